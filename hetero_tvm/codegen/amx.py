@@ -1,47 +1,62 @@
 """Products of AMX tiles, as LLVM IR that a kernel imports.
 
-A tile register holds 16 rows of 64 bytes.  One instruction adds to 16 x 16 sums of 32 bits the products of 16
-rows of X with 16 columns of W: 64 bytes of K, four 8-bit integers or two bfloat16 to a word, 16 times what a
-vector instruction does.  W lies as words: row g of a tile has word g of each of its 16 columns.  Sums leave
-the registers through memory only.
+A tile register holds up to 16 rows of 64 bytes.  One instruction adds to 16 x 16 sums of 32 bits the products of
+the 16 rows of a left tile with the 16 columns of a right one: up to 64 bytes of K, as 16 words of four 8-bit
+integers or of two bfloat16, 16 times what a vector instruction does.  A left tile has its words one after the
+other; a right tile has word g of each of its columns in row g.  Sums leave the registers through memory only.
+
+Registers: 0 to 3 are sums, left tiles follow from 4 on, right tiles end at 7.
 
 Intel, *Architecture Instruction Set Extensions Programming Reference*, chapter 3.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 TILE_ROWS = 16
-"""Rows of a tile of X, and columns of one of W."""
-TILE_BYTES = 64
-"""Bytes of a row of a tile."""
+"""Rows of a left tile, and columns of a right one."""
 TILE_WORDS = 16
-"""Words along K that one instruction takes: rows of a tile of W."""
-REGISTERS = 8
+"""Most words along K that one instruction takes."""
+REGISTERS, _LEFT = 8, 4
 
-BEGIN, END = "hetero_tvm_tiles_begin", "hetero_tvm_tiles_end"
-"""Functions that a thread calls before its first product and after its last."""
+U8S8, S8U8, BF16 = "tdpbusd", "tdpbsud", "tdpbf16ps"
+"""Instructions, named by left and right operand: 8-bit integers with sums in int32; bfloat16, sums in float32."""
 
-U8S8, BF16 = "tdpbusd", "tdpbf16ps"
-"""Instructions: unsigned by signed 8-bit integers with sums in int32; bfloat16 with sums in float32."""
+END = "hetero_tvm_tiles_end"
+"""Function that a thread calls after its last product."""
 
+_LINE, _WORD = 64, 4
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+_DECLARED = """\
+declare void @llvm.x86.tilezero(i8)
+declare void @llvm.x86.tileloadd64(i8, ptr, i64)
+declare void @llvm.x86.tilestored64(i8, ptr, i64)
+declare void @llvm.x86.ldtilecfg(ptr)
+declare void @llvm.x86.tilerelease()
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+"""
+
+
+def begin(words: int = TILE_WORDS) -> str:
+    """Name of the function that a thread calls before its first product of so many words."""
+    return f"hetero_tvm_tiles_begin_{words}"
 
 
 @dataclass(frozen=True)
-class TileProduct:
-    """``acc[16 * rows, 16 * columns] = X @ W`` in tile registers.
+class RowsProduct:
+    """``sums[16 * rows, 16 * columns] = X @ W``, rows of X to the left and packed columns of W to the right.
 
-    ``int32 name(acc, acc_stride, x, x_stride, w, w_stride, steps, ahead, acc_last, x_last)``: strides in bytes
-    from one row to the next; ``steps`` of 64 bytes of X's rows, 16 rows of W; from ``ahead`` on, ``fetches``
-    cache lines are asked for in every step.  The last two are addresses of the last elements: TVM makes a
-    buffer as small as what it sees used of it.
+    ``int32 name(sums, sums_stride, x, x_stride, w, w_stride, steps, ahead, last_sum, last_x)``: strides in
+    bytes from one row to the next; ``steps`` of 64 bytes of X's rows, 16 rows of W; from ``ahead`` on,
+    ``fetches`` cache lines are asked for in every step.  The last two are addresses of the last elements: TVM
+    makes a buffer as small as what it sees used of it.
 
     Attributes
     ----------
     instruction : :data:`U8S8` or :data:`BF16`.
-    rows, columns : tiles of X's rows and of W's columns: registers are sums, then rows, then columns.
+    rows, columns : left and right tiles: 2 and up to 2, or 1 and up to 3.
     fetches : cache lines asked for per step.
     """
 
@@ -57,104 +72,186 @@ class TileProduct:
 
     @property
     def ir(self) -> str:
-        """Definition of the function, :data:`BEGIN` and :data:`END`."""
-        sums = self.rows * self.columns
-        x = [sums + row for row in range(self.rows)]
-        w = [sums + self.rows + column for column in range(self.columns)]
-        lines = [
-            f"define linkonce_odr i32 @{self.name}(ptr %acc, i64 %as, ptr %x, i64 %xs, ptr %w, i64 %ws, "
-            "i64 %steps, ptr %ahead, ptr %acc_last, ptr %x_last) noinline {",
-            "entry:",
-            *(f"  call void @llvm.x86.tilezero(i8 {register})" for register in range(sums)),
-            f"  %xr = mul i64 %xs, {TILE_ROWS}",
-            f"  %wr = mul i64 %ws, {TILE_WORDS}",
-            "  %any = icmp sgt i64 %steps, 0",
-            "  br i1 %any, label %loop, label %done",
+        """Definition of the function and of those around it."""
+        tiles = _Tiles(self.instruction, self.rows, self.columns)
+        body = [
+            f"  %x_tile = mul i64 %x_stride, {TILE_ROWS}",
+            f"  %w_step = mul i64 %w_stride, {TILE_WORDS}",
+            *tiles.zero(),
+            "  br label %loop",
             "loop:",
             "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
             "  %xa = phi ptr [ %x, %entry ], [ %xn, %loop ]",
             "  %wa = phi ptr [ %w, %entry ], [ %wn, %loop ]",
             "  %fa = phi ptr [ %ahead, %entry ], [ %fn, %loop ]",
+            *tiles.multiply("%xa", "%x_tile", "%x_stride", "%wa", str(TILE_WORDS * _WORD), "%w_stride"),
         ]
-        for column, register in enumerate(w):
-            lines += [
-                f"  %w{column} = getelementptr i8, ptr %wa, i64 {column * TILE_BYTES}",
-                f"  call void @llvm.x86.tileloadd64(i8 {register}, ptr %w{column}, i64 %ws)",
-            ]
-        source = "%xa"
-        for row, register in enumerate(x):
-            if row:
-                lines.append(f"  %x{row} = getelementptr i8, ptr {source}, i64 %xr")
-                source = f"%x{row}"
-            lines.append(f"  call void @llvm.x86.tileloadd64(i8 {register}, ptr {source}, i64 %xs)")
-            lines += [
-                f"  call void @llvm.x86.{self.instruction}(i8 {row * self.columns + column}, "
-                f"i8 {register}, i8 {w[column]})"
-                for column in range(self.columns)
-            ]
         for line in range(self.fetches):
-            lines += [
-                f"  %f{line} = getelementptr i8, ptr %fa, i64 {line * 64}",
+            body += [
+                f"  %f{line} = getelementptr i8, ptr %fa, i64 {line * _LINE}",
                 f"  call void @llvm.prefetch.p0(ptr %f{line}, i32 0, i32 2, i32 1)",
             ]
-        lines += [
-            f"  %xn = getelementptr i8, ptr %xa, i64 {TILE_BYTES}",
-            "  %wn = getelementptr i8, ptr %wa, i64 %wr",
-            f"  %fn = getelementptr i8, ptr %fa, i64 {self.fetches * 64}",
+        body += [
+            f"  %xn = getelementptr i8, ptr %xa, i64 {TILE_WORDS * _WORD}",
+            "  %wn = getelementptr i8, ptr %wa, i64 %w_step",
+            f"  %fn = getelementptr i8, ptr %fa, i64 {self.fetches * _LINE}",
             "  %next = add i64 %i, 1",
             "  %more = icmp slt i64 %next, %steps",
             "  br i1 %more, label %loop, label %done",
             "done:",
-            f"  %ar = mul i64 %as, {TILE_ROWS}",
+            *tiles.store(),
         ]
+        head = "ptr %x, i64 %x_stride, ptr %w, i64 %w_stride, i64 %steps, ptr %ahead, ptr %last_sum, ptr %last_x"
+        return _function(self.name, head, body) + tiles.declared + _around(TILE_WORDS)
+
+
+@dataclass(frozen=True)
+class WindowProduct:
+    """``sums[16 * filters, 16 * tiles]``: filters to the left, words of an image at the places of a window to
+    the right.
+
+    ``int32 name(sums, sums_stride, w, w_tile, x, x_stride, x_tile, last_sum, last_x)``: in bytes the stride of
+    the sums' rows; from one tile of filters to the next; from a word of a pixel to its next; from one tile of
+    pixels to the next.  Each step reads a left tile, which lie one behind the other, and the right one at its
+    place.
+
+    Attributes
+    ----------
+    filters, tiles : left and right tiles, 1 or 2 of each.
+    words : words of one step.
+    places : of each step, bytes from ``x`` on.
+    """
+
+    filters: int
+    tiles: int
+    words: int
+    places: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        places = hashlib.sha256(repr(self.places).encode()).hexdigest()[:12]
+        return f"hetero_tvm_window_{self.filters}x{self.tiles}x{self.words}_{places}"
+
+    @property
+    def ir(self) -> str:
+        """Definition of the function and of those around it."""
+        tiles, steps = _Tiles(S8U8, self.filters, self.tiles), len(self.places)
+        stride = self.words * _WORD
+        table = ", ".join(f"i64 {place}" for place in self.places)
+        body = [
+            *tiles.zero(),
+            "  br label %loop",
+            "loop:",
+            "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+            "  %wa = phi ptr [ %w, %entry ], [ %wn, %loop ]",
+            f"  %entry_at = getelementptr [{steps} x i64], ptr @{self.name}_places, i64 0, i64 %i",
+            "  %place = load i64, ptr %entry_at, align 8",
+            "  %xa = getelementptr i8, ptr %x, i64 %place",
+            *tiles.multiply("%wa", "%w_tile", str(stride), "%xa", "%x_tile", "%x_stride"),
+            f"  %wn = getelementptr i8, ptr %wa, i64 {TILE_ROWS * stride}",
+            "  %next = add i64 %i, 1",
+            f"  %more = icmp slt i64 %next, {steps}",
+            "  br i1 %more, label %loop, label %done",
+            "done:",
+            *tiles.store(),
+        ]
+        head = "ptr %w, i64 %w_tile, ptr %x, i64 %x_stride, i64 %x_tile, ptr %last_sum, ptr %last_x"
+        places = f"@{self.name}_places = linkonce_odr constant [{steps} x i64] [{table}], align 64\n"
+        return places + _function(self.name, head, body) + tiles.declared + _around(self.words)
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Instructions on a rectangle of sums."""
+
+    instruction: str
+    rows: int
+    columns: int
+
+    @property
+    def declared(self) -> str:
+        return f"declare void @llvm.x86.{self.instruction}(i8, i8, i8)\n"
+
+    def zero(self) -> list[str]:
+        return [f"  call void @llvm.x86.tilezero(i8 {n})" for n in range(self.rows * self.columns)]
+
+    def multiply(
+        self, left: str, left_tile: str, left_stride: str, right: str, right_tile: str, right_stride: str
+    ) -> list[str]:
+        """One step: right tiles, then each left tile and its products."""
+        first = REGISTERS - self.columns
+        lines = []
+        for column in range(self.columns):
+            lines += _loaded(right, f"%r{column}", right_tile, column, first + column, right_stride)
+            right = f"%r{column}" if column else right
         for row in range(self.rows):
-            lines.append(f"  %ao{row} = mul i64 %ar, {row}")
-            lines.append(f"  %ap{row} = getelementptr i8, ptr %acc, i64 %ao{row}")
+            lines += _loaded(left, f"%l{row}", left_tile, row, _LEFT + row, left_stride)
+            left = f"%l{row}" if row else left
+            lines += [
+                f"  call void @llvm.x86.{self.instruction}"
+                f"(i8 {row * self.columns + column}, i8 {_LEFT + row}, i8 {first + column})"
+                for column in range(self.columns)
+            ]
+        return lines
+
+    def store(self) -> list[str]:
+        lines = [f"  %s_tile = mul i64 %sums_stride, {TILE_ROWS}"]
+        for row in range(self.rows):
+            above = f"%s{row - 1}" if row else "%sums"
+            lines.append(f"  %s{row} = getelementptr i8, ptr {above}, i64 {'%s_tile' if row else '0'}")
             for column in range(self.columns):
-                register = row * self.columns + column
+                place = f"%s{row}_{column}"
                 lines += [
-                    f"  %a{register} = getelementptr i8, ptr %ap{row}, i64 {column * TILE_BYTES}",
-                    f"  call void @llvm.x86.tilestored64(i8 {register}, ptr %a{register}, i64 %as)",
+                    f"  {place} = getelementptr i8, ptr %s{row}, i64 {column * TILE_WORDS * _WORD}",
+                    f"  call void @llvm.x86.tilestored64"
+                    f"(i8 {row * self.columns + column}, ptr {place}, i64 %sums_stride)",
                 ]
-        lines += [
-            "  ret i32 0",
-            "}",
-            "declare void @llvm.x86.tilezero(i8)",
-            "declare void @llvm.x86.tileloadd64(i8, ptr, i64)",
-            "declare void @llvm.x86.tilestored64(i8, ptr, i64)",
-            f"declare void @llvm.x86.{self.instruction}(i8, i8, i8)",
-            "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
-        ]
-        return "\n".join(lines) + "\n" + _begin_and_end()
+        return lines
 
 
-def _begin_and_end() -> str:
-    """The functions around products: permission, once per process; the shape of all tiles; their release."""
+def _loaded(before: str, name: str, tile: str, index: int, register: int, stride: str) -> list[str]:
+    """Load of tile ``index``, ``tile`` bytes behind the one at ``before``."""
+    lines = [f"  {name} = getelementptr i8, ptr {before}, i64 {tile}"] if index else []
+    source = name if index else before
+    return [*lines, f"  call void @llvm.x86.tileloadd64(i8 {register}, ptr {source}, i64 {stride})"]
+
+
+def _function(name: str, arguments: str, body: list[str]) -> str:
+    head = f"define linkonce_odr i32 @{name}(ptr %sums, i64 %sums_stride, {arguments}) noinline {{"
+    return "\n".join([head, "entry:", *body, "  ret i32 0", "}"]) + "\n"
+
+
+def _around(words: int) -> str:
+    """The functions around products: permission, once per process; the shapes of tiles; their release."""
     config = bytearray(64)
     config[0] = 1
     for register in range(REGISTERS):
-        config[16 + 2 * register] = TILE_BYTES
-        config[48 + register] = TILE_ROWS
-    shown = ", ".join(f"i8 {byte}" for byte in config)
-    return f"""@hetero_tvm_tiles_shape = linkonce_odr constant [64 x i8] [{shown}], align 64
+        left = _LEFT <= register < _LEFT + 2
+        right = register >= _LEFT + 2
+        config[16 + 2 * register] = words * _WORD if left else TILE_WORDS * _WORD
+        config[48 + register] = words if right else TILE_ROWS
+    shapes = ", ".join(f"i8 {byte}" for byte in config)
+    clobbered = "~{rcx},~{r11},~{memory}"
+    return f"""\
+@hetero_tvm_tiles_{words} = linkonce_odr constant [64 x i8] [{shapes}], align 64
 @hetero_tvm_tiles_asked = linkonce_odr global i32 0, align 4
-define linkonce_odr i32 @{BEGIN}() noinline {{
+define linkonce_odr i32 @{begin(words)}() noinline {{
 entry:
   %asked = load atomic i32, ptr @hetero_tvm_tiles_asked monotonic, align 4
   %first = icmp eq i32 %asked, 0
   br i1 %first, label %ask, label %shape
 ask:
-  %r = call i64 asm sideeffect "syscall", "={{rax}},{{rax}},{{rdi}},{{rsi}},~{{rcx}},~{{r11}},~{{memory}}"(i64 {_ARCH_PRCTL}, i64 {_REQUEST_PERMISSION}, i64 {_TILE_DATA})
+  %r = call i64 asm sideeffect "syscall", "={{rax}},{{rax}},{{rdi}},{{rsi}},{clobbered}"\
+(i64 {_ARCH_PRCTL}, i64 {_REQUEST_PERMISSION}, i64 {_TILE_DATA})
   store atomic i32 1, ptr @hetero_tvm_tiles_asked monotonic, align 4
   br label %shape
 shape:
-  call void @llvm.x86.ldtilecfg(ptr @hetero_tvm_tiles_shape)
+  call void @llvm.x86.ldtilecfg(ptr @hetero_tvm_tiles_{words})
   ret i32 0
 }}
 define linkonce_odr i32 @{END}() noinline {{
   call void @llvm.x86.tilerelease()
   ret i32 0
 }}
-declare void @llvm.x86.ldtilecfg(ptr)
-declare void @llvm.x86.tilerelease()
-"""
+{_DECLARED}"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hetero_tvm.codegen.saturation import saturation_ir
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
@@ -94,7 +95,31 @@ class ImageKernel:
         self.tiles, self.blocks = extent, min(decisions.blocks, extent)
         self.filter_tiles = -(-shape.filters // decisions.filters)
         self.parts = min(decisions.parts, self.filter_tiles)
+        most = -(-self.tiles // self.blocks)
+        rows = 1 if shape.flat else min(most * decisions.rows, shape.out_height)
+        columns = min(most * self.columns, shape.out_width) if shape.flat else shape.out_width
+        self.block = rows, columns
+        self.pitch = shape.pitch(columns, machine.lanes)
+        self.plane = shape.plane(rows, self.pitch)
         self.k = Kernel()
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Shape of the packed weights."""
+        return self.shape.weight_shape(self.decisions.filters)
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """LLVM IR that the kernel imports; asked for when its body is written."""
+        return (*self.dot.imports, saturation_ir())
+
+    def packer(self, rows: int, columns: int) -> ImagePacker:
+        """What writes the words of blocks of up to so many output rows and columns."""
+        return ImagePacker(self.k, self.shape, self.x, rows, columns, self.lanes)
+
+    def around(self) -> tuple[str, ...]:
+        """Functions to call before the first product of a piece of work and after its last; none."""
+        return ()
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, bias, scale, the residual's operands, Y."""
@@ -102,10 +127,10 @@ class ImageKernel:
         planes = op.batch * op.groups
         with k:
             x = k.argument("X", op.inputs[0].shape, op.x_dtype)
-            self.w = k.argument("W", shape.weight_shape(self.decisions.filters), "int32")
+            self.w = k.argument("W", self.weight_shape, "int32")
             self.result = ImageResult(k, op)
             self.x = k.view(x, (op.batch * op.channels, op.height * op.width))
-            with k.imported(*self.dot.imports):
+            with k.imported(*self.imports):
                 with k.parallel(planes * self.blocks * self.parts, op.flops) as item:
                     part = tirx.floormod(item, self.parts)
                     block = tirx.floormod(tirx.floordiv(item, self.parts), self.blocks)
@@ -117,11 +142,8 @@ class ImageKernel:
         k, shape, decisions = self.k, self.shape, self.decisions
         group = tirx.floormod(plane, self.op.groups)
         first, tiles = share(block, self.tiles, self.blocks)
-        most = -(-self.tiles // self.blocks)
-        rows = 1 if shape.flat else min(most * decisions.rows, shape.out_height)
-        columns = min(most * self.columns, shape.out_width) if shape.flat else shape.out_width
-        packer = ImagePacker(k, shape, self.x, rows, columns, self.lanes)
-        self.words, self.pitch = packer.target, packer.pitch
+        packer = self.packer(*self.block)
+        self.words = packer.target
         if shape.flat:
             self.first = first * self.columns
             count = shape.out_width
@@ -154,7 +176,12 @@ class ImageKernel:
             each_tile(k, first, tiles, shape.out_height, decisions.rows, row)
 
         first_filter, filter_tiles = share(part, self.filter_tiles, self.parts)
+        before, *after = self.around() or ("",)
+        if before:
+            k.call(before)
         each_tile(k, first_filter, filter_tiles, shape.filters, decisions.filters, filters)
+        for function in after:
+            k.call(function)
 
     def _tile(
         self,

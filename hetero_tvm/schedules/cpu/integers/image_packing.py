@@ -24,12 +24,16 @@ class ImagePacker:
     ----------
     rows : most output rows of a block.
     columns : most output columns of a block.
+    words : words that there is memory for; those behind a tap's are never written.
     """
 
-    def __init__(self, k: Kernel, shape: ImageWords, x: Buffer, rows: int, columns: int, lanes: int):
+    def __init__(
+        self, k: Kernel, shape: ImageWords, x: Buffer, rows: int, columns: int, lanes: int, words: int = 0
+    ):
         self.k, self.shape, self.x, self.lanes = k, shape, x, lanes
         self.pitch = shape.pitch(columns, lanes)
-        self.target = k.scratch((shape.words, shape.plane(rows, self.pitch)), "int32")
+        plane = shape.plane(rows, self.pitch)
+        self.target = k.scratch((max(words, shape.words), plane), "int32")
         self.wide = min(columns, shape.out_width) < shape.out_width
         """Whether a block has part of a row (of a flat image) only."""
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hetero_tvm.codegen.saturation import saturation_ir
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import OFFSET, QuantConv2d
@@ -145,7 +146,7 @@ class WinogradImageKernel:
             self.result = ImageResult(k, op)
             self.x = k.view(x, (op.batch * op.channels, op.height * op.width))
             self.v = k.scratch((POINTS, op.channels, tiles.pitch))
-            with k.serial(op.batch) as image:
+            with k.imported(saturation_ir()), k.serial(op.batch) as image:
                 with k.parallel(op.channels, op.flops) as channel:
                     self._transform_channel(image, channel)
                 with k.parallel(tiles.blocks * self.parts, op.flops) as item:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hetero_tvm.codegen.amx import BF16, TILE_BYTES, TILE_ROWS, TILE_WORDS, U8S8, TileProduct
+from hetero_tvm.codegen.amx import BF16, TILE_ROWS, TILE_WORDS, U8S8, RowsProduct
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.integers.integer_tile import Panels
@@ -55,7 +55,7 @@ class MatrixUnit:
 
     Attributes
     ----------
-    instruction : as :class:`hetero_tvm.codegen.amx.TileProduct` has it.
+    instruction : as :class:`hetero_tvm.codegen.amx.RowsProduct` has it.
     tile : rows and vectors of columns at once.
     panels : packed weights, words along K in multiples of a tile's.
     tiles : tiles of rows that go through one panel, which share out the fetching of the next one.
@@ -80,9 +80,9 @@ class MatrixUnit:
             return 0
         return -(-self.panels.groups * self.panels.columns * 4 // _LINE // (self.tiles * self.steps))
 
-    def _product(self, height: int) -> TileProduct:
+    def _product(self, height: int) -> RowsProduct:
         rows = -(-height // TILE_ROWS)
-        return TileProduct(self.instruction, rows, self.tile.vectors, self._fetches)
+        return RowsProduct(self.instruction, rows, self.tile.vectors, self._fetches)
 
     def imports(self, heights: list[int]) -> tuple[str, ...]:
         """LLVM IR of the products for tiles of so many rows each."""

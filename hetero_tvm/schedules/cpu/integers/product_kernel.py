@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_tvm.codegen.amx import BEGIN, END, TILE_WORDS, U8S8
+from hetero_tvm.codegen.amx import END, TILE_WORDS, U8S8, begin
+from hetero_tvm.codegen.saturation import saturation_ir
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.base import Point
@@ -92,8 +93,8 @@ class IntegerProductKernel(ABC):
     def imports(self) -> tuple[str, ...]:
         """LLVM IR that the kernel imports."""
         if self.matrices is None:
-            return self.dot.imports
-        return self.matrices.imports([self.full and self.tile.rows, self.rest])
+            return (*self.dot.imports, saturation_ir())
+        return (saturation_ir(), *self.matrices.imports([self.full and self.tile.rows, self.rest]))
 
     @property
     def length(self) -> int:
@@ -137,7 +138,7 @@ class IntegerProductKernel(ABC):
                 with k.parallel(grid.row_blocks * grid.column_blocks, op.flops) as piece:
                     self.values = self.begin(rows_at_once)
                     if self.matrices is not None:
-                        k.call(BEGIN)
+                        k.call(begin())
                     self._piece(
                         tirx.floordiv(piece, grid.column_blocks), tirx.floormod(piece, grid.column_blocks)
                     )

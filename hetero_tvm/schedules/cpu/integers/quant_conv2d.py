@@ -30,7 +30,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.integers.dynamic_matmul import MOST_K
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
-from hetero_tvm.schedules.cpu.integers import image_winograd
+from hetero_tvm.schedules.cpu.integers import image_matrices, image_winograd
 from hetero_tvm.schedules.cpu.integers.image_kernel import ImageDecisions, ImageKernel
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.integer_tile import step_cycles, tile_fits
@@ -39,8 +39,8 @@ from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 _BY_UNROLL = {1: 1.01, 2: 1.0, 4: 1.08}
 """Time by words in a loop body: of four, LLVM starts more broadcasts at once than there are registers."""
 
-DIRECT, WINOGRAD = "direct", "winograd4"
-"""Methods: products of integers as the convolution has them, or fewer in float32."""
+DIRECT, WINOGRAD, MATRICES = "direct", "winograd4", "matrices"
+"""Methods: products of integers as the convolution has them, fewer in float32, or those on a matrix unit."""
 
 _MOST_FILTERS = 14
 _MOST_VECTORS = 4
@@ -66,7 +66,7 @@ class QuantConv2dSpace(DesignSpace):
 
     def knobs(self, op: QuantConv2d, machine: CpuModel) -> tuple[Knob, ...]:
         return (
-            Knob("method", _methods(op)),
+            Knob("method", _methods(op, machine)),
             Knob("tile", tuple(self._tiles(op, machine))),
             Knob("grid", tuple(_grids(op, machine))),
             Knob("unroll", (2, 1, 4)),
@@ -75,7 +75,7 @@ class QuantConv2dSpace(DesignSpace):
     def _tiles(self, op: QuantConv2d, machine: CpuModel) -> list[tuple[int, int, int]]:
         grids = _grids(op, machine)
         fitting = set(_fitting(op, machine))
-        methods = _methods(op)
+        methods = _methods(op, machine)
 
         def best(tile: tuple[int, int, int]) -> float:
             return min(self.cycles(op, m, tile, grid, machine) for m in methods for grid in grids)
@@ -85,9 +85,9 @@ class QuantConv2dSpace(DesignSpace):
     def default(self, op: QuantConv2d, machine: CpuModel) -> Point:
         tiles, grids = self._tiles(op, machine), _grids(op, machine)
         method, tile, grid = min(
-            product(_methods(op), tiles, grids), key=lambda choice: self.cycles(op, *choice, machine)
+            product(_methods(op, machine), tiles, grids), key=lambda choice: self.cycles(op, *choice, machine)
         )
-        return {"method": method, "tile": tile, "grid": grid, "unroll": 2}
+        return self.canonical(op, {"method": method, "tile": tile, "grid": grid, "unroll": 2}, machine)
 
     def cycles(
         self,
@@ -100,6 +100,8 @@ class QuantConv2dSpace(DesignSpace):
         """Estimate of one call on the busiest thread."""
         if method == WINOGRAD:
             return image_winograd.cycles(op, _registers(tile), grid, machine)
+        if method == MATRICES:
+            return image_matrices.cycles(op, grid, machine)
         dot = image_dot(op, machine)
         shape, (filters, rows, vectors), lanes = ImageWords(op, dot), tile, machine.lanes
         units = -(-shape.out_width // (vectors * lanes)) if shape.flat else -(-shape.out_height // rows)
@@ -169,15 +171,30 @@ class QuantConv2dSpace(DesignSpace):
         if point["method"] == WINOGRAD:
             return {1: lambda w: image_winograd.pack(op, w, height)}
         shape = ImageWords(op, image_dot(op, machine))
+        if point["method"] == MATRICES:
+            layout = image_matrices.MatrixWeights(shape, image_matrices.tile_of(shape)[0])
+            return {1: layout.pack}
         return {1: lambda w: shape.pack(w, height)}
 
     def emit(self, op: QuantConv2d, point: Point, machine: CpuModel) -> PrimFunc:
-        kernel = image_winograd.WinogradImageKernel if point["method"] == WINOGRAD else ImageKernel
-        return kernel(op, ImageDecisions.of(point), machine).emit()
+        return _KERNELS[point["method"]](op, ImageDecisions.of(point), machine).emit()
+
+    def canonical(self, op: QuantConv2d, point: Point, machine: CpuModel) -> Point:
+        if point["method"] != MATRICES:
+            return point
+        return {**point, "tile": self._tiles(op, machine)[0], "unroll": 2}  # the method has its own
 
 
-def _methods(op: QuantConv2d) -> tuple[str, ...]:
-    return (DIRECT, WINOGRAD) if image_winograd.applies(op) else (DIRECT,)
+_KERNELS = {
+    DIRECT: ImageKernel,
+    WINOGRAD: image_winograd.WinogradImageKernel,
+    MATRICES: image_matrices.MatrixImageKernel,
+}
+
+
+def _methods(op: QuantConv2d, machine: CpuModel) -> tuple[str, ...]:
+    winograd = (WINOGRAD,) if image_winograd.applies(op) else ()
+    return (DIRECT, *winograd, *((MATRICES,) if image_matrices.applies(op, machine) else ()))
 
 
 def _registers(tile: tuple[int, int, int]) -> RegisterTile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hetero_tvm.codegen.saturation import between, greater, lesser, nearest
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.ops.integers.dynamic_matmul import INFINITY_BITS, LEAST_SPAN, LEVELS
 from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, each_vector, maximum
@@ -18,9 +19,13 @@ def magnitude_bits(value: Expr, width: int) -> Expr:
     return tirx.bitwise_and(bits, mask if width == 1 else tirx.Broadcast(mask, width))
 
 
-def minimum(a: Expr, b: Expr) -> Expr:
-    """Smaller of two values."""
-    return tirx.min(a, b)
+def _smaller(a: Expr, b: Expr) -> Expr:
+    """Smaller of two values; NaN is found by its bits."""
+    return lesser(b, a)
+
+
+def _larger(a: Expr, b: Expr) -> Expr:
+    return greater(b, a)
 
 
 @dataclass
@@ -48,10 +53,11 @@ class QuantizedRows:
     ) -> None:
         """Quantise one row: ``value_at(column, width)`` for ``extent`` columns; two passes over it.
 
-        The arithmetic is that of :func:`hetero_tvm.ops.integers.dynamic_matmul.quantized_rows`, step by step.
+        The integers are those of :func:`hetero_tvm.ops.integers.dynamic_matmul.quantized_rows`: bounds come
+        before rounding, less the zero point.  The kernel imports ``codegen.saturation``.
         """
-        low = RowReduction(k, lanes, minimum, 0.0)
-        high = RowReduction(k, lanes, maximum, 0.0)
+        low = RowReduction(k, lanes, _smaller, 0.0)
+        high = RowReduction(k, lanes, _larger, 0.0)
         bits = RowReduction(k, lanes, maximum, 0, "int32")  # of |x|: what is not finite has the largest
 
         def measure(column: Index, width: int, slot: int) -> None:
@@ -71,11 +77,13 @@ class QuantizedRows:
         k.store(self.zero, zero.astype("int32"), [row])
         dtype = self.values.dtype
 
+        least, most = k.let(constant(0.0) - zero), k.let(levels - zero)
+        whole_zero = k.let(zero.astype("int32"))
+
         def write(column: Index, width: int) -> None:
-            value = tirx.nearbyint(value_at(column, width) * k.splat(inverse, width)) + k.splat(zero, width)
-            value = tirx.max(tirx.min(value, k.splat(float(LEVELS), width)), k.splat(0.0, width))
-            many = f"x{width}" if width > 1 else ""
-            narrow = value.astype(f"int32{many}").astype(f"{dtype}{many}")
+            value = between(value_at(column, width) * k.splat(inverse, width), least, most, width)
+            whole = nearest(value, width) + k.splat(whole_zero, width)
+            narrow = whole.astype(f"{dtype}x{width}" if width > 1 else dtype)
             k.store(self.values, narrow, [row, k.ramp(column, width)])
 
         vector_loop(k, extent, lanes, write, unroll=2)
