@@ -33,7 +33,7 @@ class Pool2d(FusedOp):
     x_layout, y_layout : layouts as text (:class:`hetero_tvm.ops.layout.Layout`).
     dtype : type of both images; all arithmetic is in float32.
 
-    A window that lies wholly outside gives ``-inf`` (max) or 0 (avg).
+    A window that lies wholly outside gives ``-inf`` (max; the least integer of whole numbers) or 0 (avg).
     """
 
     kind: ClassVar[str] = "pool2d"
@@ -96,7 +96,10 @@ class Pool2d(FusedOp):
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x = Layout.parse(self.x_layout).unpack(arrays[0], self.channels)
-        empty = -np.inf if self.mode == MAX else 0.0
+        empty = 0.0
+        if self.mode == MAX:
+            whole = np.issubdtype(self.dtype, np.integer)
+            empty = np.iinfo(self.dtype).min if whole else -np.inf
         y = np.full(self.out_image, empty, x.dtype)
         for i in range(self.out[0]):
             for j in range(self.out[1]):
@@ -141,7 +144,8 @@ class Pool2d(FusedOp):
                 return te.min(high, extent) - te.max(low, 0)
 
             if self.mode == MAX:
-                lowest = te.min_value("float32")
+                whole = "int" in self.dtype
+                lowest = te.min_value(self.dtype if whole else "float32")
                 y = te.compute(
                     self.out_image, lambda *at: te.max(value(*at, float(lowest.value)), [i, j]), name="pool"
                 )

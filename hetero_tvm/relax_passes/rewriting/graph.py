@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -347,13 +347,13 @@ def is_tensor(expr: Expr) -> bool:
     return isinstance(expr.ty, relax.TensorType)
 
 
-def is_image(graph: Graph, expr: Expr) -> bool:
-    """Whether it is a float32 tensor [N, C, H, W] that is computed, or an input of the model."""
+def is_image(graph: Graph, expr: Expr, dtypes: Sequence[str] = ("float32",)) -> bool:
+    """Whether it is a tensor [N, C, H, W] of one of ``dtypes`` that is computed, or an input of the model."""
     return (
         isinstance(expr, relax.Var)
         and is_tensor(expr)
         and len(expr.ty.shape) == 4
-        and dtype_of(expr) == "float32"
+        and dtype_of(expr) in dtypes
         and array_of(graph.value(expr)) is None
     )
 

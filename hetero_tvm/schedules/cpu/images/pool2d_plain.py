@@ -35,6 +35,9 @@ _UNROLLED_ROWS = 8
 """More rows of a window than this are a loop, in the image's middle too."""
 _UNROLLED_COLUMNS = 32
 """Likewise columns."""
+_INTEGERS = ("int8", "uint8")
+_WIDER = 2
+"""Bytes of a vector by float32 values of one: shuffles of whole registers of bytes take several steps."""
 _SHUFFLED_STRIDE = 4
 """Up to this stride columns are shuffled out of wide loads; further apart each is loaded alone."""
 
@@ -48,8 +51,8 @@ class PlainPool2dSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Pool2d):
             return "not a pooling"
-        if op.dtype != "float32":
-            return f"it pools float32, not {op.dtype}"
+        if op.dtype != "float32" and not (op.mode == MAX and op.dtype in _INTEGERS):
+            return f"it pools float32, and the largest of 8 bits, not {op.mode} of {op.dtype}"
         if {Layout.parse(op.x_layout), Layout.parse(op.y_layout)} != {Layout()}:
             return "the images are not plain NCHW without zeros around"
         if min(*op.image, *op.out_image, *op.kernel) < 1:
@@ -81,7 +84,7 @@ class _PlainPoolKernel:
     """Emits one pooling, ``rows`` output rows at a time."""
 
     def __init__(self, op: Pool2d, rows: int, lanes: int):
-        self.op, self.rows, self.lanes = op, rows, lanes
+        self.op, self.rows, self.lanes = op, rows, lanes * (_WIDER if op.dtype in _INTEGERS else 1)
         self.k = Kernel()
         left, (_, stride), (_, kernel) = op.padding[1], op.strides, op.kernel
         self.reach = (op.out[1] - 1) * stride + kernel
@@ -96,13 +99,14 @@ class _PlainPoolKernel:
         planes, blocks = op.batch * op.channels, -(-op.out[0] // rows)
         work = planes * op.out[0] * op.out[1] * sum(op.kernel)
         with k:
-            x, y = k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)
+            x = k.argument("X", op.inputs[0].shape, op.dtype)
+            y = k.argument("Y", op.output.shape, op.dtype)
             self.x = k.view(x, (planes, op.height * op.width))
             self.y = k.view(y, (planes, op.out[0] * op.out[1]))
             with k.parallel(planes * blocks, work) as item:
                 plane, first = tirx.floordiv(item, blocks), tirx.floormod(item, blocks) * rows
                 here = rows if op.out[0] % rows == 0 else tirx.min(int32(rows), int32(op.out[0]) - first)
-                self.line = None if self.straight else k.scratch((rows, self.line_width))
+                self.line = None if self.straight else k.scratch((rows, self.line_width), op.dtype)
                 with k.serial(here) as r:
                     self._down(plane, first + r, r)
                 if not self.straight:
@@ -135,7 +139,7 @@ class _PlainPoolKernel:
             put(at, width, value)
 
         def looped(at: Index, width: int) -> None:
-            acc = k.scratch((width,))
+            acc = k.scratch((width,), op.dtype)
             lane = [k.ramp(0, width)]
             k.store(acc, k.splat(self._nothing, width), lane)
             with k.serial(height) as i:
@@ -186,7 +190,7 @@ class _PlainPoolKernel:
             self._finish(plane, row, height, at, width, value)
 
         def looped(at: Index, width: int) -> None:
-            acc = k.scratch((width,))
+            acc = k.scratch((width,), op.dtype)
             lane = [k.ramp(0, width)]
             k.store(acc, k.splat(self._nothing, width), lane)
             with k.serial(kernel) as j:
@@ -212,14 +216,18 @@ class _PlainPoolKernel:
 
     # values --------------------------------------------------------------------------------------
     @property
-    def _nothing(self) -> float:
+    def _nothing(self) -> Expr | float:
         """Value that changes no result."""
+        if self.op.dtype in _INTEGERS:
+            return tirx.min_value(self.op.dtype)
         return -math.inf if self.op.mode == MAX else 0.0
 
     def _joined(self, so_far: Expr, value: Expr) -> Expr:
         """Two values of a window as one."""
         if self.op.mode != MAX:
             return so_far + value
+        if self.op.dtype in _INTEGERS:
+            return tirx.max(value, so_far)
         # A maximum gives its second operand when either is NaN, so that only ``value`` needs a test.
         return tirx.Select(tirx.isnan(value), value, tirx.max(value, so_far))
 

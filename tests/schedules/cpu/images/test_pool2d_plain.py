@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from tests.ops.helpers import sample_inputs
-from tests.schedules.cpu.running import MACHINES, check_shapes, point_runners
+from tests.schedules.cpu.running import MACHINES, TARGET, check_shapes, point_runners
 
 SPACE = PlainPool2dSpace()
 PAD, NONE = (1, 1, 1, 1), (0, 0, 0, 0)
@@ -67,3 +69,26 @@ def test_refusals():
     whole = Pool2d(1, 17, 10, 11, (10, 11), (1, 1), NONE, (1, 1), "avg")
     assert "reduction" in SPACE.refuses(whole, machine)
     assert "float16" in SPACE.refuses(Pool2d(*SHAPES[0], dtype="float16"), machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_the_largest_of_bytes(machine, dtype):
+    functions, wanted, arrays = {}, [], []
+    for number, shape in enumerate(shape for shape in SHAPES if shape[8] == "max"):
+        op = Pool2d(*shape, dtype=dtype)
+        assert SPACE.refuses(op, machine) is None
+        function = SPACE.emit(op, SPACE.default(op, machine), machine)
+        functions[f"f{number}"] = function.with_attr("global_symbol", f"f{number}")
+        limits = np.iinfo(dtype)
+        arrays.append(
+            np.random.default_rng(number)
+            .integers(limits.min, limits.max + 1, op.inputs[0].shape)
+            .astype(dtype)
+        )
+        wanted.append(op.reference(arrays[-1]))
+    library = compile_kernels(tvm.IRModule(functions), TARGET).jit()
+    for number, (array, expected) in enumerate(zip(arrays, wanted, strict=True)):
+        result = tvm.runtime.tensor(np.full(expected.shape, 7, dtype))
+        library[f"f{number}"](tvm.runtime.tensor(array), result)
+        np.testing.assert_array_equal(result.numpy(), expected)
