@@ -86,15 +86,10 @@ class RowsProduct:
             "  %fa = phi ptr [ %ahead, %entry ], [ %fn, %loop ]",
             *tiles.multiply("%xa", "%x_tile", "%x_stride", "%wa", str(TILE_WORDS * _WORD), "%w_stride"),
         ]
-        for line in range(self.fetches):
-            body += [
-                f"  %f{line} = getelementptr i8, ptr %fa, i64 {line * _LINE}",
-                f"  call void @llvm.prefetch.p0(ptr %f{line}, i32 0, i32 2, i32 1)",
-            ]
         body += [
+            *_fetched(self.fetches),
             f"  %xn = getelementptr i8, ptr %xa, i64 {TILE_WORDS * _WORD}",
             "  %wn = getelementptr i8, ptr %wa, i64 %w_step",
-            f"  %fn = getelementptr i8, ptr %fa, i64 {self.fetches * _LINE}",
             "  %next = add i64 %i, 1",
             "  %more = icmp slt i64 %next, %steps",
             "  br i1 %more, label %loop, label %done",
@@ -110,28 +105,30 @@ class WindowProduct:
     """``sums[16 * filters, 16 * tiles]``: filters to the left, words of an image at the places of a window to
     the right.
 
-    ``int32 name(sums, sums_stride, w, w_tile, x, x_stride, x_tile, last_sum, last_x)``: in bytes the stride of
-    the sums' rows; from one tile of filters to the next; from a word of a pixel to its next; from one tile of
-    pixels to the next.  Each step reads a left tile, which lie one behind the other, and the right one at its
-    place.
+    ``int32 name(sums, sums_stride, w, w_tile, x, x_stride, x_tile, ahead, last_sum, last_x)``: in bytes the
+    stride of the sums' rows; from one tile of filters to the next; from a word of a pixel to its next; from one
+    tile of pixels to the next.  Each step reads a left tile, which lie one behind the other, and the right one
+    at its place.  The others are those of :class:`RowsProduct`.
 
     Attributes
     ----------
     filters, tiles : left and right tiles, 1 or 2 of each.
     words : words of one step.
     places : of each step, bytes from ``x`` on.
+    fetches : cache lines asked for per step.
     """
 
     filters: int
     tiles: int
     words: int
     places: tuple[int, ...]
+    fetches: int = 0
 
     @property
     def name(self) -> str:
         """Name of the function."""
         places = hashlib.sha256(repr(self.places).encode()).hexdigest()[:12]
-        return f"hetero_tvm_window_{self.filters}x{self.tiles}x{self.words}_{places}"
+        return f"hetero_tvm_window_{self.filters}x{self.tiles}x{self.words}_{places}_{self.fetches}"
 
     @property
     def ir(self) -> str:
@@ -145,10 +142,12 @@ class WindowProduct:
             "loop:",
             "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
             "  %wa = phi ptr [ %w, %entry ], [ %wn, %loop ]",
+            "  %fa = phi ptr [ %ahead, %entry ], [ %fn, %loop ]",
             f"  %entry_at = getelementptr [{steps} x i64], ptr @{self.name}_places, i64 0, i64 %i",
             "  %place = load i64, ptr %entry_at, align 8",
             "  %xa = getelementptr i8, ptr %x, i64 %place",
             *tiles.multiply("%wa", "%w_tile", str(stride), "%xa", "%x_tile", "%x_stride"),
+            *_fetched(self.fetches),
             f"  %wn = getelementptr i8, ptr %wa, i64 {TILE_ROWS * stride}",
             "  %next = add i64 %i, 1",
             f"  %more = icmp slt i64 %next, {steps}",
@@ -156,7 +155,7 @@ class WindowProduct:
             "done:",
             *tiles.store(),
         ]
-        head = "ptr %w, i64 %w_tile, ptr %x, i64 %x_stride, i64 %x_tile, ptr %last_sum, ptr %last_x"
+        head = "ptr %w, i64 %w_tile, ptr %x, i64 %x_stride, i64 %x_tile, ptr %ahead, ptr %last_sum, ptr %last_x"
         places = f"@{self.name}_places = linkonce_odr constant [{steps} x i64] [{table}], align 64\n"
         return places + _function(self.name, head, body) + tiles.declared + _around(self.words)
 
@@ -215,6 +214,17 @@ def _loaded(before: str, name: str, tile: str, index: int, register: int, stride
     lines = [f"  {name} = getelementptr i8, ptr {before}, i64 {tile}"] if index else []
     source = name if index else before
     return [*lines, f"  call void @llvm.x86.tileloadd64(i8 {register}, ptr {source}, i64 {stride})"]
+
+
+def _fetched(lines: int) -> list[str]:
+    """Requests for so many cache lines from ``%fa`` on; ``%fn`` is the place behind them."""
+    found = []
+    for line in range(lines):
+        found += [
+            f"  %f{line} = getelementptr i8, ptr %fa, i64 {line * _LINE}",
+            f"  call void @llvm.prefetch.p0(ptr %f{line}, i32 0, i32 2, i32 1)",
+        ]
+    return [*found, f"  %fn = getelementptr i8, ptr %fa, i64 {lines * _LINE}"]
 
 
 def _function(name: str, arguments: str, body: list[str]) -> str:

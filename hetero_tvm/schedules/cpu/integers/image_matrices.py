@@ -36,7 +36,7 @@ FILTERS = 2 * TILE_ROWS
 """Filters of one product."""
 _LEAST_WORDS = 4
 """Words of a tap from which a step is worth its loads."""
-_WORD = 4
+_WORD, _LINE_WORDS = 4, 16
 
 
 def applies(op: QuantConv2d, machine: CpuModel) -> bool:
@@ -115,7 +115,32 @@ class MatrixImageKernel(ImageKernel):
             for phase, offset in shape.taps:
                 tap = i * self.op.dilation[0] * row + phase * self.pitch + offset
                 places += [tap + word * self.plane for word in range(0, shape.words, words)]
-        return WindowProduct(filters, tiles, words, tuple(_WORD * place for place in places))
+        return WindowProduct(filters, tiles, words, tuple(_WORD * place for place in places), self._fetches)
+
+    @property
+    def _pixel_tiles(self) -> tuple[int, int]:
+        """Tiles of rows and of columns of a block."""
+        rows, columns = self.block
+        if self.shape.flat:
+            return 1, -(-columns // self.columns)
+        return -(-rows // self.decisions.rows), -(-self.shape.out_width // self.columns)
+
+    @property
+    def _fetches(self) -> int:
+        """Cache lines of the next filters that each step asks for: they come from far in a network."""
+        if self.filter_tiles == 1:
+            return 0
+        down, across = self._pixel_tiles
+        return -(-self.decisions.filters // TILE_ROWS * self.layout.words // (down * across))
+
+    def _ahead(self, group: Expr, tile: Expr, y: Index, x: Index) -> Expr:
+        """Where the share of the next filters begins that the tile of pixels at (y, x) asks for."""
+        across, share = self._pixel_tiles[1], self._fetches * self.layout.steps
+        column = tirx.floordiv(x - self.first if self.shape.flat else x, int32(self.columns))
+        index = column if self.shape.flat else column + across * tirx.floordiv(y - self.first, int32(self.decisions.rows))
+        following = tirx.min(tile + 1, int32(self.filter_tiles - 1))
+        line = tirx.min(index * share, int32(max(0, self.layout.starts // _LINE_WORDS - share)))
+        return self.k.address(self.w, [group, following, line * _LINE_WORDS])
 
     def _tile(
         self,
@@ -147,6 +172,7 @@ class MatrixImageKernel(ImageKernel):
             k.address(self.words, [int32(0), row * row_words + column]),
             _int64(self.plane * _WORD),
             _int64((TILE_ROWS if rows == 1 else shape.row_step * row_words) * _WORD),
+            self._ahead(group, tile, y, x),
             k.address(sums, [int32(extent - 1) for extent in sums.shape]),
             k.address(self.words, last),
         )
@@ -155,9 +181,18 @@ class MatrixImageKernel(ImageKernel):
             own = first + f
             put = self.result.of_filter(plane * shape.filters + own, group * shape.filters + own, start)
             for line in range(rows):
-                for at, many in vector_pieces(columns, lanes):
+                for at, many in self._pieces(columns):
                     total = k.load(sums, [f, k.ramp(line * vectors * lanes + at, many)])
                     put(total, (y + line) * shape.out_width + x + at, many)
+
+
+    def _pieces(self, columns: int) -> list[tuple[int, int]]:
+        """Vectors of so many results, the last one over part of the one before rather than narrower; where a
+        residual is added, it may lie where the results go, and each is read once."""
+        width = min(self.lanes, 1 << (columns.bit_length() - 1))
+        if self.op.residual or columns % width == 0:
+            return vector_pieces(columns, self.lanes)
+        return [(at, width) for at in range(0, columns - width + 1, width)] + [(columns - width, width)]
 
 
 class MatrixWeights:
