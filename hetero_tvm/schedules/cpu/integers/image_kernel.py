@@ -208,9 +208,18 @@ class ImageKernel:
             own = first + f
             put = self.result.of_filter(plane * shape.filters + own, group * shape.filters + own, start)
             for row in range(rows):
-                for at, many in vector_pieces(columns, lanes):
+                for at, many in self._pieces(columns, row < rows - 1):
                     total = k.load(acc, [f, k.ramp(row * vectors * lanes + at, many)])
                     put(total, (y + row) * shape.out_width + x + at, many)
+
+    def _pieces(self, columns: int, followed: bool) -> list[tuple[int, int]]:
+        """Vectors of the results of a row; of one that is ``followed`` by the next the last vector may be too
+        wide, as that row is written over it, but for what it reads itself."""
+        pieces = vector_pieces(columns, self.lanes)
+        if followed and not self.op.residual and (rest := columns % self.lanes):
+            pieces = [piece for piece in pieces if piece[1] == self.lanes]
+            pieces.append((columns - rest, 1 << (rest - 1).bit_length()))
+        return pieces
 
     def _accumulate(
         self, acc: Buffer, group: Expr, tile: Expr, height: int, y: Index, rows: int, x: Index, vectors: int

@@ -181,12 +181,12 @@ class MatrixImageKernel(ImageKernel):
             own = first + f
             put = self.result.of_filter(plane * shape.filters + own, group * shape.filters + own, start)
             for line in range(rows):
-                for at, many in self._pieces(columns):
+                for at, many in self._vectors(columns):
                     total = k.load(sums, [f, k.ramp(line * vectors * lanes + at, many)])
                     put(total, (y + line) * shape.out_width + x + at, many)
 
 
-    def _pieces(self, columns: int) -> list[tuple[int, int]]:
+    def _vectors(self, columns: int) -> list[tuple[int, int]]:
         """Vectors of so many results, the last one over part of the one before rather than narrower; where a
         residual is added, it may lie where the results go, and each is read once."""
         width = min(self.lanes, 1 << (columns.bit_length() - 1))
