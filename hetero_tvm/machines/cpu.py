@@ -58,8 +58,8 @@ class CpuModel:
 
     @property
     def load_cycles(self) -> float:
-        """Cycles per vector load: two of 32 bytes start in a cycle, or one of 64."""
-        return 1.0 if self.lanes >= 16 else 0.5
+        """Cycles per vector load: two of 32 bytes start in a cycle, or one of 64; on cores with tiles two."""
+        return 1.0 if self.lanes >= 16 and "amx_tile" not in self.features else 0.5
 
     @property
     def broadcast_cycles(self) -> float:

@@ -123,7 +123,8 @@ class DynamicMatmulSpace(DesignSpace):
         far = max(0.0, 1.0 - machine.l2 / 2 / (rows * op.k))
         compute += per_thread * far * rows * op.k * -(-panels // column_blocks) / 32
         rereads = per_thread * n * op.k / column_blocks / 10.0  # weights, from beyond L2
-        return max(compute, rereads)
+        # Tiles take weights faster than they can be fetched ahead: the two add up.
+        return compute + rereads if unit == MATRICES else max(compute, rereads)
 
     def row_cycles(self, op: DynamicMatmul, machine: CpuModel) -> float:
         """Estimate of what bringing one row to 8 bits takes."""
