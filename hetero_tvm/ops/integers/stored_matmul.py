@@ -3,7 +3,7 @@
 Weights are halves (float16, bfloat16), or integers of 8 or 4 bits with a float16 scale, and perhaps a zero
 point, for every ``group`` neighbours along K (``ops/decoding/storage.py``).  They take a half to an eighth
 of the memory and of its traffic.  Arithmetic is float32; where integer instructions multiply integers, X is
-rounded to ``x_bits`` bits with a scale per row and group.
+rounded to ``x_bits`` bits with a scale per row and group, and where the machine multiplies bfloat16, to that.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.base import Operand
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.ops.matmul import ConstantProduct, finished, finished_workload
+from hetero_tvm.runtime.arrays import numpy_dtype
 
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import Expr, PrimFunc, TETensor
@@ -32,7 +33,7 @@ class StoredMatmul(ConstantProduct):
         empty or ``("bias",)``, which comes before the gate.
     form, group, zero_points : as in :class:`hetero_tvm.ops.decoding.storage.Storage`.
     gate : activation of a gated product; empty for a plain one.
-    x_bits : bits that X is rounded to, 8 or 16; 0 for none.
+    x_bits : bits that X is rounded to, 8 or 16; 0 for none.  Beside bfloat16 weights 16: X is bfloat16 too.
 
     Operands: X [*lead, k], Q [columns, k] (uint8 below ``2**bits``, or halves), and for integers S [columns,
     groups] float16 and perhaps Z [columns, groups] uint8; then those of the epilogue.  All but X and a
@@ -113,6 +114,8 @@ class StoredMatmul(ConstantProduct):
         """X as its ``x_bits`` bits make it; rows of what is not finite become NaN in their groups."""
         if not self.x_bits:
             return x
+        if not self.storage.bits:
+            return x.astype(np.float32).astype(numpy_dtype(self.storage.dtype)).astype(x.dtype)
         limit = np.float32((1 << (self.x_bits - 1)) - 1)
         padded = np.zeros((*x.shape[:-1], self.groups * self.group), np.float32)
         padded[..., : self.k] = x
@@ -143,6 +146,11 @@ class StoredMatmul(ConstantProduct):
         def rounded(x: TETensor) -> TETensor:
             if not self.x_bits:
                 return x
+            if not self.storage.bits:
+                half = self.storage.dtype
+                return te.compute(
+                    x.shape, lambda *at: x(*at).astype(half).astype("float32"), name="rounded"
+                )
             limit, none = float((1 << (self.x_bits - 1)) - 1), tirx.const(0.0, "float32")
             j = te.reduce_axis((0, self.group), name="j")
 

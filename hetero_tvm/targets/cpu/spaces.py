@@ -10,6 +10,7 @@ from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
 from hetero_tvm.schedules.cpu.images.interleave import InterleaveSpace
 from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
+from hetero_tvm.schedules.cpu.integers.bf16_matmul import Bf16MatmulSpace
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicGatedMatmulSpace, DynamicMatmulSpace
 from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
 from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
@@ -34,6 +35,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     DynamicMatmulSpace(),
     DynamicGatedMatmulSpace(),
     StoredMatmulSpace(),
+    Bf16MatmulSpace(),
     QuantMatmulSpace(),
     QuantConv2dSpace(),
     AttentionSpace(),

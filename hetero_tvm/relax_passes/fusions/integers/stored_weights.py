@@ -3,7 +3,8 @@
 The rule comes after the epilogues and takes each product as it is then, gated ones too.  Integers serve
 every number of rows: with few the weights' way from memory is what takes the time, and with many their place
 in memory is still a fourth or an eighth.  Halves serve few rows only: with many each of them would be
-converted once for every register tile, which costs more time than their half of the memory saves.
+converted once for every register tile, which costs more time than their half of the memory saves.  But where
+the machine multiplies bfloat16, rows of X are rounded to it too, and any number of them is faster.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class StoreWeights(Rule):
         storage = fitting_storage(self._storage, found.k)
         if storage is None:
             raise Miss(f"{found.k} weights of a column are less than a group")
-        if not storage.bits and found.m > MOST_ROWS_OF_HALVES:
+        x_bits = self._rounded(storage.name, found.m)
+        if not storage.bits and not x_bits and found.m > MOST_ROWS_OF_HALVES:
             raise Miss(
                 f"{found.m} rows: float32 weights are faster, halves up to {MOST_ROWS_OF_HALVES} rows only"
             )
@@ -83,7 +85,7 @@ class StoreWeights(Rule):
             raise Miss("a weight is not finite")
         if (largest := float(np.abs(weights).max())) > _LARGEST.get(storage.name, np.inf):
             raise Miss(f"a weight of {largest:.3g} is beyond the range of {storage.name}")
-        op = stored_form(found, storage, self._rounded(storage.name, found.m))
+        op = stored_form(found, storage, x_bits)
         if not self._claims(op):
             raise Miss("the target has no kernel for it")
         return _Found(op, call, weights, storage)

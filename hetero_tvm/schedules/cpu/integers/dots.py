@@ -13,7 +13,10 @@ name        instructions                      needs                       exact
 ``pairs4``  vpmaddubsw, vpmaddwd, vpaddd      AVX2 or AVX-512 BW          a pair of weights is safe
 ``pairs2``  widened to int16; vpmaddwd        AVX2 or AVX-512 BW          always
 ``single``  widened to int32; multiply, add   nothing                     always
+``halves``  vdpbf16ps                         AVX-512 BF16                sums in float32
 ==========  ================================  ==========================  ========================
+
+The last one multiplies pairs of bfloat16 on both sides.
 
 vpmaddubsw adds two products in 16 bits and saturates: 255 * 127 * 2 does not fit.  A *pair is safe* where no
 two weights that meet in one word can do so: the positive ones of a pair sum up to at most 128, and so do the
@@ -37,6 +40,11 @@ _ONE_INTEGER_MULTIPLIER = ("znver1",)
 """CPUs that multiply integers in one of the two ports that multiply floats."""
 
 
+_FAST_HALVES = "znver"
+"""CPUs that multiply pairs of bfloat16 as fast as float32; on Xeons an instruction takes 3.4 times as long, so
+that vectors are better off with float32 (measured on one with tiles)."""
+
+
 @dataclass(frozen=True)
 class Dot:
     """One way to add up products.
@@ -49,6 +57,7 @@ class Dot:
     temporaries : registers that a step needs beside accumulators, weights and words of X.
     source : LLVM IR of the function called; empty for plain arithmetic.
     words : words that one step takes; a last one that is left is :attr:`single`'s.
+    sums : type of the accumulators.
     """
 
     name: str
@@ -59,6 +68,7 @@ class Dot:
     source: str = ""
     words: int = 1
     single: Dot | None = None
+    sums: str = "int32"
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -90,7 +100,7 @@ class Dot:
         if not self.source:
             x_words, w_words = words
             return acc + x_words * w_words
-        return tirx.call_extern(_wide("int32", lanes), f"hetero_tvm_{self.name}", acc, *words)
+        return tirx.call_extern(_wide(self.sums, lanes), f"hetero_tvm_{self.name}", acc, *words)
 
 
 def dot_for(machine: CpuModel, pairs_safe: int = 0) -> Dot:
@@ -109,6 +119,14 @@ def dot_for(machine: CpuModel, pairs_safe: int = 0) -> Dot:
             return Dot("pairs8", 4, "uint8", 1.6 * slow, 3, _pairs8(lanes), 2, one)
         return Dot("pairs2", 2, "int16", 1.3 * slow, 1, _pairs2(lanes))
     return Dot("single", 1, "uint8", 2.0, 2)
+
+
+def halves_for(machine: CpuModel) -> Dot | None:
+    """Products of pairs of bfloat16; None where the machine has none."""
+    if machine.lanes == 16 and "avx512_bf16" in machine.features:
+        cycles = 1.0 if machine.mcpu.startswith(_FAST_HALVES) else 3.4
+        return Dot("halves", 2, "uint16", cycles, 0, _halves(machine.lanes), sums="float32")
+    return None
 
 
 def wanted_pairs(machine: CpuModel) -> int:
@@ -149,6 +167,22 @@ def _dot4(intrinsic: str, lanes: int) -> str:
         ],
         [f"declare {acc} @llvm.x86.{intrinsic}({acc}, {bytes_}, {bytes_})"],
     )
+
+
+def _halves(lanes: int) -> str:
+    """vdpbf16ps; the operands come as words, as those of integers do."""
+    sums, words, pairs = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
+    lines = [
+        f"declare {sums} @{name}({sums}, {pairs}, {pairs})",
+        f"define linkonce_odr {sums} @hetero_tvm_halves({sums} %c, {words} %a, {words} %b) alwaysinline {{",
+        f"  %x = bitcast {words} %a to {pairs}",
+        f"  %y = bitcast {words} %b to {pairs}",
+        f"  %r = call {sums} @{name}({sums} %c, {pairs} %x, {pairs} %y)",
+        f"  ret {sums} %r",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _names(lanes: int) -> tuple[str, str]:

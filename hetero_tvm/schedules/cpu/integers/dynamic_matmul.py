@@ -26,13 +26,16 @@ from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.integers.dynamic_matmul import MOST_K, DynamicGatedMatmul, DynamicMatmul
-from hetero_tvm.ops.integers.quantized import QuantMatmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.integers import integer_tile
-from hetero_tvm.schedules.cpu.integers.dots import dot_for
 from hetero_tvm.schedules.cpu.integers.dynamic_kernel import DynamicGatedMatmulKernel, DynamicMatmulKernel
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_cycles, tile_for
-from hetero_tvm.schedules.cpu.integers.product_kernel import MATRICES, VECTORS, IntegerDecisions
+from hetero_tvm.schedules.cpu.integers.product_kernel import (
+    MATRICES,
+    VECTORS,
+    IntegerDecisions,
+    IntegerProductKernel,
+)
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
 _MAX_ROWS = 14
@@ -44,9 +47,9 @@ class DynamicMatmulSpace(DesignSpace):
 
     name = "cpu.dynamic_matmul"
     version = 2
-    kernel = DynamicMatmulKernel
+    kernel: type[IntegerProductKernel] = DynamicMatmulKernel
 
-    contract: type[DynamicMatmul | DynamicGatedMatmul | QuantMatmul] = DynamicMatmul
+    contract: type[FusedOp] = DynamicMatmul
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, self.contract):
@@ -55,6 +58,10 @@ class DynamicMatmulSpace(DesignSpace):
             return "sums of so many products may not fit 32 bits"
         return "an extent is zero" if 0 in (op.m, op.n, op.k) else None
 
+    def kernel_for(self, op: DynamicMatmul) -> type[IntegerProductKernel]:
+        """The kernel of an operator."""
+        return self.kernel
+
     def knobs(self, op: DynamicMatmul, machine: CpuModel) -> tuple[Knob, ...]:
         tiles = tuple((tile.rows, tile.vectors) for tile in self._tiles(op, machine))
         return (
@@ -62,12 +69,12 @@ class DynamicMatmulSpace(DesignSpace):
             Knob("grid", tuple(grids(op.m, op.n, machine))),
             Knob("unroll", (4, 2, 8, 1)),
             Knob("prefetch", (1, 0)),
-            *([Knob("unit", (MATRICES, VECTORS), absent=VECTORS)] if has_matrix_unit(machine) else []),
+            *([Knob("unit", (MATRICES, VECTORS), absent=VECTORS)] if has_matrix_unit(machine, self.kernel.instruction) else []),
         )
 
     def _tiles(self, op: DynamicMatmul, machine: CpuModel) -> list[RegisterTile]:
-        dot = dot_for(machine, op.pairs_safe)
-        parts = self.kernel.parts
+        dot = self.kernel_for(op).way(op, machine)
+        parts = self.kernel_for(op).parts
         most = min(_MAX_VECTORS, parts * -(-op.n // machine.lanes))
         choices = [
             tile
@@ -85,7 +92,7 @@ class DynamicMatmulSpace(DesignSpace):
         return {**point, "tile": (tile.rows, tile.vectors), "unroll": 4}  # matrices have their own
 
     def default(self, op: DynamicMatmul, machine: CpuModel) -> Point:
-        units = (VECTORS, MATRICES) if has_matrix_unit(machine) else (VECTORS,)
+        units = (VECTORS, MATRICES) if has_matrix_unit(machine, self.kernel.instruction) else (VECTORS,)
         tile, grid, unit = min(
             product(self._tiles(op, machine), grids(op.m, op.n, machine), units),
             key=lambda point: self.cycles(op, point[0], point[1], machine, point[2]),
@@ -102,11 +109,11 @@ class DynamicMatmulSpace(DesignSpace):
         unit: str = VECTORS,
     ) -> float:
         """Estimate of one call on the busiest thread."""
-        dot = dot_for(machine, op.pairs_safe)
+        dot = self.kernel_for(op).way(op, machine)
         row_blocks, column_blocks = grid
-        n = self.kernel.parts * op.n
+        n = self.kernel_for(op).parts * op.n
         if unit == MATRICES:
-            tile = tile_for(op.m, op.n, self.kernel.parts)
+            tile = tile_for(op.m, op.n, self.kernel_for(op).parts)
         groups, panels = -(-op.k // dot.group), -(-n // tile.columns(machine.lanes))
         tiles = -(-op.m // tile.rows)
         per_thread = -(-row_blocks * column_blocks // machine.threads)
@@ -122,7 +129,8 @@ class DynamicMatmulSpace(DesignSpace):
         # Rows beyond L2 are read again for every panel.
         far = max(0.0, 1.0 - machine.l2 / 2 / (rows * op.k))
         compute += per_thread * far * rows * op.k * -(-panels // column_blocks) / 32
-        rereads = per_thread * n * op.k / column_blocks / 10.0  # weights, from beyond L2
+        size = 2 if dot.sums == "float32" else 1
+        rereads = per_thread * n * op.k * size / column_blocks / 10.0  # weights, from beyond L2
         # Tiles take weights faster than they can be fetched ahead: the two add up.
         return compute + rereads if unit == MATRICES else max(compute, rereads)
 
@@ -133,9 +141,9 @@ class DynamicMatmulSpace(DesignSpace):
     def features(self, op: DynamicMatmul, point: Point, machine: CpuModel) -> list[float]:
         chosen = IntegerDecisions.of(point)
         tile, grid = chosen.tile, (chosen.row_blocks, chosen.column_blocks)
-        dot = dot_for(machine, op.pairs_safe)
+        dot = self.kernel_for(op).way(op, machine)
         ideal = op.flops / 2 / dot.group * dot.cycles / machine.lanes / machine.fma_units / machine.threads
-        sizes = [math.log2(op.m), math.log2(op.n), math.log2(op.k), float(self.kernel.parts), dot.group]
+        sizes = [math.log2(op.m), math.log2(op.n), math.log2(op.k), float(self.kernel_for(op).parts), dot.group]
         shape = [tile.rows, tile.vectors, tile.rows * tile.vectors]
         waste = [(op.m % tile.rows) / tile.rows, -op.n % tile.columns(machine.lanes) / op.n]
         decisions = [*grid, chosen.unroll, float(chosen.prefetch)]
@@ -149,10 +157,10 @@ class DynamicMatmulSpace(DesignSpace):
         return cycles * (1.0 + 0.01 * abs(chosen.unroll - 4) + 0.005 * (chosen.prefetch != (op.m > 1)))
 
     def pack(self, op: DynamicMatmul, point: Point, machine: CpuModel) -> dict[int, Packer]:
-        return {1: self.kernel(op, IntegerDecisions.of(point), machine).pack}
+        return {1: self.kernel_for(op)(op, IntegerDecisions.of(point), machine).pack}
 
     def emit(self, op: DynamicMatmul, point: Point, machine: CpuModel) -> PrimFunc:
-        return self.kernel(op, IntegerDecisions.of(point), machine).emit()
+        return self.kernel_for(op)(op, IntegerDecisions.of(point), machine).emit()
 
 
 class DynamicGatedMatmulSpace(DynamicMatmulSpace):

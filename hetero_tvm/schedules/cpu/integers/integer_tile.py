@@ -38,6 +38,7 @@ class Panels:
     columns: int
     group: int
     words: int = 1
+    dtype = "int8"
 
     @property
     def count(self) -> int:
@@ -92,6 +93,23 @@ class Panels:
         return fetch
 
 
+class HalfPanels(Panels):
+    """Weights in bfloat16, two to a word, without sums behind."""
+
+    dtype = "uint16"
+
+    @property
+    def tail(self) -> int:
+        return 0
+
+    def pack(self, w: np.ndarray) -> np.ndarray:
+        """Bits of bfloat16, uint16 [k, n] -> :attr:`shape`; zeros behind K and N."""
+        behind = self.groups * self.group - self.k
+        padded = np.pad(w, ((0, behind), (0, self.count * self.columns - self.n)))
+        words = padded.reshape(self.groups, self.group, self.count, self.columns).transpose(2, 0, 3, 1)
+        return np.ascontiguousarray(words.reshape(self.shape))
+
+
 def column_sums(k: Kernel, w: Buffer, panels: Panels, panel: Expr, column: Index, width: int) -> Expr:
     """Sums of ``width`` columns of a panel from ``column`` on, int32."""
     row_bytes = panels.columns * panels.group
@@ -118,7 +136,7 @@ def accumulate(
 
     Parameters
     ----------
-    acc : int32 buffer [rows, vectors * lanes].
+    acc : buffer of ``dot.sums`` [rows, vectors * lanes].
     x_at : (row, ramp of ``dot.group`` positions along K) -> values of X.
     w_at : (row of the panel, ramp) -> packed weights.
     on_step : called with the number of the unrolled step, for prefetches.
@@ -130,7 +148,8 @@ def accumulate(
             with k.unroll(tile.vectors) as v:
                 body(r, v)
 
-    each(lambda r, v: k.store(acc, k.splat(int32(0), lanes), [r, k.ramp(v * lanes, lanes)]))
+    zero = k.splat(tirx.const(0, dot.sums), lanes)
+    each(lambda r, v: k.store(acc, zero, [r, k.ramp(v * lanes, lanes)]))
 
     def step(way: Dot, word: Index) -> None:
         def one(r: Expr, v: Expr) -> None:

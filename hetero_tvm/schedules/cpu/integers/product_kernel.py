@@ -27,8 +27,9 @@ from hetero_tvm.schedules.emit import Index, Kernel, int32
 if TYPE_CHECKING:
     from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
     from hetero_tvm.ops.integers.quantized import QuantMatmul
+    from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 
-    IntegerProduct = DynamicMatmul | DynamicGatedMatmul | QuantMatmul
+    IntegerProduct = DynamicMatmul | DynamicGatedMatmul | QuantMatmul | StoredMatmul
 
 
 VECTORS, MATRICES = "vectors", "matrices"
@@ -68,11 +69,14 @@ class IntegerProductKernel(ABC):
 
     parts = 1
     """Products side by side in one register tile: a panel holds as many columns of each."""
+    instruction = U8S8
+    """What multiplies tiles."""
+    panels_of = integer_tile.Panels
 
     def __init__(self, op: IntegerProduct, decisions: IntegerDecisions, machine: CpuModel):
         self.op, self.decisions, self.machine = op, decisions, machine
         self.lanes, self.tile = machine.lanes, decisions.tile
-        self.dot: Dot = dot_for(machine, op.pairs_safe)
+        self.dot = self.way(op, machine)
         in_tiles = decisions.unit == MATRICES
         if in_tiles:
             self.tile = tile_for(op.m, op.n, self.parts)
@@ -80,14 +84,21 @@ class IntegerProductKernel(ABC):
         count = -(-op.n // self.columns)
         wide = op.n if self.parts == 1 else count * self.columns * self.parts
         words = TILE_WORDS if in_tiles else 1
-        self.panels = integer_tile.Panels(op.k, wide, self.columns * self.parts, self.dot.group, words)
+        self.panels = self.panels_of(op.k, wide, self.columns * self.parts, self.dot.group, words)
         self.full, self.rest = divmod(op.m, self.tile.rows)
         self.tiles = self.full + bool(self.rest)
         self.per_block = max(1, self.full // decisions.row_blocks)
         self.matrices = (
-            MatrixUnit(U8S8, self.tile, self.panels, self.per_block, decisions.prefetch) if in_tiles else None
+            MatrixUnit(self.instruction, self.tile, self.panels, self.per_block, decisions.prefetch)
+            if in_tiles
+            else None
         )
         self.k = Kernel()
+
+    @classmethod
+    def way(cls, op: IntegerProduct, machine: CpuModel) -> Dot:
+        """How vectors multiply."""
+        return dot_for(machine, op.pairs_safe)
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -129,7 +140,7 @@ class IntegerProductKernel(ABC):
             rows_at_once = self.matrices.padded_rows(rows_at_once)
         with k:
             x = k.argument("X", op.inputs[0].shape, op.inputs[0].dtype)
-            self.w = k.argument("W", self.panels.shape, "int8")
+            self.w = k.argument("W", self.panels.shape, self.panels.dtype)
             extra = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs[2:]]
             y = k.argument("Y", op.output.shape, op.output.dtype)
             self.x, self.y = k.view(x, (op.m, op.k)), k.view(y, (op.m, op.n))
@@ -176,7 +187,7 @@ class IntegerProductKernel(ABC):
         if self.matrices is not None:
             acc = self.matrices.emit(k, self.values, inside, height, self.w, panel, tile_index)
         else:
-            acc = k.scratch((height, panels.columns), "int32")
+            acc = k.scratch((height, panels.columns), self.dot.sums)
             integer_tile.accumulate(
                 k,
                 self.dot,

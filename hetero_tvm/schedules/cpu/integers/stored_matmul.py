@@ -32,6 +32,7 @@ from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import Parts, many_rows, one_row, tile_height
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel
 from hetero_tvm.schedules.cpu.decoding.words import FEW, WordProduct
+from hetero_tvm.schedules.cpu.integers.bf16_matmul import rounds_rows
 from hetero_tvm.schedules.emit import Index, int32, vector_pieces
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ X_BITS = {"int4": 8, "int8": 16}
 
 
 def rounded_bits(form: str, rows: int, machine: CpuModel) -> int:
-    """Bits that X is rounded to: 0 where the machine's kernel multiplies floats."""
+    """Bits that X is rounded to: 0 where the machine's kernel multiplies floats, 16 beside bfloat16 weights
+    where it multiplies bfloat16."""
+    if rounds_rows(form, rows, machine):
+        return 16
     return X_BITS.get(form, 0) if rows < FEW and has_integer_words(machine) else 0
 
 
@@ -55,7 +59,8 @@ class StoredMatmulSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, StoredMatmul):
             return "not a product with stored weights"
-        if op.x_bits != rounded_bits(op.form, op.m, machine):
+        integers = rounded_bits(op.form, op.m, machine) if op.storage.bits else 0
+        if op.x_bits != integers:
             return f"X of {op.x_bits} bits"
         return "an extent is zero" if 0 in (op.m, op.n, op.k) else None
 
