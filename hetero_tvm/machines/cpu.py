@@ -62,11 +62,30 @@ class CpuModel:
         return 1.0 if self.lanes >= 16 and "amx_tile" not in self.features else 0.5
 
     @property
+    def l2_bytes(self) -> float:
+        """Bytes per cycle from L2 into L1 that keep up with products; infinite where no product was seen to
+        wait for them.  Measured on a Xeon with tiles, whose vectors take twice what this is."""
+        return 30.0 if "amx_tile" in self.features else float("inf")
+
+    @property
+    def far_bytes(self) -> float:
+        """Bytes per cycle and core from beyond L2 (measured; a Xeon's third level is far)."""
+        return 5.0 if "amx_tile" in self.features else 8.0
+
+    @property
+    def exposed_fetches(self) -> float:
+        """Share of the time of fetches from beyond L2 that shows although they are made ahead (measured)."""
+        return 0.1 if "amx_tile" in self.features else 0.0
+
+    @property
     def broadcast_cycles(self) -> float:
         """Cycles per scalar that is loaded into all lanes.
 
-        Zen 1 works on 32 bytes as two halves, and a broadcast takes longer than a product (measured).
+        Zen 1 works on 32 bytes as two halves, and a broadcast takes longer than a product (measured); a Xeon
+        with tiles falls behind where every product has a broadcast of its own (likewise).
         """
+        if "amx_tile" in self.features:
+            return 0.75
         return 1.35 if self.lanes == 8 and self.fma_units <= 1 else 0.5
 
     def codegen_target(self) -> dict[str, Any]:

@@ -162,6 +162,10 @@ _MEMORY = 8.0
 """Bytes per cycle that weights come from memory with, all threads together."""
 
 
+_CROWDED_L2 = 0.4
+"""Share of L2's rate that is left beside transforms."""
+
+
 def _cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     """Cycles of one call."""
     size = WINOGRAD.get(point["method"])
@@ -191,7 +195,10 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     compute = products * share + begin + 600.0
     reread = 1 if weights <= machine.l2 / 2 else blocks
     spilled = max(0, 4 * block * tiles.points * vectors * lanes - machine.l2 / 2) / 8 * panels * blocks
-    return max(compute, reread * panels * weights / _MEMORY) + 0.3 * panels * weights / _MEMORY + spilled
+    # Every block takes the panel through L2 again, beside what it transforms.
+    again = (blocks - 1) * panels * weights / machine.threads / (_CROWDED_L2 * machine.l2_bytes)
+    fetched = panels * weights / _MEMORY
+    return max(compute, reread * fetched) + 0.3 * fetched + spilled + again
 
 
 def _busiest_share(panels: int, groups: int, units: int, blocks: int, batch: int, machine: CpuModel) -> float:

@@ -49,7 +49,7 @@ def estimate(op: Matmul, tile: RegisterTile, row_blocks: int, machine: CpuModel,
     tile and piece of K go to its prologue and epilogue, and more to partial sums that come back.  X is
     streamed once per panel: when a block of it does not fit L2, that traffic is added.  Every further
     block of rows reads the weights again.  When every thread reads all rows, most of X comes from other
-    cores' caches once.
+    cores' caches once.  A panel beyond L1 comes from L2 for every tile of rows.
     """
     rows, vectors, columns = tile.rows, tile.vectors, tile.columns(machine.lanes)
     far = max(0.0, 1.0 - machine.l2 / 2 / (op.m * op.n * 4 / row_blocks))  # share of Y beyond L2
@@ -63,7 +63,8 @@ def estimate(op: Matmul, tile: RegisterTile, row_blocks: int, machine: CpuModel,
         spare = 1.5 * machine.fma_latency * machine.fma_units
         thin = 1.0 + 0.25 * max(0.0, 1.0 - r * vectors / spare)
         once = 24 + (k_blocks - 1) * (48 + far * r * columns * 8 / 12.0)
-        return max(issue, loads, machine.fma_latency) * crowded * thin + once / op.k
+        from_l2 = columns * 4 / machine.l2_bytes if op.k * columns * 4 > machine.l1 else 0.0
+        return max(issue, loads, machine.fma_latency, from_l2) * crowded * thin + once / op.k
 
     full, rest = divmod(op.m, rows)
     panels = -(-op.n // columns)
@@ -76,11 +77,12 @@ def estimate(op: Matmul, tile: RegisterTile, row_blocks: int, machine: CpuModel,
     block_bytes = op.m * op.k * 4 / row_blocks / k_blocks
     spill = max(0.0, 1.0 - machine.l2 / 2 / max(block_bytes, 1))
     traffic = spill * op.m * 4 / 80.0  # most of it is hidden by the hardware's prefetcher
-    foreign = 0.0 if row_blocks >= machine.threads else op.m * op.k * 4 * (1 - 1 / machine.threads) / 8.0
+    other = 1 - 1 / machine.threads
+    foreign = 0.0 if row_blocks >= machine.threads else op.m * op.k * 4 * other / machine.far_bytes
     rereads = max(0.0, row_blocks / machine.threads - 1) * op.n * op.k * 4 / 50.0
     compute = (row_cost + traffic) * op.k * panels * imbalance / machine.threads + foreign + rereads
     # A panel and the next one, which is being fetched, push each other and X out of L2.
     compute *= 1.0 + 0.06 * max(0.0, 1.0 - 0.75 * machine.l2 / (2 * columns * op.k * 4 / k_blocks))
     # With few rows the weights' way from memory is what takes time; blocks of rows read all of them.
-    weights = op.n * op.k * 4 / (machine.threads if row_blocks == 1 else 1) / 8.0
-    return max(compute, weights)
+    weights = op.n * op.k * 4 / (machine.threads if row_blocks == 1 else 1) / machine.far_bytes
+    return max(compute, weights) + machine.exposed_fetches * min(compute, weights)

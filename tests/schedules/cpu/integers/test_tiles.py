@@ -1,0 +1,195 @@
+"""Products on tiles (AMX) of integers and of bfloat16, and those of bfloat16 in vectors."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hetero_tvm import host
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul, quantized_weights
+from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
+from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
+from hetero_tvm.schedules.cpu.integers.bf16_matmul import Bf16MatmulSpace, rounds_rows
+from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicGatedMatmulSpace, DynamicMatmulSpace
+from hetero_tvm.schedules.cpu.integers.image_matrices import MatrixWeights, step_words
+from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
+from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_for
+from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
+from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
+from hetero_tvm.targets.registry import parse_target
+from tests.schedules.cpu.integers.test_dots import machine
+
+TILES = ("avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
+HERE = parse_target("cpu").machine
+BUILT_FOR = parse_target("cpu:sapphirerapids").tvm_target
+needs_tiles = pytest.mark.skipif(not has_matrix_unit(HERE), reason="this CPU has no AMX")
+needs_halves = pytest.mark.skipif(
+    "avx512_bf16" not in host.detect().features, reason="this CPU has no AVX-512 BF16"
+)
+MATRICES = machine(16, *TILES)
+
+
+def run(space, op, arrays, **choices):
+    """The result of one kernel for a machine with tiles, with these choices beside the default's."""
+    point = {**space.default(op, MATRICES), **choices}
+    function = space.emit(op, point, MATRICES).with_attr("global_symbol", "main")
+    packers = space.pack(op, point, MATRICES)
+    packed = [packers[n](array) if n in packers else array for n, array in enumerate(arrays)]
+    library = compile_kernels(tvm.IRModule({"main": function}), BUILT_FOR).jit()
+    result = tvm.runtime.tensor(np.full(op.output.shape, 7, op.output.dtype))
+    library["main"](*(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in packed), result)
+    return result.numpy()
+
+
+def drawn(op, seed=0, extreme=False):
+    """Operands over the whole range of their types, or at its ends."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for operand in op.inputs:
+        if operand.dtype in ("int8", "uint8"):
+            limits = np.iinfo(operand.dtype)
+            ends = rng.choice([limits.min, limits.max], operand.shape)
+            whole = rng.integers(limits.min, limits.max + 1, operand.shape)
+            found.append((ends if extreme else whole).astype(operand.dtype))
+        elif operand.dtype == "int32":
+            found.append(rng.integers(-1000, 1000, operand.shape).astype("int32"))
+        elif operand.dtype == "bfloat16":
+            found.append(rng.standard_normal(operand.shape).astype(ml_dtypes.bfloat16))
+        else:
+            found.append(rng.standard_normal(operand.shape).astype("float32"))
+    return found
+
+
+@needs_tiles
+@pytest.mark.parametrize("grid", [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize("m, n, k", [(1, 16, 64), (17, 33, 70), (40, 87, 19), (64, 96, 256), (7, 5, 3)])
+def test_rows_in_8_bits(m, n, k, grid):
+    op = DynamicMatmul((m,), n, k, ("bias", "gelu_erf", "residual"))
+    x, w, scale, *extra = drawn(DynamicMatmul((m,), n, k, op.epilogue))
+    weights, _ = quantized_weights(np.random.default_rng(1).standard_normal((k, n)).astype("float32"), 0)
+    arrays = [4 * x + 1, weights, np.abs(scale) + np.float32(0.1), *extra]
+    expected = op.reference(*(a.astype(np.float64) for a in arrays))
+    result = run(DynamicMatmulSpace(), op, arrays, unit="matrices", grid=grid)
+    # Sums are exact; scales and the epilogue are float32.
+    np.testing.assert_allclose(result, expected, rtol=0, atol=5e-6 * np.abs(expected).max())
+
+
+@needs_tiles
+def test_gated_rows_in_8_bits():
+    op = DynamicGatedMatmul((35,), 21, 50, "silu", True)
+    x, w, scale, bias = drawn(op)
+    arrays = [x, w, (np.abs(scale) + np.float32(0.1)) / 64, bias]
+    expected = op.reference(*(a.astype(np.float64) for a in arrays))
+    result = run(DynamicGatedMatmulSpace(), op, arrays, unit="matrices")
+    np.testing.assert_allclose(result, expected, rtol=0, atol=5e-6 * np.abs(expected).max())
+
+
+@needs_tiles
+@pytest.mark.parametrize("x_dtype", ["int8", "uint8"])
+def test_sums_of_extremes_are_exact(x_dtype):
+    """-128 and 127 (0 and 255) everywhere: nothing saturates."""
+    op = QuantMatmul(x_dtype, "int32", 0, False, (33,), 40, 4096)
+    arrays = drawn(op, extreme=True)
+    np.testing.assert_array_equal(
+        run(QuantMatmulSpace(), op, arrays, unit="matrices"), op.reference(*arrays)
+    )
+    image = QuantConv2d(x_dtype, "int32", 0, False, 1, 64, 5, 9, 33, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), -128)
+    arrays = drawn(image, extreme=True)
+    np.testing.assert_array_equal(
+        run(QuantConv2dSpace(), image, arrays, method="matrices"), image.reference(*arrays)
+    )
+
+
+# fmt: off
+IMAGES = [
+    QuantConv2d("uint8", "uint8", 3, True, 2, 64, 5, 19, 40, (3, 3), (2, 1), (1, 1, 0, 2), (1, 1), -20),
+    QuantConv2d("int8", "int32", 0, False, 1, 30, 8, 8, 16, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 7),
+    QuantConv2d("int8", "int8", 9, False, 2, 99, 5, 7, 33, bounds=(-90, 33)),
+    QuantConv2d("uint8", "float32", 0, False, 1, 17, 13, 13, 9, (5, 5), (2, 2), (2, 2, 2, 2), (1, 1), -128),
+    QuantConv2d("uint8", "int8", 9, False, 1, 64, 7, 9, 64, (3, 3), (1, 2), (1, 1, 1, 1), (1, 1), 11, 2,
+                residual="int8", final="uint8", final_bounds=(5, 250)),
+    QuantConv2d("int8", "uint8", 9, False, 1, 64, 9, 40, 48, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 11),
+    QuantConv2d("int8", "int8", 9, False, 1, 96, 9, 33, 70, (1, 1), (2, 2)),
+    QuantConv2d("int8", "int8", 9, True, 1, 132, 14, 14, 50),
+    QuantConv2d("uint8", "uint8", 9, False, 1, 80, 7, 7, 34, (3, 3), (1, 1), (1, 1, 1, 1)),
+]
+# fmt: on
+"""Steps of 4 to 16 words, filters and pixels that fill no tile, strides, dilation, groups, a residual."""
+
+
+@needs_tiles
+@pytest.mark.parametrize("op", IMAGES, ids=lambda op: op.label)
+def test_images(op):
+    arrays = drawn(op)
+    if op.scaled:
+        arrays[3] = np.abs(arrays[3]) * np.float32(1e-3)
+    if op.residual:
+        arrays[4] = np.array([0.5, 3.0, 0.25, 7.0], "float32")
+    space = QuantConv2dSpace()
+    grids = next(knob.choices for knob in space.knobs(op, MATRICES) if knob.name == "grid")
+    expected = op.reference(*arrays)
+    for grid in {grids[0], grids[-1]}:
+        np.testing.assert_array_equal(run(space, op, arrays, method="matrices", grid=grid), expected)
+
+
+@needs_halves
+@pytest.mark.parametrize("unit", ["vectors", pytest.param("matrices", marks=needs_tiles)])
+@pytest.mark.parametrize(
+    "m, n, k, epilogue, gate",
+    [
+        (29, 87, 19, (), ""),
+        (5, 100, 70, ("bias",), ""),
+        (40, 33, 130, ("bias", "gelu_erf", "residual"), ""),
+        (33, 50, 96, ("bias",), "silu"),
+        (1, 1, 1, (), ""),
+    ],
+)
+def test_bfloat16(m, n, k, epilogue, gate, unit):
+    op = StoredMatmul((m,), n, k, epilogue, "bf16", gate=gate, x_bits=16)
+    arrays = drawn(op)
+    expected = op.reference(*(a if a.dtype == ml_dtypes.bfloat16 else a.astype(np.float64) for a in arrays))
+    result = run(Bf16MatmulSpace(), op, arrays, unit=unit)
+    # Products are exact in float32; sums are rounded as any of float32.
+    np.testing.assert_allclose(result, expected, rtol=0, atol=2e-6 * max(1, np.abs(expected).max()))
+
+
+@needs_tiles
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_bad_values_of_bfloat16_stay_in_their_row(bad):
+    op = StoredMatmul((20,), 24, 40, (), "bf16", x_bits=16)
+    x, w = drawn(op)
+    x[7, 39] = bad
+    result = run(Bf16MatmulSpace(), op, [x, w], unit="matrices")
+    assert not np.isfinite(result[7]).any() and np.isfinite(np.delete(result, 7, 0)).all()
+
+
+def test_who_has_tiles():
+    assert has_matrix_unit(MATRICES) and has_matrix_unit(MATRICES, "tdpbf16ps")
+    assert not has_matrix_unit(machine(16, "amx_tile", "amx_bf16"))
+    assert not has_matrix_unit(machine(8, "amx_tile", "amx_int8"))
+
+
+def test_bfloat16_where_it_is_faster():
+    fast = machine(16, "avx512_bf16")
+    assert rounds_rows("bf16", 128, MATRICES) and not rounds_rows("bf16", 1, MATRICES)
+    assert not rounds_rows("bf16", 128, fast)  # a Xeon without tiles multiplies float32 faster
+    assert not rounds_rows("f16", 128, MATRICES)
+
+
+def test_shapes_of_tiles():
+    assert [tile_for(*sizes).rows for sizes in ((1, 64), (16, 64), (17, 64))] == [16, 16, 32]
+    assert [tile_for(*sizes).vectors for sizes in ((1, 64), (17, 16), (17, 64))] == [3, 1, 2]
+    assert [step_words(words) for words in (4, 16, 24, 36, 17)] == [4, 16, 12, 12, 9]
+
+
+def test_weights_of_images_are_left_tiles():
+    op = QuantConv2d("uint8", "int32", 0, False, 1, 96, 4, 4, 40)
+    shape = ImageWords(op, image_dot(op, MATRICES))
+    w = np.random.default_rng(0).integers(-128, 128, (40, 96, 1, 1)).astype("int8")
+    layout = MatrixWeights(shape, 32)
+    packed = layout.pack(w)
+    tiles = packed[0, :, : layout.starts].reshape(2, 2, 2, 16, 12).view(np.int8)
+    # [tile, half, step, filter, bytes]: filter 35 is the fourth of the second tile's first half.
+    np.testing.assert_array_equal(tiles[1, 0, 1, 3], w[35, 48:, 0, 0])
+    assert packed[0, 1, layout.starts + 3] == -128 * w[35].sum(dtype=np.int64)
