@@ -1,9 +1,10 @@
 """Products of AMX tiles, as LLVM IR that a kernel imports.
 
-A tile register holds up to 16 rows of 64 bytes.  One instruction adds to 16 x 16 sums of 32 bits the products of
-the 16 rows of a left tile with the 16 columns of a right one: up to 64 bytes of K, as 16 words of four 8-bit
-integers or of two bfloat16, 16 times what a vector instruction does.  A left tile has its words one after the
-other; a right tile has word g of each of its columns in row g.  Sums leave the registers through memory only.
+A tile register holds up to 16 rows of 64 bytes.  One instruction adds to 16 x 16 sums of 32 bits the products
+of the 16 rows of a left tile with the 16 columns of a right one: up to 64 bytes of K, as 16 words of four
+8-bit integers or of two bfloat16, 16 times what a vector instruction does.  A left tile has its words one
+after the other; a right tile has word g of each of its columns in row g.  Sums leave the registers through
+memory only.
 
 Registers: 0 to 3 are sums, left tiles follow from 4 on, right tiles end at 7.
 
@@ -22,13 +23,18 @@ TILE_WORDS = 16
 REGISTERS, _LEFT = 8, 4
 
 U8S8, S8U8, BF16 = "tdpbusd", "tdpbsud", "tdpbf16ps"
-"""Instructions, named by left and right operand: 8-bit integers with sums in int32; bfloat16, sums in float32."""
+"""Instructions, by left and right operand: 8-bit integers with sums in int32; bfloat16, sums in float32."""
 
 END = "hetero_tvm_tiles_end"
 """Function that a thread calls after its last product."""
 
 _LINE, _WORD = 64, 4
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+_STRIDE = (
+    "  %x_at = ptrtoint ptr %x to i64",
+    "  %next_at = ptrtoint ptr %next_x to i64",
+    "  %x_stride = sub i64 %next_at, %x_at",
+)
 _DECLARED = """\
 declare void @llvm.x86.tilezero(i8)
 declare void @llvm.x86.tileloadd64(i8, ptr, i64)
@@ -48,10 +54,11 @@ def begin(words: int = TILE_WORDS) -> str:
 class RowsProduct:
     """``sums[16 * rows, 16 * columns] = X @ W``, rows of X to the left and packed columns of W to the right.
 
-    ``int32 name(sums, sums_stride, x, x_stride, w, w_stride, steps, ahead, last_sum, last_x)``: strides in
+    ``int32 name(sums, sums_stride, x, next_x, w, w_stride, steps, ahead, last_sum, last_x)``: strides in
     bytes from one row to the next; ``steps`` of 64 bytes of X's rows, 16 rows of W; from ``ahead`` on,
-    ``fetches`` cache lines are asked for in every step.  The last two are addresses of the last elements: TVM
-    makes a buffer as small as what it sees used of it.
+    ``fetches`` cache lines are asked for in every step.  TVM makes a buffer as small as what it sees used of
+    it, and may make its rows longer: so there is the address of X's next row, and the last two are those of
+    the last elements.
 
     Attributes
     ----------
@@ -75,6 +82,7 @@ class RowsProduct:
         """Definition of the function and of those around it."""
         tiles = _Tiles(self.instruction, self.rows, self.columns)
         body = [
+            *_STRIDE,
             f"  %x_tile = mul i64 %x_stride, {TILE_ROWS}",
             f"  %w_step = mul i64 %w_stride, {TILE_WORDS}",
             *tiles.zero(),
@@ -96,7 +104,9 @@ class RowsProduct:
             "done:",
             *tiles.store(),
         ]
-        head = "ptr %x, i64 %x_stride, ptr %w, i64 %w_stride, i64 %steps, ptr %ahead, ptr %last_sum, ptr %last_x"
+        head = (
+            "ptr %x, ptr %next_x, ptr %w, i64 %w_stride, i64 %steps, ptr %ahead, ptr %last_sum, ptr %last_x"
+        )
         return _function(self.name, head, body) + tiles.declared + _around(TILE_WORDS)
 
 
@@ -105,22 +115,24 @@ class WindowProduct:
     """``sums[16 * filters, 16 * tiles]``: filters to the left, words of an image at the places of a window to
     the right.
 
-    ``int32 name(sums, sums_stride, w, w_tile, x, x_stride, x_tile, ahead, last_sum, last_x)``: in bytes the
-    stride of the sums' rows; from one tile of filters to the next; from a word of a pixel to its next; from one
-    tile of pixels to the next.  Each step reads a left tile, which lie one behind the other, and the right one
-    at its place.  The others are those of :class:`RowsProduct`.
+    ``int32 name(sums, sums_stride, w, w_tile, x, next_x, x_tile, ahead, last_sum, last_x)``: in bytes the
+    stride of the sums' rows; from one tile of filters to the next; from one tile of pixels to the next.  Each
+    step reads a left tile, which lie one behind the other, and the right one at the place of its tap, or
+    behind the words of the step before.  The others are those of :class:`RowsProduct`.
 
     Attributes
     ----------
     filters, tiles : left and right tiles, 1 or 2 of each.
     words : words of one step.
-    places : of each step, bytes from ``x`` on.
+    steps : steps of one tap.
+    places : of each tap, bytes from ``x`` on.
     fetches : cache lines asked for per step.
     """
 
     filters: int
     tiles: int
     words: int
+    steps: int
     places: tuple[int, ...]
     fetches: int = 0
 
@@ -128,35 +140,49 @@ class WindowProduct:
     def name(self) -> str:
         """Name of the function."""
         places = hashlib.sha256(repr(self.places).encode()).hexdigest()[:12]
-        return f"hetero_tvm_window_{self.filters}x{self.tiles}x{self.words}_{places}_{self.fetches}"
+        form = f"{self.filters}x{self.tiles}x{self.words}x{self.steps}"
+        return f"hetero_tvm_window_{form}_{places}_{self.fetches}"
 
     @property
     def ir(self) -> str:
         """Definition of the function and of those around it."""
-        tiles, steps = _Tiles(S8U8, self.filters, self.tiles), len(self.places)
+        tiles, taps = _Tiles(S8U8, self.filters, self.tiles), len(self.places)
         stride = self.words * _WORD
         table = ", ".join(f"i64 {place}" for place in self.places)
         body = [
+            *_STRIDE,
+            f"  %x_step = mul i64 %x_stride, {self.words}",
             *tiles.zero(),
+            "  br label %tap",
+            "tap:",
+            "  %t = phi i64 [ 0, %entry ], [ %next_tap, %tap_done ]",
+            "  %wt = phi ptr [ %w, %entry ], [ %wn, %tap_done ]",
+            "  %ft = phi ptr [ %ahead, %entry ], [ %fn, %tap_done ]",
+            f"  %place_at = getelementptr [{taps} x i64], ptr @{self.name}_places, i64 0, i64 %t",
+            "  %place = load i64, ptr %place_at, align 8",
+            "  %xt = getelementptr i8, ptr %x, i64 %place",
             "  br label %loop",
             "loop:",
-            "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
-            "  %wa = phi ptr [ %w, %entry ], [ %wn, %loop ]",
-            "  %fa = phi ptr [ %ahead, %entry ], [ %fn, %loop ]",
-            f"  %entry_at = getelementptr [{steps} x i64], ptr @{self.name}_places, i64 0, i64 %i",
-            "  %place = load i64, ptr %entry_at, align 8",
-            "  %xa = getelementptr i8, ptr %x, i64 %place",
+            "  %i = phi i64 [ 0, %tap ], [ %next, %loop ]",
+            "  %wa = phi ptr [ %wt, %tap ], [ %wn, %loop ]",
+            "  %fa = phi ptr [ %ft, %tap ], [ %fn, %loop ]",
+            "  %xa = phi ptr [ %xt, %tap ], [ %xn, %loop ]",
             *tiles.multiply("%wa", "%w_tile", str(stride), "%xa", "%x_tile", "%x_stride"),
             *_fetched(self.fetches),
             f"  %wn = getelementptr i8, ptr %wa, i64 {TILE_ROWS * stride}",
+            "  %xn = getelementptr i8, ptr %xa, i64 %x_step",
             "  %next = add i64 %i, 1",
-            f"  %more = icmp slt i64 %next, {steps}",
-            "  br i1 %more, label %loop, label %done",
+            f"  %more = icmp slt i64 %next, {self.steps}",
+            "  br i1 %more, label %loop, label %tap_done",
+            "tap_done:",
+            "  %next_tap = add i64 %t, 1",
+            f"  %more_taps = icmp slt i64 %next_tap, {taps}",
+            "  br i1 %more_taps, label %tap, label %done",
             "done:",
             *tiles.store(),
         ]
-        head = "ptr %w, i64 %w_tile, ptr %x, i64 %x_stride, i64 %x_tile, ptr %ahead, ptr %last_sum, ptr %last_x"
-        places = f"@{self.name}_places = linkonce_odr constant [{steps} x i64] [{table}], align 64\n"
+        head = "ptr %w, i64 %w_tile, ptr %x, ptr %next_x, i64 %x_tile, ptr %ahead, ptr %last_sum, ptr %last_x"
+        places = f"@{self.name}_places = linkonce_odr constant [{taps} x i64] [{table}], align 64\n"
         return places + _function(self.name, head, body) + tiles.declared + _around(self.words)
 
 

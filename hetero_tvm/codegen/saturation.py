@@ -57,7 +57,9 @@ def greater(value: Expr, bound: Expr) -> Expr:
 
 def between(value: Expr, low: Expr | float, high: Expr | float, width: int) -> Expr:
     """``value`` within its bounds."""
-    numbers = [tirx.const(bound, "float32") if isinstance(bound, (int, float)) else bound for bound in (low, high)]
+    numbers = [
+        tirx.const(bound, "float32") if isinstance(bound, (int, float)) else bound for bound in (low, high)
+    ]
     least, most = (tirx.Broadcast(number, width) if width > 1 else number for number in numbers)
     return greater(lesser(value, most), least)
 

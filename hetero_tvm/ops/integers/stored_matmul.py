@@ -148,9 +148,7 @@ class StoredMatmul(ConstantProduct):
                 return x
             if not self.storage.bits:
                 half = self.storage.dtype
-                return te.compute(
-                    x.shape, lambda *at: x(*at).astype(half).astype("float32"), name="rounded"
-                )
+                return te.compute(x.shape, lambda *at: x(*at).astype(half).astype("float32"), name="rounded")
             limit, none = float((1 << (self.x_bits - 1)) - 1), tirx.const(0.0, "float32")
             j = te.reduce_axis((0, self.group), name="j")
 

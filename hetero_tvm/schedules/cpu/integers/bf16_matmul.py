@@ -1,7 +1,7 @@
 """Product of rows that are rounded to bfloat16 on the way in with packed bfloat16 weights.
 
-The loops are those of ``dynamic_matmul.py``: a block of rows is rounded once per block of panels, into L2, and
-multiplied by tiles (AMX, 16 times the products of a vector instruction of float32) or by pairs in vectors
+The loops are those of ``dynamic_matmul.py``: a block of rows is rounded once per block of panels, into L2,
+and multiplied by tiles (AMX, 16 times the products of a vector instruction of float32) or by pairs in vectors
 (vdpbf16ps, twice as many).  Sums, bias, activations and residuals are float32; nothing is scaled, so that the
 numbers keep float32's range.  Weights take half of the memory's traffic.
 """
@@ -146,8 +146,8 @@ class Bf16MatmulSpace(DynamicMatmulSpace):
 
 
 def rounds_rows(form: str, rows: int, machine: CpuModel) -> bool:
-    """Whether products of ``rows`` rows with weights of ``form`` take X in bfloat16: where that is faster, and
-    not those that wait for their weights anyway."""
+    """Whether products of ``rows`` rows with weights of ``form`` take X in bfloat16: where that is faster,
+    and not those that wait for their weights anyway."""
     if form != "bf16" or rows < LEAST_ROWS:
         return False
     pairs = halves_for(machine)

@@ -41,8 +41,8 @@ _ONE_INTEGER_MULTIPLIER = ("znver1",)
 
 
 _FAST_HALVES = "znver"
-"""CPUs that multiply pairs of bfloat16 as fast as float32; on Xeons an instruction takes 3.4 times as long, so
-that vectors are better off with float32 (measured on one with tiles)."""
+"""CPUs that multiply pairs of bfloat16 as fast as float32; on Xeons an instruction takes 3.4 times as long,
+so that vectors are better off with float32 (measured on one with tiles)."""
 
 
 @dataclass(frozen=True)

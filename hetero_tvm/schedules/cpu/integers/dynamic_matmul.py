@@ -69,7 +69,11 @@ class DynamicMatmulSpace(DesignSpace):
             Knob("grid", tuple(grids(op.m, op.n, machine))),
             Knob("unroll", (4, 2, 8, 1)),
             Knob("prefetch", (1, 0)),
-            *([Knob("unit", (MATRICES, VECTORS), absent=VECTORS)] if has_matrix_unit(machine, self.kernel.instruction) else []),
+            *(
+                [Knob("unit", (MATRICES, VECTORS), absent=VECTORS)]
+                if has_matrix_unit(machine, self.kernel.instruction)
+                else []
+            ),
         )
 
     def _tiles(self, op: DynamicMatmul, machine: CpuModel) -> list[RegisterTile]:
@@ -143,7 +147,13 @@ class DynamicMatmulSpace(DesignSpace):
         tile, grid = chosen.tile, (chosen.row_blocks, chosen.column_blocks)
         dot = self.kernel_for(op).way(op, machine)
         ideal = op.flops / 2 / dot.group * dot.cycles / machine.lanes / machine.fma_units / machine.threads
-        sizes = [math.log2(op.m), math.log2(op.n), math.log2(op.k), float(self.kernel_for(op).parts), dot.group]
+        sizes = [
+            math.log2(op.m),
+            math.log2(op.n),
+            math.log2(op.k),
+            float(self.kernel_for(op).parts),
+            dot.group,
+        ]
         shape = [tile.rows, tile.vectors, tile.rows * tile.vectors]
         waste = [(op.m % tile.rows) / tile.rows, -op.n % tile.columns(machine.lanes) / op.n]
         decisions = [*grid, chosen.unroll, float(chosen.prefetch)]

@@ -123,7 +123,7 @@ class ImageKernel:
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, bias, scale, the residual's operands, Y."""
-        op, k, shape = self.op, self.k, self.shape
+        op, k = self.op, self.k
         planes = op.batch * op.groups
         with k:
             x = k.argument("X", op.inputs[0].shape, op.x_dtype)

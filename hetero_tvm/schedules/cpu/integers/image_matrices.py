@@ -6,7 +6,7 @@
         pixels of the block as words of four channels                       (image_packing.py; in L2)
         for each 32 filters:
             for each 32 pixels of a row, or 16 of two rows:
-                sums[2][2] tiles += W[2 x 16 filters, words] @ X[words, 2 x 16 pixels]     for each tap and step
+                sums[2][2] tiles += W[2 x 16 filters, words] @ X[words, 2 x 16 pixels]   for each tap and step
                 sums -> memory on the stack; bias, scale, bounds, rounding, a row of pixels at a time
 
 The words that a vector kernel packs are a right tile as they lie: word g of a tap is a row of pixels, and a
@@ -95,7 +95,9 @@ class MatrixImageKernel(ImageKernel):
     @property
     def imports(self) -> tuple[str, ...]:
         shape, tile = self.shape, self.decisions
-        heights = {-(-height // TILE_ROWS) for height in (tile.filters, shape.filters % tile.filters) if height}
+        heights = {
+            -(-height // TILE_ROWS) for height in (tile.filters, shape.filters % tile.filters) if height
+        }
         products = [self._product(filters, tiles) for filters in sorted(heights) for tiles in (1, 2)]
         return (saturation_ir(), *(product.ir for product in products))
 
@@ -108,14 +110,14 @@ class MatrixImageKernel(ImageKernel):
 
     def _product(self, filters: int, tiles: int) -> WindowProduct:
         """The product of so many tiles of filters and of pixels."""
-        shape, words = self.shape, self.layout.words
+        shape, layout = self.shape, self.layout
         row = len(shape.phases) * self.pitch
-        places = []
-        for i in range(shape.tap_rows):
-            for phase, offset in shape.taps:
-                tap = i * self.op.dilation[0] * row + phase * self.pitch + offset
-                places += [tap + word * self.plane for word in range(0, shape.words, words)]
-        return WindowProduct(filters, tiles, words, tuple(_WORD * place for place in places), self._fetches)
+        places = tuple(
+            _WORD * (i * self.op.dilation[0] * row + phase * self.pitch + offset)
+            for i in range(shape.tap_rows)
+            for phase, offset in shape.taps
+        )
+        return WindowProduct(filters, tiles, layout.words, layout.per_tap, places, self._fetches)
 
     @property
     def _pixel_tiles(self) -> tuple[int, int]:
@@ -137,7 +139,11 @@ class MatrixImageKernel(ImageKernel):
         """Where the share of the next filters begins that the tile of pixels at (y, x) asks for."""
         across, share = self._pixel_tiles[1], self._fetches * self.layout.steps
         column = tirx.floordiv(x - self.first if self.shape.flat else x, int32(self.columns))
-        index = column if self.shape.flat else column + across * tirx.floordiv(y - self.first, int32(self.decisions.rows))
+        index = (
+            column
+            if self.shape.flat
+            else column + across * tirx.floordiv(y - self.first, int32(self.decisions.rows))
+        )
         following = tirx.min(tile + 1, int32(self.filter_tiles - 1))
         line = tirx.min(index * share, int32(max(0, self.layout.starts // _LINE_WORDS - share)))
         return self.k.address(self.w, [group, following, line * _LINE_WORDS])
@@ -170,7 +176,7 @@ class MatrixImageKernel(ImageKernel):
             k.address(self.w, [group, tile, int32(0)]),
             _int64(self.layout.tile_words * _WORD),
             k.address(self.words, [int32(0), row * row_words + column]),
-            _int64(self.plane * _WORD),
+            k.address(self.words, [int32(1), row * row_words + column]),
             _int64((TILE_ROWS if rows == 1 else shape.row_step * row_words) * _WORD),
             self._ahead(group, tile, y, x),
             k.address(sums, [int32(extent - 1) for extent in sums.shape]),
@@ -184,7 +190,6 @@ class MatrixImageKernel(ImageKernel):
                 for at, many in self._vectors(columns):
                     total = k.load(sums, [f, k.ramp(line * vectors * lanes + at, many)])
                     put(total, (y + line) * shape.out_width + x + at, many)
-
 
     def _vectors(self, columns: int) -> list[tuple[int, int]]:
         """Vectors of so many results, the last one over part of the one before rather than narrower; where a
@@ -200,15 +205,15 @@ class MatrixWeights:
 
     Attributes
     ----------
-    words : words of a step.
+    words, per_tap : words of a step; steps of a tap.
     shape : of the packed weights, int32: [groups, tiles of filters, words].
     """
 
     def __init__(self, shape: ImageWords, filters: int):
         self._shape, self._filters = shape, filters
         self.words = step_words(shape.words)
-        self._per_tap = -(-shape.words // self.words)
-        self.steps = shape.tap_rows * len(shape.taps) * self._per_tap
+        self.per_tap = -(-shape.words // self.words)
+        self.steps = shape.tap_rows * len(shape.taps) * self.per_tap
         self.tile_words = self.steps * TILE_ROWS * self.words
         """Words from one tile of filters to the next."""
         self.starts = filters // TILE_ROWS * self.tile_words
@@ -222,7 +227,7 @@ class MatrixWeights:
         plain = shape.pack(w, high)  # [groups, tiles, taps * words + 1, filters]
         groups, tiles = plain.shape[:2]
         words = plain[:, :, :-1].reshape(groups, tiles, -1, shape.words, high)
-        padded = np.zeros((*words.shape[:3], self._per_tap * self.words, high), np.int32)
+        padded = np.zeros((*words.shape[:3], self.per_tap * self.words, high), np.int32)
         padded[:, :, :, : shape.words] = words
         steps = padded.reshape(groups, tiles, self.steps, self.words, high // TILE_ROWS, TILE_ROWS)
         packed = np.empty(self.shape, np.int32)

@@ -31,7 +31,8 @@ _LINE = 64
 
 @dataclass(frozen=True)
 class Panels:
-    """Weights [k, n] as panels of ``columns``, ``group`` values of K to a word, words in multiples of ``words``."""
+    """Weights [k, n] as panels of ``columns``, ``group`` values of K to a word; words are a multiple of
+    ``words``."""
 
     k: int
     n: int

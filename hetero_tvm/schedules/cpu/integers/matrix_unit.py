@@ -104,13 +104,12 @@ class MatrixUnit:
     ) -> Buffer:
         """Emit the sums of ``height`` rows of ``values`` from ``inside`` on times one panel.
 
-        ``values`` is [rows, length], its length a multiple of a step; returns the sums [rows, columns], int32 or
-        float32.
+        ``values`` is [rows, length], its length a multiple of a step; returns the sums [rows, columns], int32
+        or float32.
         """
         panels, product = self.panels, self._product(height)
         dtype = "float32" if self.instruction == BF16 else "int32"
         sums = k.scratch((product.rows * TILE_ROWS, panels.columns), dtype)
-        row_bytes = int(values.shape[1]) * (2 if self.instruction == BF16 else 1)
         lines = panels.groups * panels.columns * 4 // _LINE
         share = self._fetches * self.steps
         ahead = k.address(w, [panel, int32(0), int32(0)])
@@ -127,7 +126,7 @@ class MatrixUnit:
             k.address(sums, [int32(0), int32(0)]),
             _int64(panels.columns * 4),
             k.address(values, [inside, int32(0)]),
-            _int64(row_bytes),
+            k.address(values, [inside + 1, int32(0)]),
             k.address(w, [panel, int32(0), int32(0)]),
             _int64(panels.columns * 4),
             _int64(self.steps),

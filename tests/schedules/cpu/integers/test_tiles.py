@@ -91,10 +91,10 @@ def test_sums_of_extremes_are_exact(x_dtype):
     """-128 and 127 (0 and 255) everywhere: nothing saturates."""
     op = QuantMatmul(x_dtype, "int32", 0, False, (33,), 40, 4096)
     arrays = drawn(op, extreme=True)
-    np.testing.assert_array_equal(
-        run(QuantMatmulSpace(), op, arrays, unit="matrices"), op.reference(*arrays)
+    np.testing.assert_array_equal(run(QuantMatmulSpace(), op, arrays, unit="matrices"), op.reference(*arrays))
+    image = QuantConv2d(
+        x_dtype, "int32", 0, False, 1, 64, 5, 9, 33, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), -128
     )
-    image = QuantConv2d(x_dtype, "int32", 0, False, 1, 64, 5, 9, 33, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), -128)
     arrays = drawn(image, extreme=True)
     np.testing.assert_array_equal(
         run(QuantConv2dSpace(), image, arrays, method="matrices"), image.reference(*arrays)
