@@ -15,6 +15,7 @@ from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
+from hetero_tvm.schedules.cpu.integers.dots import halves_for
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalization
@@ -46,6 +47,7 @@ def cases(machine: CpuModel) -> dict[str, list[FusedOp]]:
             Attention(1, 8, 256, 256, 64, 0.125, 2, causal=True),
         ],
         **_integers(),
+        **(_halves() if halves_for(machine) is not None else {}),
         **_rows(),
         **_images(machine.lanes),
     }
@@ -88,6 +90,13 @@ def _integers() -> dict[str, list[FusedOp]]:
             _bytes(144, 56, 144, 3, groups=144),
         ],
     }
+
+
+def _halves() -> dict[str, list[FusedOp]]:
+    sizes = (((16,), 768, 768), ((128,), 1536, 384), ((197,), 768, 768))
+    products = [StoredMatmul(*size, ("bias",), "bf16", x_bits=16) for size in sizes]
+    gated = StoredMatmul((64,), 1024, 512, (), "bf16", gate="silu", x_bits=16)
+    return {"cpu.bf16_matmul": [*products, gated]}
 
 
 def _bytes(

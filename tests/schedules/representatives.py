@@ -11,13 +11,22 @@ from hetero_tvm.targets.cpu.spaces import CPU_SPACES
 from hetero_tvm.targets.registry import parse_target
 
 CPU = CpuModel("test", lanes=16, registers=32, threads=2, l1=48 << 10, l2=1 << 20)
+TILES = dataclasses.replace(
+    CPU,
+    mcpu="test-tiles",
+    features=("amx_bf16", "amx_int8", "amx_tile", "avx512_bf16", "avx512_vnni", "avx512bw"),
+)
+"""A CPU whose matrix unit products of few bits run on."""
+ON_TILES = ("cpu.bf16_matmul", "cpu.dynamic_matmul", "cpu.dynamic_gated_matmul", "cpu.quant_conv2d")
 TARGETS = ("cuda:sm_80", "cuda:sm_90", "npu:mobile")
 
 
 def cpu():
     """(space, operator, machine) for every space of the CPU."""
     spaces = {space.name: space for space in CPU_SPACES}
-    return [(spaces[name], op, CPU) for name, ops in cases(CPU).items() for op in ops]
+    plain = [(spaces[name], op, CPU) for name, ops in cases(CPU).items() for op in ops]
+    tiles = cases(TILES)
+    return plain + [(spaces[name], op, TILES) for name in ON_TILES for op in tiles[name]]
 
 
 @functools.lru_cache

@@ -195,8 +195,9 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     compute = products * share + begin + 600.0
     reread = 1 if weights <= machine.l2 / 2 else blocks
     spilled = max(0, 4 * block * tiles.points * vectors * lanes - machine.l2 / 2) / 8 * panels * blocks
-    # Every block takes the panel through L2 again, beside what it transforms.
-    again = (blocks - 1) * panels * weights / machine.threads / (_CROWDED_L2 * machine.l2_bytes)
+    # Every further block of a thread takes the panel through L2 again, beside what it transforms.
+    passes = max(0.0, panels * blocks / machine.threads - panels / min(point["groups"], panels))
+    again = passes * weights / (_CROWDED_L2 * machine.l2_bytes)
     fetched = panels * weights / _MEMORY
     return max(compute, reread * fetched) + 0.3 * fetched + spilled + again
 

@@ -114,7 +114,7 @@ class ImageKernel:
         return (*self.dot.imports, saturation_ir())
 
     def packer(self, rows: int, columns: int) -> ImagePacker:
-        """What writes the words of blocks of up to so many output rows and columns."""
+        """Writer of the words of blocks of up to so many output rows and columns."""
         return ImagePacker(self.k, self.shape, self.x, rows, columns, self.lanes)
 
     def around(self) -> tuple[str, ...]:

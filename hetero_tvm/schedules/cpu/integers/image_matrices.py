@@ -136,7 +136,7 @@ class MatrixImageKernel(ImageKernel):
         return -(-self.decisions.filters // TILE_ROWS * self.layout.words // (down * across))
 
     def _ahead(self, group: Expr, tile: Expr, y: Index, x: Index) -> Expr:
-        """Where the share of the next filters begins that the tile of pixels at (y, x) asks for."""
+        """Start of the share of the next filters that the tile of pixels at (y, x) asks for."""
         across, share = self._pixel_tiles[1], self._fetches * self.layout.steps
         column = tirx.floordiv(x - self.first if self.shape.flat else x, int32(self.columns))
         index = (

@@ -70,7 +70,7 @@ class IntegerProductKernel(ABC):
     parts = 1
     """Products side by side in one register tile: a panel holds as many columns of each."""
     instruction = U8S8
-    """What multiplies tiles."""
+    """Instruction that multiplies tiles."""
     panels_of = integer_tile.Panels
 
     def __init__(self, op: IntegerProduct, decisions: IntegerDecisions, machine: CpuModel):
@@ -97,7 +97,7 @@ class IntegerProductKernel(ABC):
 
     @classmethod
     def way(cls, op: IntegerProduct, machine: CpuModel) -> Dot:
-        """How vectors multiply."""
+        """Way in which vectors multiply."""
         return dot_for(machine, op.pairs_safe)
 
     @property
