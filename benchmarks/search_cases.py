@@ -15,7 +15,6 @@ from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
-from hetero_tvm.schedules.cpu.integers.dots import halves_for
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalization
@@ -23,6 +22,7 @@ from hetero_tvm.ops.pool2d import Pool2d, Relayout
 from hetero_tvm.ops.recurrence import Recurrence
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
+from hetero_tvm.schedules.cpu.integers.dots import halves_for
 
 
 def cases(machine: CpuModel) -> dict[str, list[FusedOp]]:
