@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,12 +101,12 @@ def _onnxruntime(job: Job) -> Prepared:
     return Prepared(lambda: session.run(None, job.inputs))
 
 
-def _openvino(job: Job) -> Prepared:
+def _openvino(job: Job, precision: str = "f32") -> Prepared:
     import openvino
 
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": precision,
         "INFERENCE_NUM_THREADS": job.threads,
     }
     core = openvino.Core()
@@ -198,6 +199,7 @@ RUNTIMES: dict[str, Runtime] = {
     OURS: Runtime(_ours, "tvm_ffi", "apache-tvm==0.27.0.post1"),
     "onnxruntime": Runtime(_onnxruntime, "onnxruntime", "onnxruntime"),
     "openvino": Runtime(_openvino, "openvino", "openvino"),
+    "openvino-bf16": Runtime(functools.partial(_openvino, precision="bf16"), "openvino", "openvino"),
     "torch": Runtime(_torch, "torch", "torch==2.13.0"),
     "torch.compile": Runtime(_torch_compile, "torch", "torch==2.13.0"),
     "tvm": Runtime(_tvm, "tvm", "apache-tvm==0.27.0.post1"),
@@ -206,6 +208,7 @@ RUNTIMES: dict[str, Runtime] = {
 PEERS: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("onnxruntime",),
     "openvino": ("openvino",),
+    "openvino-bf16": ("openvino-bf16",),
     "torch": ("torch", "torch.compile"),
     "torch.compile": ("torch.compile",),
     "ort": ("onnxruntime",),
@@ -213,7 +216,12 @@ PEERS: dict[str, tuple[str, ...]] = {
 }
 """Names that ``--vs`` accepts, and the runtimes that each stands for."""
 
-_DISTRIBUTIONS = {OURS: "hetero-tvm", "torch.compile": "torch", "tvm": "apache-tvm"}
+_DISTRIBUTIONS = {
+    OURS: "hetero-tvm",
+    "openvino-bf16": "openvino",
+    "torch.compile": "torch",
+    "tvm": "apache-tvm",
+}
 
 
 def version(name: str) -> str:

@@ -36,7 +36,8 @@ def test_it_computes_the_model(job, name):
     runtime = RUNTIMES[name].prepare(job)
     (found,) = runtime.call()
     expected = np.maximum(X.astype("float64") @ WEIGHT.astype("float64"), 0)
-    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)
+    rounded = 2e-2 if name.endswith("bf16") else 1e-5  # 8 bits of significand
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=rounded * (1 + expected.max()))
     assert runtime.device_cost() is None  # the wall time is the latency
     assert version(name)
 
