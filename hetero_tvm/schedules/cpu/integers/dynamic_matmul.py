@@ -135,8 +135,13 @@ class DynamicMatmulSpace(DesignSpace):
         compute += per_thread * far * rows * op.k * -(-panels // column_blocks) / 32
         size = 2 if dot.sums == "float32" else 1
         rereads = per_thread * n * op.k * size / column_blocks / 10.0  # weights, from beyond L2
-        # Tiles take weights faster than they can be fetched ahead: the two add up.
-        return compute + rereads if unit == MATRICES else max(compute, rereads)
+        if unit == VECTORS:
+            return max(compute, rereads)
+        # Tiles take weights faster than they can be fetched ahead: the two add up.  Threads that share out
+        # columns only read rows that other cores wrote.
+        other = 1 - 1 / machine.threads if row_blocks < machine.threads else 0.0
+        foreign = op.m * op.k * (1 if op.inputs[0].dtype.endswith("int8") else 4) * other / machine.far_bytes
+        return compute + rereads + foreign
 
     def row_cycles(self, op: DynamicMatmul, machine: CpuModel) -> float:
         """Estimate of what bringing one row to 8 bits takes."""
