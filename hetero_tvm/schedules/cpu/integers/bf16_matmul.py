@@ -16,7 +16,6 @@ from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.integers.dots import Dot, halves_for
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicMatmulSpace
@@ -60,11 +59,7 @@ class Bf16MatmulKernel(IntegerProductKernel):
         return self.panels.pack(np.ascontiguousarray(w.view(np.uint16).T))
 
     def bind(self, extra: list[Buffer]) -> None:
-        op = self.op
-        self.extra = [
-            self.k.view(buffer, (op.m, op.n)) if operand.name == RESIDUAL else buffer
-            for buffer, operand in zip(extra, op.inputs[2:], strict=True)
-        ]
+        self.take_epilogue(extra, self.op.inputs[2:])
 
     def begin(self, rows: int) -> Buffer:
         self.block = self.k.scratch((rows, self.length), "uint16")
@@ -90,18 +85,6 @@ class Bf16MatmulKernel(IntegerProductKernel):
     def result(self, totals: list[Expr], inside: Index, row: Index, place: Place, width: int) -> Expr:
         (value,) = totals
         return self.finished(value, row, place.column, width)
-
-    def finished(self, value: Expr, row: Index, column: Index, width: int) -> Expr:
-        """``width`` sums from ``column`` on after the steps of the epilogue."""
-        at = self.k.ramp(column, width)
-        for step, operand in steps_with_operands(self.op.epilogue, self.extra):
-            if step == BIAS:
-                value = value + self.k.load(operand, [at])
-            elif step == RESIDUAL:
-                value = value + self.k.load(operand, [row, at])
-            else:
-                value = self.activations.apply(step, value, width)
-        return value
 
 
 class Bf16GatedMatmulKernel(Bf16MatmulKernel):

@@ -9,7 +9,6 @@ import numpy as np
 from hetero_tvm.host.tvm import Buffer, Expr
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.integers.product_kernel import IntegerDecisions, IntegerProductKernel, Place
 from hetero_tvm.schedules.cpu.integers.row_quantizer import QuantizedRows
@@ -42,11 +41,7 @@ class DynamicMatmulKernel(IntegerProductKernel):
 
     def bind_epilogue(self, extra: Sequence[Buffer]) -> None:
         """Take the operands of the epilogue."""
-        op = self.op
-        self.extra = [
-            self.k.view(buffer, (op.m, op.n)) if operand.name == RESIDUAL else buffer
-            for buffer, operand in zip(extra, op.inputs[op.own :], strict=True)
-        ]
+        self.take_epilogue(extra, self.op.inputs[self.op.own :])
 
     def begin(self, rows: int) -> Buffer:
         self.rows = QuantizedRows.of(self.k, rows, self.length, self.dot.x_dtype)
@@ -74,15 +69,8 @@ class DynamicMatmulKernel(IntegerProductKernel):
 
     def finish(self, values: list[Expr], row: Index, column: Index, width: int) -> Expr:
         """The result at (row, column) from the scaled sums of each part."""
-        (value,), at = values, self.k.ramp(column, width)
-        for step, operand in steps_with_operands(self.op.epilogue, self.extra):
-            if step == BIAS:
-                value = value + self.k.load(operand, [at])
-            elif step == RESIDUAL:
-                value = value + self.k.load(operand, [row, at])
-            else:
-                value = self.activations.apply(step, value, width)
-        return value
+        (value,) = values
+        return self.finished(value, row, column, width)
 
 
 class DynamicGatedMatmulKernel(DynamicMatmulKernel):

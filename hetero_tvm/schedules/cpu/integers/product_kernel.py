@@ -7,6 +7,7 @@ its 8 bits, and what becomes of the sums.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,11 @@ from hetero_tvm.codegen.amx import END, TILE_WORDS, U8S8, begin
 from hetero_tvm.codegen.saturation import saturation_ir
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import Operand
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu import register_tile
+from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.integers import integer_tile
 from hetero_tvm.schedules.cpu.integers.dots import Dot, dot_for
 from hetero_tvm.schedules.cpu.integers.matrix_unit import MatrixUnit, tile_for
@@ -72,6 +76,8 @@ class IntegerProductKernel(ABC):
     instruction = U8S8
     """Instruction that multiplies tiles."""
     panels_of = integer_tile.Panels
+    activations: ActivationCode
+    extra: Sequence[Buffer]
 
     def __init__(self, op: IntegerProduct, decisions: IntegerDecisions, machine: CpuModel):
         self.op, self.decisions, self.machine = op, decisions, machine
@@ -222,6 +228,25 @@ class IntegerProductKernel(ABC):
             write(last)
         else:
             k.branch(panel < panels.count - 1, lambda: write(self.columns), lambda: write(last))
+
+    def take_epilogue(self, extra: Sequence[Buffer], operands: Sequence[Operand]) -> None:
+        """Take the operands of the epilogue's steps."""
+        self.extra = [
+            self.k.view(buffer, (self.op.m, self.op.n)) if operand.name == RESIDUAL else buffer
+            for buffer, operand in zip(extra, operands, strict=True)
+        ]
+
+    def finished(self, value: Expr, row: Index, column: Index, width: int) -> Expr:
+        """``width`` float32 sums from ``column`` on after the steps of the epilogue."""
+        at = self.k.ramp(column, width)
+        for step, operand in steps_with_operands(self.op.epilogue, self.extra):
+            if step == BIAS:
+                value = value + self.k.load(operand, [at])
+            elif step == RESIDUAL:
+                value = value + self.k.load(operand, [row, at])
+            else:
+                value = self.activations.apply(step, value, width)
+        return value
 
     def column_sums(self, part: int, place: Place, width: int) -> Expr:
         """Sums of ``width`` columns of W of one part, int32."""
