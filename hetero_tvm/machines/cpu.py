@@ -68,6 +68,11 @@ class CpuModel:
         return 30.0 if "amx_tile" in self.features else float("inf")
 
     @property
+    def shifted_loads(self) -> float:
+        """Time of products whose vectors lie at any offset by that of whole cache lines (measured)."""
+        return 1.4 if "amx_tile" in self.features else 1.0
+
+    @property
     def far_bytes(self) -> float:
         """Bytes per cycle and core from beyond L2 (measured; a Xeon's third level is far)."""
         return 5.0 if "amx_tile" in self.features else 8.0

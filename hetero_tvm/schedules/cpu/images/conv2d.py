@@ -133,10 +133,13 @@ def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> fl
     blocks = PixelBlocks(geometry, point["blocks"], columns)
     tiles = op.groups * -(-(op.filters // op.groups) // rows)
     depth = len(geometry.taps) * (op.channels // op.groups)
-    # Taps read at odd offsets: a vector load then touches two cache lines.
+    # Taps read at odd offsets: a vector load then touches two cache lines, one of 64 bytes always.
+    load_cycles = 1.3 * (1.0 if machine.lanes >= 16 else machine.load_cycles)
     # A tile that keeps two FMA units busy suits a CPU with one, as hypervisors make some appear, as well.
     two_units = dataclasses.replace(machine, fma_units=max(2.0, machine.fma_units))
-    per_k = tile.step_cycles(two_units, machine.load_cycles * 1.3) * two_units.fma_units / machine.fma_units
+    per_k = tile.step_cycles(two_units, load_cycles) * two_units.fma_units / machine.fma_units
+    if geometry.taps[1:]:
+        per_k *= machine.shifted_loads
     panel = per_k * depth + 30 + 2.0 * rows * vectors
     work = blocks.count * groups * op.batch
     busiest = -(-work // machine.threads) * -(-tiles // groups)

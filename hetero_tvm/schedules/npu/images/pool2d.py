@@ -31,6 +31,8 @@ class NpuPool2dSpace(WindowSpace):
     operator = Pool2d
 
     def unsupported(self, op: Pool2d, machine: NpuMachine) -> str | None:
+        if "int" in op.dtype:
+            return f"pools {machine.dtype}, not {op.dtype}"
         return other_layout(op) or self.does_not_fit(op, machine)
 
     def tables(self, op: Pool2d, point: Point, machine: NpuMachine) -> list[np.ndarray]:
