@@ -98,8 +98,7 @@ class Pool2d(FusedOp):
         x = Layout.parse(self.x_layout).unpack(arrays[0], self.channels)
         empty = 0.0
         if self.mode == MAX:
-            whole = np.issubdtype(self.dtype, np.integer)
-            empty = np.iinfo(self.dtype).min if whole else -np.inf
+            empty = np.iinfo(self.dtype).min if "int" in self.dtype else -np.inf
         y = np.full(self.out_image, empty, x.dtype)
         for i in range(self.out[0]):
             for j in range(self.out[1]):

@@ -16,15 +16,16 @@ _IMAGES = ("float32", "int8", "uint8")
 class FusePool2d(Rule):
     """Maximum and average pooling, also global, in plain NCHW.
 
-    ``claims`` tells which of them the target has a kernel for; the others stay as they are.
+    ``claims`` tells which of them the target has a kernel for, all of float32 unless given; the others stay
+    as they are.
     """
 
     name = "pool"
     counted = False
     anchors = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.mean")
 
-    def __init__(self, claims: Claims = lambda op: True):
-        self.claims = claims
+    def __init__(self, claims: Claims | None = None):
+        self.claims = claims or (lambda op: op.dtype == "float32")
 
     def match(self, graph: Graph, var: Var) -> tuple[Pool2d, Expr] | None:
         found = pool_of(graph, var)

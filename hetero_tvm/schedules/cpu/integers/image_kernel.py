@@ -100,7 +100,6 @@ class ImageKernel:
         columns = min(most * self.columns, shape.out_width) if shape.flat else shape.out_width
         self.block = rows, columns
         self.pitch = shape.pitch(columns, machine.lanes)
-        self.plane = shape.plane(rows, self.pitch)
         self.k = Kernel()
 
     @property

@@ -23,7 +23,8 @@ from hetero_tvm.schedules.cpu.integers.integer_tile import Panels
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Kernel, int32
 
-_NEEDED = {U8S8: "amx_int8", BF16: "amx_bf16"}
+_NEEDED = {U8S8: {"amx_int8", "avx512_vnni"}, BF16: {"amx_bf16", "avx512_bf16"}}
+"""Features by instruction: words are packed as those of the vector instruction are."""
 _LINE = 64
 _PRODUCT_CYCLES, _LOAD_CYCLES, _STORE_CYCLES = 16, 8, 16
 """Cycles of one product of tiles, and of a tile's way from L1 and into it."""
@@ -31,7 +32,8 @@ _PRODUCT_CYCLES, _LOAD_CYCLES, _STORE_CYCLES = 16, 8, 16
 
 def has_matrix_unit(machine: CpuModel, instruction: str = U8S8) -> bool:
     """Whether the machine multiplies tiles by ``instruction``."""
-    return {"amx_tile", _NEEDED[instruction]} <= set(machine.features) and machine.lanes == TILE_ROWS
+    needed = {"amx_tile", *_NEEDED[instruction]}
+    return needed <= set(machine.features) and machine.lanes == TILE_ROWS
 
 
 def tile_for(m: int, n: int, parts: int = 1) -> RegisterTile:

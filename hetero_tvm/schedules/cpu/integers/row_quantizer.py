@@ -71,8 +71,8 @@ class QuantizedRows:
         span = k.let(high.finish() - smallest)
         levels = constant(float(LEVELS))
         inverse = k.let(tirx.Select(span > constant(LEAST_SPAN), levels / span, constant(0.0)))
-        zero = k.let(tirx.nearbyint((constant(0.0) - smallest) * inverse))
-        finite = bits.finish() < int32(INFINITY_BITS)
+        finite = k.let(bits.finish() < int32(INFINITY_BITS))
+        zero = k.let(tirx.nearbyint(tirx.Select(finite, (constant(0.0) - smallest) * inverse, constant(0.0))))
         k.store(self.scale, tirx.Select(finite, span / levels, constant(float("nan"))), [row])
         k.store(self.zero, zero.astype("int32"), [row])
         dtype = self.values.dtype

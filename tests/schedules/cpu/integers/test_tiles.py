@@ -66,7 +66,7 @@ def drawn(op, seed=0, extreme=False):
 @pytest.mark.parametrize("m, n, k", [(1, 16, 64), (17, 33, 70), (40, 87, 19), (64, 96, 256), (7, 5, 3)])
 def test_rows_in_8_bits(m, n, k, grid):
     op = DynamicMatmul((m,), n, k, ("bias", "gelu_erf", "residual"))
-    x, w, scale, *extra = drawn(DynamicMatmul((m,), n, k, op.epilogue))
+    x, _, scale, *extra = drawn(op)
     weights, _ = quantized_weights(np.random.default_rng(1).standard_normal((k, n)).astype("float32"), 0)
     arrays = [4 * x + 1, weights, np.abs(scale) + np.float32(0.1), *extra]
     expected = op.reference(*(a.astype(np.float64) for a in arrays))
@@ -167,6 +167,7 @@ def test_bad_values_of_bfloat16_stay_in_their_row(bad):
 def test_who_has_tiles():
     assert has_matrix_unit(MATRICES) and has_matrix_unit(MATRICES, "tdpbf16ps")
     assert not has_matrix_unit(machine(16, "amx_tile", "amx_bf16"))
+    assert not has_matrix_unit(machine(16, "amx_tile", "amx_int8"))  # words of four need VNNI
     assert not has_matrix_unit(machine(8, "amx_tile", "amx_int8"))
 
 
