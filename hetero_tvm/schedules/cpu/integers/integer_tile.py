@@ -39,7 +39,8 @@ class Panels:
     columns: int
     group: int
     words: int = 1
-    dtype = "int8"
+    dtype, item = "int8", 1
+    """Type of the packed weights, and its bytes."""
 
     @property
     def count(self) -> int:
@@ -79,7 +80,7 @@ class Panels:
         """Code that fetches tile ``tile_index``'s share, of ``tiles``, of the next panel; None for one."""
         if self.count == 1:
             return None
-        width = self.columns * self.group
+        width = self.columns * self.group * self.item
         steps = max(1, self.groups // unroll)
         lines = -(-self.groups * width // _LINE)
         per_step = -(-lines // (tiles * steps))
@@ -89,7 +90,8 @@ class Panels:
             with k.unroll(per_step) as p:
                 # What lies behind the panel may be no memory, which takes long to find out.
                 at = tirx.min((tile_index * steps + step) * per_step + p, int32(lines - 1)) * _LINE
-                k.prefetch(w, [following, tirx.floordiv(at, width), tirx.floormod(at, width)])
+                inside = tirx.floordiv(tirx.floormod(at, width), self.item)
+                k.prefetch(w, [following, tirx.floordiv(at, width), inside])
 
         return fetch
 
@@ -97,7 +99,7 @@ class Panels:
 class HalfPanels(Panels):
     """Weights in bfloat16, two to a word, without sums behind."""
 
-    dtype = "uint16"
+    dtype, item = "uint16", 2
 
     @property
     def tail(self) -> int:
