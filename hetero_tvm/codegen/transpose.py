@@ -51,3 +51,48 @@ def ir(lanes: int) -> str:
             f"  store {vector} {rows[r]}, ptr %tp{r}, align 4",
         ]
     return "\n".join([*lines, "  ret i32 0", "}"]) + "\n"
+
+
+BYTES = 16
+"""Rows and columns of the block of bytes that :func:`bytes_ir` transposes."""
+
+
+@functools.cache
+def bytes_ir() -> str:
+    """Definition of :data:`BYTES_NAME`: ``target[c][r] = source[r][c]``, 16 x 16 bytes, both compact.
+
+    Two stages of four shuffles of 64 bytes, each of two registers: one instruction where bytes can be
+    permuted freely (AVX-512 VBMI).
+    """
+    vector, half = "<64 x i8>", BYTES // 2
+    lines = [f"define linkonce_odr i32 @{BYTES_NAME}(ptr %t, ptr %te, ptr %s, ptr %se) alwaysinline {{"]
+    for n in range(4):
+        lines += [
+            f"  %sp{n} = getelementptr i8, ptr %s, i32 {64 * n}",
+            f"  %row{n} = load {vector}, ptr %sp{n}, align 1",
+        ]
+
+    def shuffle(name: str, a: str, b: str, places: list[int]) -> None:
+        indices = ", ".join(f"i32 {place}" for place in places)
+        lines.append(f"  {name} = shufflevector {vector} {a}, {vector} {b}, <64 x i32> <{indices}>")
+
+    for rows in range(2):  # eight rows of half of the columns, column by column
+        for columns in range(2):
+            places = [r * BYTES + columns * half + c for c in range(half) for r in range(half)]
+            shuffle(f"%half{rows}{columns}", f"%row{2 * rows}", f"%row{2 * rows + 1}", places)
+    for n in range(4):
+        columns, first = divmod(n, 2)
+        places = [
+            (first * 4 + c) * half + r + 64 * rows for c in range(4) for rows in range(2) for r in range(half)
+        ]
+        shuffle(f"%out{n}", f"%half0{columns}", f"%half1{columns}", places)
+        lines += [
+            f"  %tp{n} = getelementptr i8, ptr %t, i32 {64 * n}",
+            f"  store {vector} %out{n}, ptr %tp{n}, align 1",
+        ]
+    return "\n".join([*lines, "  ret i32 0", "}"]) + "\n"
+
+
+BYTES_NAME = "hetero_tvm_transpose_bytes"
+"""Name of ``int32 f(char* target, char* its last, char* source, char* its last)``; the last bytes tell TVM
+how much of a buffer is used."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hetero_tvm.codegen.saturation import saturation_ir
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.base import Point
@@ -85,12 +85,12 @@ class ImageResult:
 class ImageKernel:
     """Emits one convolution."""
 
-    def __init__(self, op: QuantConv2d, decisions: ImageDecisions, machine: CpuModel):
+    def __init__(self, op: QuantConv2d, decisions: ImageDecisions, machine: CpuModel, columns: int = 0):
         self.op, self.decisions, self.lanes = op, decisions, machine.lanes
         self.dot = image_dot(op, machine)
         self.shape = ImageWords(op, self.dot)
         shape = self.shape
-        self.columns = decisions.vectors * machine.lanes
+        self.columns = columns or decisions.vectors * machine.lanes
         extent = -(-shape.out_width // self.columns) if shape.flat else -(-shape.out_height // decisions.rows)
         self.tiles, self.blocks = extent, min(decisions.blocks, extent)
         self.filter_tiles = -(-shape.filters // decisions.filters)
@@ -201,7 +201,20 @@ class ImageKernel:
         zero = k.splat(int32(0), lanes)
         with k.unroll(height) as f, k.unroll(rows * vectors) as v:
             k.store(acc, zero, [f, k.ramp(v * lanes, lanes)])
-        self._accumulate(acc, group, tile, height, y, rows, x, vectors)
+        place_of = self._places(y, x)
+
+        def step(way: Dot, word: Index, i: Index, place: Index, number: Index) -> None:
+            with k.unroll(height) as f, k.unroll(rows) as r, k.unroll(vectors) as v:
+                at = place_of(i, place, r) + v * lanes
+                operands = []
+                for inside in range(way.words):
+                    words = k.load(self.words, [word + inside, k.ramp(at, lanes)])
+                    weight = k.splat(k.load(self.w, [group, tile, number + inside, f]), lanes)
+                    operands += [words, weight]
+                target = [f, k.ramp((r * vectors + v) * lanes, lanes)]
+                k.store(acc, way.add(k.load(acc, target), lanes, *operands), target)
+
+        self._each_step(step)
         with k.unroll(height) as f:
             start = k.load(self.w, [group, tile, int32(shape.steps), f])
             own = first + f
@@ -220,35 +233,58 @@ class ImageKernel:
             pieces.append((columns - rest, 1 << (rest - 1).bit_length()))
         return pieces
 
-    def _accumulate(
-        self, acc: Buffer, group: Expr, tile: Expr, height: int, y: Index, rows: int, x: Index, vectors: int
-    ) -> None:
-        k, shape, lanes, unroll = self.k, self.shape, self.lanes, self.decisions.unroll
-        phases, pitch, kw = len(shape.phases), self.pitch, self.op.kernel[1]
+    def _places(self, y: Index, x: Index) -> Callable[[Index, Index, Index], Expr]:
+        """``at(i, place, r)``: place, in a plane of words, of what a tap reads for pixel (y + r, x): that of
+        row ``i`` of the taps, ``place`` words behind the first tap's of its row."""
+        shape = self.shape
+        pitch = len(shape.phases) * self.pitch
         column = x - self.first if shape.flat else x
         row = 0 if shape.flat else (y - self.first) * shape.row_step
 
-        def step(way: Dot, word: Index, i: Index, place: Index, number: Index) -> None:
-            """Add the words of one step of a tap, which lies ``place`` words behind the first tap's of its
-            row."""
-            base = (row + i * self.op.dilation[0]) * (phases * pitch) + place + column
-            with k.unroll(height) as f, k.unroll(rows) as r, k.unroll(vectors) as v:
-                at = base + r * (shape.row_step * phases * pitch) + v * lanes
-                operands = []
-                for inside in range(way.words):
-                    words = k.load(self.words, [word + inside, k.ramp(at, lanes)])
-                    weight = k.splat(k.load(self.w, [group, tile, number + inside, f]), lanes)
-                    operands += [words, weight]
-                target = [f, k.ramp((r * vectors + v) * lanes, lanes)]
-                k.store(acc, way.add(k.load(acc, target), lanes, *operands), target)
+        def at(i: Index, place: Index, r: Index) -> Expr:
+            return (row + i * self.op.dilation[0]) * pitch + place + column + r * (shape.row_step * pitch)
+
+        return at
+
+    @property
+    def pixel_tiles(self) -> tuple[int, int]:
+        """Tiles of rows and of columns of a block."""
+        rows, columns = self.block
+        if self.shape.flat:
+            return 1, -(-columns // self.columns)
+        return -(-rows // self.decisions.rows), -(-self.shape.out_width // self.columns)
+
+    def tile_number(self, y: Index, x: Index) -> Expr:
+        """Number, within a block, of the tile that begins with pixel (y, x)."""
+        if self.shape.flat:
+            return tirx.floordiv(x - self.first, int32(self.columns))
+        row = tirx.floordiv(y - self.first, int32(self.decisions.rows))
+        return tirx.floordiv(x, int32(self.columns)) + self.pixel_tiles[1] * row
+
+    def _each_step(
+        self,
+        step: Callable[[Dot, Index, Index, Index, Index], None],
+        on_words: Callable[[Index], None] | None = None,
+    ) -> None:
+        """Emit ``step(way, word, i, place, number)`` for the words of every tap.
+
+        ``way`` multiplies from word ``word`` of a tap on; ``i`` and ``place`` are those of :meth:`_places`,
+        and ``number`` counts the words of all taps.  ``on_words(number)`` comes before each round of a loop
+        of words.
+        """
+        k, shape, unroll = self.k, self.shape, self.decisions.unroll
+        pitch, kw = self.pitch, self.op.kernel[1]
 
         def words(i: Index, place: Index, tap: Index) -> None:
             many, number = max(unroll, self.dot.words), tap * shape.words
             full = shape.words // many
             if full > 1:
-                with k.serial(full) as outer, k.unroll(many // self.dot.words) as inner:
-                    word = outer * many + inner * self.dot.words
-                    step(self.dot, word, i, place, number + word)
+                with k.serial(full) as outer:
+                    if on_words is not None:
+                        on_words(number + outer * many)
+                    with k.unroll(many // self.dot.words) as inner:
+                        word = outer * many + inner * self.dot.words
+                        step(self.dot, word, i, place, number + word)
             done = full * many if full > 1 else 0
             for way, word in self.dot.steps(done, shape.words - done):
                 step(way, int32(word), i, place, number + word)

@@ -27,7 +27,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.cpu.integers.image_kernel import ImageDecisions, ImageKernel
 from hetero_tvm.schedules.cpu.integers.image_packing import ImagePacker
-from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
+from hetero_tvm.schedules.cpu.integers.image_words import LINE_WORDS, ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_cycles
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, int32, vector_pieces
@@ -36,7 +36,7 @@ FILTERS = 2 * TILE_ROWS
 """Filters of one product."""
 _LEAST_WORDS = 4
 """Words of a tap from which a step is worth its loads."""
-_WORD, _LINE_WORDS = 4, 16
+_WORD = 4
 
 
 def applies(op: QuantConv2d, machine: CpuModel) -> bool:
@@ -120,33 +120,21 @@ class MatrixImageKernel(ImageKernel):
         return WindowProduct(filters, tiles, layout.words, layout.per_tap, places, self._fetches)
 
     @property
-    def _pixel_tiles(self) -> tuple[int, int]:
-        """Tiles of rows and of columns of a block."""
-        rows, columns = self.block
-        if self.shape.flat:
-            return 1, -(-columns // self.columns)
-        return -(-rows // self.decisions.rows), -(-self.shape.out_width // self.columns)
-
-    @property
     def _fetches(self) -> int:
         """Cache lines of the next filters that each step asks for: they come from far in a network."""
         if self.filter_tiles == 1:
             return 0
-        down, across = self._pixel_tiles
+        down, across = self.pixel_tiles
         return -(-self.decisions.filters // TILE_ROWS * self.layout.words // (down * across))
 
     def _ahead(self, group: Expr, tile: Expr, y: Index, x: Index) -> Expr:
         """Start of the share of the next filters that the tile of pixels at (y, x) asks for."""
-        across, share = self._pixel_tiles[1], self._fetches * self.layout.steps
-        column = tirx.floordiv(x - self.first if self.shape.flat else x, int32(self.columns))
-        index = (
-            column
-            if self.shape.flat
-            else column + across * tirx.floordiv(y - self.first, int32(self.decisions.rows))
-        )
+        share = self._fetches * self.layout.steps
         following = tirx.min(tile + 1, int32(self.filter_tiles - 1))
-        line = tirx.min(index * share, int32(max(0, self.layout.starts // _LINE_WORDS - share)))
-        return self.k.address(self.w, [group, following, line * _LINE_WORDS])
+        line = tirx.min(
+            self.tile_number(y, x) * share, int32(max(0, self.layout.starts // LINE_WORDS - share))
+        )
+        return self.k.address(self.w, [group, following, line * LINE_WORDS])
 
     def _tile(
         self,

@@ -16,7 +16,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.cpu.integers.dots import Dot, dot_for
 
-_LINE_WORDS = 16
+LINE_WORDS = 16
 
 
 class ImageWords:
@@ -73,8 +73,8 @@ class ImageWords:
 
     def plane(self, rows: int, pitch: int) -> int:
         """Words from one word of a tap to the next; an odd number of cache lines, which spreads over L1."""
-        lines = -(-self.packed_rows(rows) * len(self.phases) * pitch // _LINE_WORDS)
-        return (lines | 1) * _LINE_WORDS
+        lines = -(-self.packed_rows(rows) * len(self.phases) * pitch // LINE_WORDS)
+        return (lines | 1) * LINE_WORDS
 
     @functools.cached_property
     def steps(self) -> int:

@@ -30,7 +30,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.integers.dynamic_matmul import MOST_K
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
-from hetero_tvm.schedules.cpu.integers import image_matrices, image_winograd
+from hetero_tvm.schedules.cpu.integers import image_filters, image_matrices, image_winograd
 from hetero_tvm.schedules.cpu.integers.image_kernel import ImageDecisions, ImageKernel
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.integer_tile import step_cycles, tile_fits
@@ -39,8 +39,9 @@ from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 _BY_UNROLL = {1: 1.01, 2: 1.0, 4: 1.08}
 """Time by words in a loop body: of four, LLVM starts more broadcasts at once than there are registers."""
 
-DIRECT, WINOGRAD, MATRICES = "direct", "winograd4", "matrices"
-"""Methods: products of integers as the convolution has them, fewer in float32, or those on a matrix unit."""
+DIRECT, WINOGRAD, MATRICES, FILTERS = "direct", "winograd4", "matrices", "filters"
+"""Methods: products of integers as the convolution has them, fewer in float32, those on a matrix unit, or
+those of the first with vectors of filters."""
 
 _MOST_FILTERS = 14
 _MOST_VECTORS = 4
@@ -50,10 +51,12 @@ class QuantConv2dSpace(DesignSpace):
     """Knobs: method, register tile (filters, rows, vectors), grid of blocks and parts, unrolling of words.
 
     Winograd's method is that of ``image_winograd.py``; its register tile has rows * vectors vectors of tiles.
+    That of ``image_filters.py`` has as many pixels as the tile has filters, and rows * vectors vectors of
+    filters.
     """
 
     name = "cpu.quant_conv2d"
-    version = 2
+    version = 3
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, QuantConv2d):
@@ -104,20 +107,29 @@ class QuantConv2dSpace(DesignSpace):
             return image_matrices.cycles(op, grid, machine)
         dot = image_dot(op, machine)
         shape, (filters, rows, vectors), lanes = ImageWords(op, dot), tile, machine.lanes
-        units = -(-shape.out_width // (vectors * lanes)) if shape.flat else -(-shape.out_height // rows)
+        wide = vectors * lanes
+        if method == FILTERS:
+            registers = _registers(tile)
+            rows, wide = image_filters.pixel_tile(shape, registers.rows)
+            filters = registers.vectors * lanes
+        units = -(-shape.out_width // wide) if shape.flat else -(-shape.out_height // rows)
         blocks = min(grid[0], units)
         parts = min(grid[1], -(-shape.filters // filters))
+
+        finish = 5 + (0.7 * lanes if op.residual else 0)
 
         def tiles(height: int, count: int) -> float:
             """Cycles of one register tile of ``height`` filters and ``count`` vectors."""
             per_word = step_cycles(RegisterTile(height, count), dot, machine)
-            return shape.steps * per_word + 20 + 8 * shape.tap_rows + 5 * height * count
+            return shape.steps * per_word + 20 + 8 * shape.tap_rows + finish * height * count
 
         def row(height: int, many: int) -> float:
             full, rest = divmod(-(-shape.out_width // lanes), vectors)
             return full * tiles(height, many * vectors) + (tiles(height, many * rest) if rest else 0)
 
         def image(height: int) -> float:
+            if method == FILTERS:
+                return image_filters.image_cycles(shape, tile[0], -(-height // lanes), machine)
             full, rest = divmod(shape.out_height, rows)
             return full * row(height, rows) + (row(height, rest) if rest else 0)
 
@@ -159,7 +171,7 @@ class QuantConv2dSpace(DesignSpace):
         waste += [-shape.filters % chosen.filters / shape.filters]
         pieces = [chosen.blocks, chosen.parts, chosen.unroll]
         estimate = self.cycles(op, point["method"], point["tile"], point["grid"], machine)
-        window.append(float(point["method"] == WINOGRAD))
+        window += [float(point["method"] == method) for method in (WINOGRAD, MATRICES, FILTERS)]
         return [*sizes, *image, *window, *tile, *waste, *pieces, ideal / estimate]
 
     def estimate(self, op: QuantConv2d, point: Point, machine: CpuModel) -> float:
@@ -170,6 +182,8 @@ class QuantConv2dSpace(DesignSpace):
         height = ImageDecisions.of(point).filters
         if point["method"] == WINOGRAD:
             return {1: lambda w: image_winograd.pack(op, w, height)}
+        if point["method"] == FILTERS:
+            height = _registers(point["tile"]).vectors * machine.lanes
         shape = ImageWords(op, image_dot(op, machine))
         if point["method"] == MATRICES:
             layout = image_matrices.MatrixWeights(shape, image_matrices.tile_of(shape)[0])
@@ -189,12 +203,17 @@ _KERNELS = {
     DIRECT: ImageKernel,
     WINOGRAD: image_winograd.WinogradImageKernel,
     MATRICES: image_matrices.MatrixImageKernel,
+    FILTERS: image_filters.FilterImageKernel,
 }
 
 
 def _methods(op: QuantConv2d, machine: CpuModel) -> tuple[str, ...]:
-    winograd = (WINOGRAD,) if image_winograd.applies(op) else ()
-    return (DIRECT, *winograd, *((MATRICES,) if image_matrices.applies(op, machine) else ()))
+    others = {
+        WINOGRAD: image_winograd.applies(op),
+        MATRICES: image_matrices.applies(op, machine),
+        FILTERS: image_filters.applies(op, machine),
+    }
+    return (DIRECT, *(method for method, applies in others.items() if applies))
 
 
 def _registers(tile: tuple[int, int, int]) -> RegisterTile:

@@ -8,14 +8,14 @@ import pytest
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
-from hetero_tvm.schedules.cpu.integers import image_kernel
 from hetero_tvm.schedules.cpu.integers.dots import Dot, safe_pairs
-from hetero_tvm.schedules.cpu.integers.quant_conv2d import DIRECT, QuantConv2dSpace
+from hetero_tvm.schedules.cpu.integers.quant_conv2d import DIRECT, FILTERS, QuantConv2dSpace
 from tests.schedules.cpu.integers.test_dots import machine
 from tests.schedules.cpu.integers.test_dynamic_matmul import WAYS
 from tests.schedules.cpu.running import TARGET, covering
 
 SPACE = QuantConv2dSpace()
+EXACT = (DIRECT, FILTERS)
 
 
 def arrays_of(op, extreme=False):
@@ -55,9 +55,9 @@ def check(cases, here, extreme=False):
             library[f"f{n}_{p}"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in given), result)
             if op.out == "float32":
                 # Sums of Winograd's method are rounded in float32: 1e-6 of the largest one.
-                bound = 0 if point["method"] == DIRECT else 3e-6 * np.abs(wanted).max()
+                bound = 0 if point["method"] in EXACT else 3e-6 * np.abs(wanted).max()
                 np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-6, atol=bound)
-            elif point["method"] == DIRECT:
+            elif point["method"] in EXACT:
                 np.testing.assert_array_equal(result.numpy(), wanted, err_msg=f"{op} at {point}")
             else:  # a sum near a half may be rounded to its other side
                 apart = np.abs(result.numpy().astype(int) - wanted)
@@ -132,10 +132,67 @@ def test_words_of_four_where_no_instruction_takes_them(lanes, monkeypatch):
         total = f"%s{n}"
     source = "\n".join([*body, f"  ret {one} {total}", "}"]) + "\n"
     dot = Dot("dot4", 4, "uint8", 1.0, 0, source)
-    monkeypatch.setattr(image_kernel, "dot_for", lambda machine, safe: dot)
-    monkeypatch.setattr("hetero_tvm.schedules.cpu.integers.quant_conv2d.dot_for", lambda machine, safe: dot)
+    monkeypatch.setattr("hetero_tvm.schedules.cpu.integers.image_words.dot_for", lambda machine, safe: dot)
     here = machine(lanes)
     check([(op, [SPACE.default(op, here)]) for op in OPERATORS], here)
+    if lanes == 16:
+        check_filters(OF_FILTERS, here)
+
+
+# fmt: off
+OF_FILTERS = [
+    QuantConv2d("uint8", "uint8", 3, True, 2, 6, 7, 7, 48, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), -20),
+    QuantConv2d("int8", "int8", 9, False, 1, 5, 9, 11, 32, (3, 2), (2, 2), (1, 0, 1, 1), (1, 2), 4),
+    QuantConv2d("uint8", "int8", 9, False, 1, 8, 6, 5, 32, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 11, 2,
+                residual="int8", final="uint8", final_bounds=(5, 250)),
+    QuantConv2d("int8", "uint8", 3, True, 2, 9, 7, 7, 16, residual="uint8", final="int8"),
+    QuantConv2d("uint8", "uint8", 0, False, 1, 12, 14, 14, 80, (1, 1), (2, 2)),
+    QuantConv2d("uint8", "uint8", 0, False, 1, 9, 1, 1, 16, bounds=(3, 200)),
+]
+# fmt: on
+"""Rows that fill no vector, filters that do: whole tiles and rest, groups, strides, residuals."""
+
+
+def check_filters(ops, here):
+    """Tiles of a pixel, of part of a row, of a row and of several, with one vector of filters and more."""
+    cases = []
+    for op in ops:
+        assert FILTERS in SPACE.knobs(op, here)[0].choices
+        pixels = [1, 3, op.output.shape[3], 2 * op.output.shape[3]]
+        tiles = [(p, 1, v) for p in pixels for v in (1, 2, 3)]
+        grids = SPACE.knobs(op, here)[2].choices
+        points = [
+            {"method": FILTERS, "tile": tile, "grid": grid, "unroll": unroll}
+            for tile in tiles
+            for grid, unroll in {(grids[0], 1), (grids[-1], 2)}
+        ]
+        cases.append((op, points))
+    check(cases, here)
+
+
+@pytest.mark.thorough
+def test_vectors_of_filters():
+    check_filters(OF_FILTERS, machine(16, "avx512f", "avx512bw"))
+
+
+def test_vectors_of_filters_want_whole_ones():
+    here, op = machine(16, "avx512f", "avx512bw"), OF_FILTERS[0]
+    assert FILTERS in SPACE.knobs(op, here)[0].choices
+    for other in (
+        dataclasses.replace(op, filters=40),
+        dataclasses.replace(op, out="int32"),
+        dataclasses.replace(op, pairs_safe=2),
+        dataclasses.replace(op, channels=48, groups=48),
+    ):
+        assert FILTERS not in SPACE.knobs(other, here)[0].choices
+    assert FILTERS not in SPACE.knobs(op, machine(8, "avx2"))[0].choices
+
+
+def test_few_pixels_get_vectors_of_filters():
+    """An image of 7 x 7 would leave more than half of each vector of pixels idle."""
+    here = dataclasses.replace(machine(16, "avx512f", "avx512bw", "avx512_vnni"), fma_units=1.0)
+    op = QuantConv2d("uint8", "uint8", 0, True, 1, 512, 7, 7, 512, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), -128)
+    assert SPACE.default(op, here)["method"] == FILTERS
 
 
 def test_refusals():
