@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import signal
 import sys
 import warnings
@@ -37,14 +36,12 @@ DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
 _FAILURES = (TuningError, BuildError, NativeBuildError, AccuracyError)
 
 
-def shape(text: str) -> tuple[str, tuple[int | Span, ...]]:
+def shape(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
     """``NAME=1x128`` or ``NAME=[1,128]`` -> (NAME, (1, 128)), a range as a Span; an argparse type."""
     from hetero_tvm.frontend.signature import parse_shape_option
 
-    # As PyTorch and OpenVINO print shapes: NAME=[1,128].
-    plain = re.sub(r"=\s*[\[(]([^\])]*)[\])]\s*$", lambda found: "=" + found[1].replace(",", "x"), text)
     try:
-        return parse_shape_option(plain)
+        return parse_shape_option(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(error.message) from None
 

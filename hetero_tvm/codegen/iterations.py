@@ -65,6 +65,8 @@ def flat_elements(buffer: Buffer, indices: Sequence[Expr], points: Points) -> np
         strides, step = [], 1
         for extent in reversed(list(buffer.shape)):
             strides.insert(0, np.full((1, 1), step))
+            if not isinstance(extent, (int, tirx.IntImm)):
+                raise Unprovable("its shape is symbolic")
             step *= int(extent)
     for index, stride in zip(indices, strides, strict=True):
         flat = flat + evaluate(index, points) * stride

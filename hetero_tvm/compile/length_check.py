@@ -11,7 +11,7 @@ from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.frontend import ImportedModel
 from hetero_tvm.reference import Reference, compare, run_reference, sample_inputs
 from hetero_tvm.reference.running import run_as_given
-from hetero_tvm.runtime.signature import Signature, Symbol
+from hetero_tvm.runtime.signature import Signature, Symbol, size_of
 from hetero_tvm.schedules.symbolic import Sizes
 
 _BOTH_ROUND = 8.0
@@ -90,5 +90,5 @@ def inputs_at(
     for value in proto.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
             if isinstance(size, str):
-                dim.dim_value = sizes[size]
+                dim.dim_value = size_of(size, sizes)
     return sample_inputs(proto, seed)

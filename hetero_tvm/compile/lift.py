@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.compile.dynamic.kernels import run_time_kernel
+from hetero_tvm.compile.dynamic.tables import table_kernels, window_kernels
+from hetero_tvm.compile.dynamic.tensor_ir import lift_function
 from hetero_tvm.compile.kernels import marked
 from hetero_tvm.compile.optimize import OptimizedModel
-from hetero_tvm.errors import BuildError
+from hetero_tvm.errors import BuildError, HeteroTVMError
 from hetero_tvm.host.constants import constant
-from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, Var, relax, te, tirx, tvm
+from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, Var, relax, te, tirx, tvm
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import array_of, is_constant
@@ -53,6 +56,9 @@ class _Lifting:
         self._vars: list[dict[Var, int]] = [{} for _ in self._modules]
         self._made: list[Expr] = []
         self._copies: dict[Any, tuple[Any, Expr]] = {}
+        self._tables: dict[Any, Expr] = {}
+        self._wide: list[np.ndarray] | None = None
+        self._telling: dict[str, tuple[Sequence[Var], Expr]] = {}
 
     def run(self) -> IRModule:
         mains = [module["main"] for module in self._modules]
@@ -63,6 +69,10 @@ class _Lifting:
         for several in zip(*(main.params for main in mains), strict=True):
             parameters.append(relax.Var(several[0].name, self._type([p.ty for p in several])))
             self._take(several, parameters[-1])
+            shape = parameters[-1].ty.shape
+            for extent in () if shape is None else shape.values:
+                if isinstance(extent, tirx.Var):
+                    self._telling.setdefault(extent.name, (several, parameters[-1]))
         bounds = {s.name: s.high for s in self._lengths.symbols}
         attributes = {UPPER_BOUND: bounds}
         builder = self._builder
@@ -176,7 +186,7 @@ class _Lifting:
                 raise Unfit("a constant has another form at other sizes")
             front = first[tuple(slice(0, extent) for extent in other.shape)]
             if front.shape != other.shape or front.tobytes() != other.tobytes():
-                raise Unfit("a constant has other values at other sizes")
+                return self._table(several, [first, *others])
         differing = [axis for axis in range(first.ndim) if len({a.shape[axis] for a in (first, *others)}) > 1]
         if (
             not differing
@@ -189,6 +199,53 @@ class _Lifting:
             out = self._type([value.ty for value in several])
             self._copies[key] = several[0].value, self._copy(first, differing, out)
         return self._copies[key][1]
+
+    def _table(self, several: Sequence[Any], arrays: Sequence[np.ndarray]) -> Expr:
+        """A constant that follows from the sizes by a rule, written at each call."""
+        key = ("table", *(array.tobytes() for array in arrays), *(array.shape for array in arrays))
+        if key not in self._tables:
+            telling = [self._telling[name] for name in self._symbols if name in self._telling]
+            shapes = [
+                [(tuple(map(int, each[n].ty.shape.values)), str(each[n].ty.dtype)) for each, _ in telling]
+                for n in range(len(arrays))
+            ]
+            try:
+                kernels, given = table_kernels(arrays, shapes), []
+            except Unfit:
+                kernels, source = self._windows(arrays, shapes)
+                given = [constant(source, str(source.dtype))]
+            kernel = lift_function(kernels, self._sizes)
+            kernel = self._optimized.target.schedule_run_time(kernel, int(arrays[0].size))
+            variable = self._builder.add_func(self._optimized.target.stamp(kernel), "table")
+            out = self._type([value.ty for value in several])
+            operands = [*given, *(made for _, made in telling)]
+            self._tables[key] = self._builder.emit(relax.call_tir(variable, operands, out_ty=out))
+        return self._tables[key]
+
+    def _windows(
+        self, arrays: Sequence[np.ndarray], shapes: Sequence[Sequence[tuple[tuple[int, ...], str]]]
+    ) -> tuple[list[PrimFunc], np.ndarray]:
+        """Kernels that copy ``arrays`` from one that has them all, and that one."""
+        for wide in self._wide_constants():
+            kernels = window_kernels(wide, arrays, shapes)
+            if kernels is not None:
+                return kernels, wide
+        raise Unfit("a constant has other values at other sizes")
+
+    def _wide_constants(self) -> list[np.ndarray]:
+        """Constants of the model with an empty past and as many new elements as both may be: the positions
+        that it reaches by and by are among them."""
+        if self._wide is None:
+            self._wide = []
+            highs = {s.name: s.high for s in self._lengths.symbols}
+            for past in self._lengths.symbols:
+                for new in self._lengths.symbols:
+                    if past.low > 0 or new is past:
+                        continue
+                    sizes = {**highs, past.name: 0, new.name: past.high + new.high}
+                    with contextlib.suppress(HeteroTVMError):  # a model may refuse so many
+                        self._wide += _constants(self._lengths.at(sizes).module["main"])
+        return self._wide
 
     def _copy(self, array: np.ndarray, differing: Sequence[int], out: Any) -> Expr:
         """The front of ``array``, of which an axis with equal slices is stored once."""
@@ -248,3 +305,14 @@ class _Lifting:
             f"{self._optimized.model.name} cannot be one library for {ranges}: at {where}, {why}",
             hint="give fixed sizes, or a range for fewer dimensions",
         )
+
+
+def _constants(function: Any) -> list[np.ndarray]:
+    found: list[np.ndarray] = []
+
+    def note(expr: Any) -> None:
+        if is_constant(expr) and (array := array_of(expr)) is not None:
+            found.append(array)
+
+    relax.analysis.post_order_visit(function, note)
+    return found

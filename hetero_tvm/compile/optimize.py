@@ -119,18 +119,20 @@ class Lengths:
     symbols : open dimensions and their ranges.
     sizes : of the symbols, for the model itself and for each of ``others``.
     signature : inputs and outputs, with symbols and expressions of them for open dimensions.
+    at : optimizes the model at other sizes.
     """
 
     symbols: tuple[Symbol, ...]
     sizes: tuple[Mapping[str, int], ...]
     others: tuple[OptimizedModel, ...]
     signature: Signature
+    at: Callable[[Mapping[str, int]], OptimizedModel]
 
 
 def import_model(
     source: Any,
     *,
-    shapes: Mapping[str, Sequence[int | Span]] | None = None,
+    shapes: Mapping[str, Sequence[int | str | Span]] | None = None,
     batch: int | None = None,
     sequence: int | None = None,
     values: Mapping[str, Any] | None = None,
@@ -229,7 +231,15 @@ def optimize_model(
     others = tuple(_optimized(other, target, disabled, None, spaces) for other in model.open.others)
     signatures = [one.model.signature for one in (optimized, *others)]
     signature = symbolic_signature(signatures, model.open.sizes, model.open.symbols)
-    return replace(optimized, lengths=Lengths(model.open.symbols, model.open.sizes, others, signature))
+    at = model.open.at
+    lengths = Lengths(
+        model.open.symbols,
+        model.open.sizes,
+        others,
+        signature,
+        lambda sizes: _optimized(at(sizes), target, disabled, None, spaces),
+    )
+    return replace(optimized, lengths=lengths)
 
 
 def symbolic_signature(

@@ -11,6 +11,7 @@ from onnx import ModelProto
 
 from hetero_tvm import zoo
 from hetero_tvm.errors import ModelError, UsageError, expect
+from hetero_tvm.frontend.dimensions import Shapes, named
 from hetero_tvm.frontend.kernels.importer import import_description
 from hetero_tvm.frontend.onnx.importer import import_onnx, open_onnx
 from hetero_tvm.frontend.onnx.relax import source_names
@@ -36,7 +37,7 @@ __all__ = [
 def import_model(
     source: Any,
     *,
-    shapes: Mapping[str, Sequence[int | Span]] | None = None,
+    shapes: Mapping[str, Sequence[int | str | Span]] | None = None,
     batch: int | None = None,
     sequence: int | None = None,
     seed: int = 0,
@@ -51,7 +52,8 @@ def import_model(
     Parameters
     ----------
     shapes : dimensions by input name, for inputs that the model leaves symbolic; a :class:`Span` for a
-        dimension that stays open.
+        dimension that stays open, a string (``"past + sequence"``) for one that is a sum of others.  The name
+        of a dimension stands for all of that name: ``{"past": (Span(0, 512),)}``.
     batch, sequence : sizes by role: options of a zoo model, or values of symbols with such names.
     trust : whether a ``.pt2`` file may run code while it is read.
     seed : seed of a zoo model's weights.
@@ -67,7 +69,7 @@ def import_model(
     expect(shapes, (Mapping, type(None)), "shapes are sizes by name of an input, as in {'x': (1, 128)}")
     for name, sizes in (shapes or {}).items():
         fits = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
-        if not fits or not all(isinstance(size, Integral | Span) for size in sizes):
+        if not fits or not all(isinstance(size, Integral | Span | str) for size in sizes):
             raise UsageError(
                 f"shapes[{name!r}] is a list of whole numbers, as in (1, 128), not {sizes!r}",
                 hint="a dimension with a range of sizes is hetero_tvm.Span(8, 256)",
@@ -79,7 +81,7 @@ def import_model(
             "values= fixes inputs of ONNX models only",
             hint="export the model without these inputs, or to ONNX",
         )
-    if any(isinstance(size, Span) for sizes in (shapes or {}).values() for size in sizes):
+    if _are_open(source, shapes or {}):
         return _import_open(source, shapes or {}, batch, sequence, seed, trust, values)
     if isinstance(source, str) and source.startswith("zoo:"):
         return _import_zoo(source.removeprefix("zoo:"), shapes or {}, batch, sequence, seed)
@@ -112,9 +114,17 @@ def import_model(
     )
 
 
+def _are_open(source: Any, shapes: Shapes) -> bool:
+    """Whether ``shapes`` hold ranges or sums, or may name dimensions of an ONNX model."""
+    if any(isinstance(size, Span | str) for sizes in shapes.values() for size in sizes):
+        return True
+    there = isinstance(source, ModelProto) or (isinstance(source, str | Path) and Path(source).exists())
+    return there and _is_onnx(source) and any(len(sizes) == 1 for sizes in shapes.values())
+
+
 def _import_open(
     source: Any,
-    shapes: Mapping[str, Sequence[int | Span]],
+    shapes: Shapes,
     batch: int | None,
     sequence: int | None,
     seed: int,
@@ -138,12 +148,12 @@ def _import_open(
         from hetero_tvm.frontend.torch.importer import open_torch
 
         declared, load = open_torch(source, trust=trust, **options)
-        return import_open(shapes, declared, load)
+        return import_open(named(shapes, declared), declared, load)
     if suffix == TFLITE:
         declared, load = open_tflite(source, batch=batch)
-        return import_open(shapes, declared, load)
+        return import_open(named(shapes, declared), declared, load)
     declared, load = open_onnx(source, **options, values=values)
-    return import_open(shapes, declared, load)
+    return import_open(named(shapes, declared), declared, load)
 
 
 def _is_onnx(source: Any) -> bool:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hetero_tvm.errors import ModelError, ShapeError
+from hetero_tvm.frontend.dimensions import Declared, Sum, symbol_of
 from hetero_tvm.frontend.signature import ImportedModel, OpenShapes, Span, Symbol
 
-Dimensions = Sequence["int | str | None"]
-"""Dimensions of an input in the model file: sizes, names of open ones, None for open ones without a name."""
-Given = Mapping[str, Sequence["int | Span"]]
+Given = Mapping[str, Sequence["int | Span | Sum"]]
 Import = Callable[[dict[str, tuple[int, ...]]], ImportedModel]
 
 _DEFAULT_HIGH = {0: 8}
@@ -25,12 +23,12 @@ _LEAST = 5
 """Least of the largest sizes that tell: below, too many numbers of a model are the same by accident."""
 
 
-def import_open(given: Given, declared: Mapping[str, Dimensions | None], load: Import) -> ImportedModel:
+def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel:
     """Import a model at the sizes that tell what it is at all sizes in the ranges.
 
     Parameters
     ----------
-    given : dimensions by input name; at least one is a :class:`Span`.
+    given : dimensions by input name; without a :class:`Span` among them the model is imported once.
     declared : the inputs as the model file declares them; None for an input of unknown rank.
     load : imports the model with fixed shapes.
 
@@ -45,10 +43,17 @@ def import_open(given: Given, declared: Mapping[str, Dimensions | None], load: I
         shapes = {}
         for name, dims in given.items():
             shapes[name] = tuple(
-                sizes[names[name, axis]] if isinstance(dim, Span) else dim for axis, dim in enumerate(dims)
+                sizes[names[name, axis]]
+                if isinstance(dim, Span)
+                else dim.at(sizes)
+                if isinstance(dim, Sum)
+                else dim
+                for axis, dim in enumerate(dims)
             )
         return load(shapes)
 
+    if not symbols:
+        return at({})
     sizes = telling_sizes(symbols)
     first, *others = (at(one) for one in sizes)
     for other in others:
@@ -65,9 +70,7 @@ def import_open(given: Given, declared: Mapping[str, Dimensions | None], load: I
     return dataclasses.replace(first, open=OpenShapes(symbols, sizes, tuple(others), at))
 
 
-def _symbols(
-    given: Given, declared: Mapping[str, Dimensions | None]
-) -> tuple[dict[tuple[str, int], str], tuple[Symbol, ...]]:
+def _symbols(given: Given, declared: Declared) -> tuple[dict[tuple[str, int], str], tuple[Symbol, ...]]:
     """Name of each open dimension, and the symbols in the order in which they come."""
     names: dict[tuple[str, int], str] = {}
     ranges: dict[str, list[tuple[str, Span]]] = {}
@@ -81,7 +84,7 @@ def _symbols(
                 problems.append(f"{name}: dimension {axis} is fixed to {there} in the model")
             if isinstance(dim, Span):
                 symbol = there if isinstance(there, str) and there else f"{name}_{axis}"
-                symbol = re.sub(r"\W", "_", symbol)
+                symbol = symbol_of(symbol)
                 names[name, axis] = symbol
                 ranges.setdefault(symbol, []).append((f"{name}, dimension {axis}", dim))
                 axes.setdefault(symbol, axis)

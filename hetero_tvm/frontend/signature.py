@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -118,10 +119,12 @@ class OpenShapes:
     at: Callable[[Mapping[str, int]], ImportedModel]
 
 
-def parse_shape_option(text: str) -> tuple[str, tuple[int | Span, ...]]:
+def parse_shape_option(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
     """Read one ``--shape`` value, ``NAME=1x128``, as (name, dimensions).
 
-    A dimension ``1..512`` may have any of these sizes when the model is called; ``?`` leaves its range open.
+    A dimension ``1..512`` may have any of these sizes when the model is called; ``?`` leaves its range open, and
+    ``past+sequence`` is the sum of two others, by the names that the model has for them.  ``NAME=[1,128]`` is
+    the same as ``NAME=1x128``.
 
     Raises
     ------
@@ -131,22 +134,28 @@ def parse_shape_option(text: str) -> tuple[str, tuple[int | Span, ...]]:
     hint = "Write NAME=AxBxC, for example --shape input_ids=1x128, or 1x8..256 for a range of lengths."
     if not equals or not name.strip() or not sizes.strip():
         raise UsageError(f"--shape {text!r} is not of the form NAME=1x128.", hint=hint)
-    parts = [part.strip() for part in sizes.lower().split("x")]
+    listed = re.fullmatch(r"\s*[\[(](.*)[\])]\s*", sizes)
+    parts = [part.strip() for part in (listed[1].split(",") if listed else re.split("[xX]", sizes))]
     dims = [_dimension(part) for part in parts]
     bad = [part for part, dim in zip(parts, dims, strict=True) if dim is None]
     if bad:
-        listed = ", ".join(repr(part) for part in bad)
-        raise UsageError(f"--shape {text!r}: {listed} is not a whole number of at least 1.", hint=hint)
+        wrong = ", ".join(repr(part) for part in bad)
+        raise UsageError(f"--shape {text!r}: {wrong} is not a whole number of at least 1.", hint=hint)
     return name.strip(), tuple(dim for dim in dims if dim is not None)
 
 
-def _dimension(text: str) -> int | Span | None:
-    """A size, or a range of sizes; None for anything else."""
+def _dimension(text: str) -> int | str | Span | None:
+    """A size, a range of sizes, or a sum of names; None for anything else."""
     if text == "?":
         return Span()
+    if re.fullmatch(r"[A-Za-z_][\w.]*(\s*\+\s*[\w.]+)*", text):
+        return text
     low, dots, high = text.partition("..")
     # isdecimal alone would also let other scripts' digits through
-    if not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in (low, high) if part or dots):
+    least = 0 if dots else 1
+    if not all(part.isascii() and part.isdecimal() for part in (low, high) if part or dots):
+        return None
+    if int(low or least) < least or int(high or 1) < 1:
         return None
     if not dots:
         return int(low) if low else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.observing import Observer
 from hetero_tvm.runtime.profiling import profile_calls
 from hetero_tvm.runtime.quiet import quiet_fd2
+from hetero_tvm.runtime.sessions import Session, states_of
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 from hetero_tvm.runtime.threads import ThreadPinning
 
@@ -151,6 +152,28 @@ class Library:
             tensors = [slot.tensor(array) for slot, array in zip(self._slots, arrays, strict=True)]
             results = self._results(self._run(tensors), self._slots)
         return results if into is None else _copied(results, into)
+
+    def session(
+        self, states: Mapping[str, str] | None = None, initial: Mapping[str, Any] | None = None
+    ) -> Session:
+        """The library with what comes back from call to call: a cache of keys and values, a recurrent state.
+
+        Parameters
+        ----------
+        states : output by input; by default ``past...`` with ``present...``, ``NAME`` with ``NAME_out``.
+        initial : arrays to begin with, by name of the input; zeros, and nothing where a state grows, otherwise.
+
+        Raises
+        ------
+        InputError : there are no states, or they do not fit.
+        """
+        found = states_of(self.signature, states)
+        if not found:
+            raise InputError(
+                f"{self.manifest.name} has no input that comes back as an output",
+                hint="name them: net.session({'hidden': 'hidden_next'})",
+            )
+        return Session(self, self.signature, found, initial)
 
     def bind(self) -> BoundCall:
         """A call with memory of its own for the inputs, which kernels read without a check or a copy.

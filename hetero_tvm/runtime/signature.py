@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,23 @@ class Symbol:
         return cls(str(data["name"]), int(data["low"]), int(data["high"]))
 
 
+def size_of(dimension: int | str, sizes: Mapping[str, int]) -> int:
+    """Size of a dimension as a signature writes it: a number, a symbol, or a polynomial (``2*past + 1``).
+
+    Raises
+    ------
+    KeyError : it names a symbol that ``sizes`` lacks.
+    """
+    if isinstance(dimension, int):
+        return dimension
+    total = 0
+    for term in dimension.replace(" - ", " + -").split(" + "):
+        negative, factors = term.startswith("-"), term.removeprefix("-").split("*")
+        value = math.prod(int(factor) if factor.isdecimal() else sizes[factor] for factor in factors)
+        total += -value if negative else value
+    return total
+
+
 @dataclass(frozen=True)
 class Signature:
     """Inputs and outputs of a model, in calling order, and the symbols that their shapes name."""
@@ -100,11 +118,14 @@ class Signature:
         """Reasons why inputs of these ``shapes``, by name and of the right ranks, do not fit the symbols."""
         ranges = {symbol.name: symbol for symbol in self.symbols}
         problems: list[str] = []
+        sums: list[tuple[str, int, str, int]] = []
         taken: dict[str, tuple[str, int, int]] = {}
         for spec in self.inputs:
             for axis, (name, size) in enumerate(zip(spec.shape, shapes.get(spec.name, ()), strict=False)):
                 symbol = ranges.get(name) if isinstance(name, str) else None
                 if symbol is None:
+                    if isinstance(name, str):
+                        sums.append((spec.name, axis, name, size))
                     continue
                 if not symbol.low <= size <= symbol.high:
                     problems.append(
@@ -117,6 +138,10 @@ class Signature:
                         f"{spec.name}: dimension {axis} ({name}) is {size}, "
                         f"and dimension {first[1]} of {first[0]} is {first[2]}: they must be equal"
                     )
+        known = {name: size for name, (_, _, size) in taken.items()}
+        for input_name, axis, text, size in sums if not problems else ():
+            if (wanted := size_of(text, known)) != size:
+                problems.append(f"{input_name}: dimension {axis} ({text}) is {size}, and must be {wanted}")
         return problems
 
     def __str__(self) -> str:

@@ -11,6 +11,7 @@ another value of that one alone; last, other values of all of them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -45,11 +46,18 @@ class Extent:
         return sum(factor * math.prod(sizes[name] for name in names) for names, factor in self.terms)
 
     def expression(self, variables: Mapping[str, Expr], dtype: str) -> Expr:
-        """The polynomial of ``variables``, which are of ``dtype``."""
+        """The polynomial of ``variables``, which are of ``dtype``.
+
+        Raises
+        ------
+        Unfit : one of its symbols has no variable.
+        """
         total: Expr | None = None
         for names, factor in self.terms:
             term: Expr | None = None
             for name in names:
+                if name not in variables:
+                    raise Unfit(f"no operand has the extent {name} alone")
                 term = variables[name] if term is None else term * variables[name]
             if term is None:
                 term = tirx.const(factor, dtype)
@@ -64,6 +72,30 @@ class Extent:
         (names, factor), *more = self.terms
         return names[0] if not more and factor == 1 and len(names) == 1 else None
 
+    def under(self, values: Mapping[str, Extent]) -> Extent:
+        """The polynomial with other polynomials in place of symbols."""
+        total: dict[tuple[str, ...], int] = {}
+        for names, factor in self.terms:
+            product = {(): factor}
+            for name in names:
+                other = values.get(name, Extent((((name,), 1),)))
+                grown: dict[tuple[str, ...], int] = {}
+                for (a, x), (b, y) in itertools.product(product.items(), other.terms):
+                    key = tuple(sorted(a + b))
+                    grown[key] = grown.get(key, 0) + x * y
+                product = grown
+            for key, value in product.items():
+                total[key] = total.get(key, 0) + value
+        return Extent(tuple((key, value) for key, value in total.items() if value))
+
+    def solved_for(self, symbol: str) -> Extent | None:
+        """What ``symbol`` is where this polynomial is called ``symbol``; None unless it is that plus others."""
+        others = tuple((names, factor) for names, factor in self.terms if names != (symbol,))
+        alone = len(others) < len(self.terms) and ((symbol,), 1) in self.terms
+        if not alone or any(symbol in names for names, _ in others):
+            return None
+        return Extent((((symbol,), 1), *((names, -factor) for names, factor in others)))
+
     def __str__(self) -> str:
         def text(names: tuple[str, ...], factor: int) -> str:
             return "*".join([*([str(factor)] if factor != 1 or not names else []), *names])
@@ -76,7 +108,7 @@ def fit(values: Sequence[int], sizes: Sequence[Sizes]) -> int | Extent:
 
     Raises
     ------
-    Unfit : no polynomial that is affine or a square in each symbol does.
+    Unfit : no product of sums of what the number is of each symbol, affine or a square, does.
     """
     if all(value == values[0] for value in values):
         return int(values[0])
@@ -86,14 +118,45 @@ def fit(values: Sequence[int], sizes: Sequence[Sizes]) -> int | Extent:
         for n, name in enumerate(names)
     ]
     for chosen in itertools.product(*forms):
-        for terms in (_product(chosen, first), _sum(chosen, first)):
+        for groups in _groupings(len(names)):
+            terms = _product([_sum([chosen[n] for n in group], first) for group in groups], first)
             if terms is None or any(factor.denominator != 1 for factor in terms.values()):
                 continue
-            found = Extent(tuple((key, int(factor)) for key, factor in terms.items() if factor))
+            ordered = sorted(terms.items(), key=lambda term: (-len(term[0]), term[0]))
+            found = Extent(tuple((key, int(factor)) for key, factor in ordered if factor))
             if found.terms and all(found.at(at) == value for at, value in zip(sizes, values, strict=True)):
                 return found
     at = ", ".join(str(dict(one)) for one in sizes)
     raise Unfit(f"a number is {', '.join(map(str, values))} at {at}: no polynomial")
+
+
+def rebased(extents: Sequence[Extent]) -> dict[str, Extent]:
+    """Symbols in terms of what operands tell: where one has ``past + 1`` elements and none has ``past``, the
+    kernel's own symbol ``past`` is that, and the model's is ``past - 1``."""
+    told = {extent.symbol for extent in extents}
+    needed = dict.fromkeys(name for extent in extents for names, _ in extent.terms for name in names)
+    values: dict[str, Extent] = {}
+    for name in needed:
+        if name in told:
+            continue
+        for extent in extents:
+            if (value := extent.under(values).solved_for(name)) is not None:
+                values = {other: known.under({name: value}) for other, known in values.items()}
+                values[name] = value
+                break
+    return values
+
+
+@functools.cache
+def _groupings(count: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Ways to divide so many symbols into groups, from groups of one (a product) to one of all (a sum)."""
+    if not count:
+        return ((),)
+    last, found = count - 1, []
+    for groups in _groupings(last):
+        found.append((*groups, (last,)))
+        found += [(*groups[:n], (*group, last), *groups[n + 1 :]) for n, group in enumerate(groups)]
+    return tuple(sorted(found, key=lambda groups: -len(groups)))
 
 
 def _forms(name: str, first: int, other: int, size: int, changed: int) -> list[_Terms]:
@@ -109,6 +172,8 @@ def _forms(name: str, first: int, other: int, size: int, changed: int) -> list[_
 
 def _product(forms: Sequence[_Terms], first: int) -> _Terms | None:
     """The product of what a number is of each symbol alone; each has the value ``first`` once."""
+    if len(forms) == 1:
+        return forms[0]
     if not first:
         return None
     total: _Terms = {(): Fraction(first)}
@@ -181,6 +246,31 @@ class Witnesses:
     sizes: tuple[Sizes, ...]
     bounded: frozenset[int] = frozenset()
 
+    @functools.cached_property
+    def _own(self) -> dict[str, Extent]:
+        """Symbols of the model in terms of the kernel's own (:func:`rebased`)."""
+        return rebased(self._extents)
+
+    @functools.cached_property
+    def _extents(self) -> list[Extent]:
+        """Extents of operands that a call tells."""
+        found: list[Extent] = []
+
+        def note(extent: Extent) -> int:
+            found.append(extent)
+            return 0
+
+        for n in range(len(self.largest.inputs)):
+            if n not in self.bounded:
+                lifted([tuple(op.inputs[n].shape) for op in self.ops], self.sizes, note)
+        return found
+
+    @functools.cached_property
+    def symbols(self) -> list[str]:
+        """The kernel's own symbols, of which operands tell the values."""
+        extents = [extent.under(self._own) for extent in self._extents]
+        return list(dict.fromkeys(name for extent in extents if (name := extent.symbol)))
+
     @property
     def largest(self) -> Any:
         """The contract at the largest sizes."""
@@ -193,13 +283,17 @@ class Witnesses:
     def shapes(self, variables: Mapping[str, Expr]) -> list[tuple[Any, ...]]:
         """Shapes of operands and results, in order, as expressions of int64 ``variables``."""
         each = [tuple(o.shape for o in (*op.inputs, *op.outputs)) for op in self.ops]
-        shapes = lifted(each, self.sizes, lambda extent: extent.expression(variables, "int64"))
+        shapes = lifted(
+            each, self.sizes, lambda extent: extent.under(self._own).expression(variables, "int64")
+        )
         return [each[0][n] if n in self.bounded else shape for n, shape in enumerate(shapes)]
 
     def value(self, of: Callable[[Any], Any], variables: Mapping[str, Expr]) -> Any:
         """``of(contract)`` as numbers and expressions of int32 ``variables``."""
         return lifted(
-            [of(op) for op in self.ops], self.sizes, lambda extent: extent.expression(variables, "int32")
+            [of(op) for op in self.ops],
+            self.sizes,
+            lambda extent: extent.under(self._own).expression(variables, "int32"),
         )
 
 

@@ -49,7 +49,10 @@ def run_time_kernel(
     if space is not None and point is not None and all(type(op) is type(ops[0]) for op in ops):
         witnesses = Witnesses(ops, tuple(sizes), bounded)
         point = target.kept_decisions(space, point)
-        kernel = target.run_time_kernel(witnesses, space, point)
+        try:
+            kernel = target.run_time_kernel(witnesses, space, point)
+        except Unfit:
+            kernel = None
         if kernel is None:
             try:
                 kernel = _lifted_emission(witnesses, space, point, target)

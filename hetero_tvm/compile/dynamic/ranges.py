@@ -39,7 +39,10 @@ def range_check(signature: Signature) -> tvm.transform.Pass:
                     if size in ranges and size not in seen:
                         seen[size] = tirx.Var(size, "int64")
                         problems.append((seen[size], ranges[size], f"{spec.name}: dimension {axis} ({size})"))
-                    extents.append(seen.get(size, size) if isinstance(size, str) else size)
+                    if isinstance(size, str):  # a sum of others is looked at by the virtual machine
+                        extents.append(seen.get(size, tirx.Var(f"x{n}_{axis}", "int64")))
+                    else:
+                        extents.append(size)
                 T.arg(f"x{n}", T.buffer(tuple(extents), spec.dtype))
             for variable, symbol, what in problems:
                 inside = tirx.all(variable >= symbol.low, variable <= symbol.high)

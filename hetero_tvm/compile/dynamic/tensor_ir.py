@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, structural_equal, tirx, tvm_ffi
-from hetero_tvm.schedules.symbolic import Extent, Sizes, Unfit, fit
+from hetero_tvm.schedules.symbolic import Extent, Sizes, Unfit, fit, rebased
 
 
 def lift_function(
@@ -31,6 +31,16 @@ def lift_function(
     variables = {name: tirx.Var(name, "int64") for name in sizes[0]}
     narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
     fitted = iter([fit([value for value, _ in each], sizes) for each in zip(*numbers, strict=True)])
+    extents = _extents(functions, sizes, bounded or {})
+    own = rebased(
+        [
+            e
+            for n, each in enumerate(extents)
+            if n not in (bounded or {})
+            for e in each
+            if isinstance(e, Extent)
+        ]
+    )
 
     def replaced(number: tirx.IntImm) -> Expr:
         found, dtype = next(fitted), str(number.ty.dtype)
@@ -38,9 +48,23 @@ def lift_function(
             return number
         if dtype not in ("int32", "int64"):
             raise Unfit(f"a number of type {dtype} depends on the sizes")
-        return found.expression(variables if dtype == "int64" else narrow, dtype)
+        return found.under(own).expression(variables if dtype == "int64" else narrow, dtype)
 
-    return _with_shapes(_mapped(functions[0], replaced), functions, sizes, variables, bounded or {})
+    shapes = [[e.under(own) if isinstance(e, Extent) else e for e in each] for each in extents]
+    return _with_shapes(_mapped(functions[0], replaced), shapes, variables)
+
+
+def _extents(
+    functions: Sequence[PrimFunc], sizes: Sequence[Sizes], bounded: Mapping[int, Sequence[int]]
+) -> list[list[int | Extent]]:
+    """Extents of each parameter."""
+    shapes = [[[int(e) for e in p.shape] for p in each.params] for each in functions]
+    return [
+        list(bounded[n])
+        if n in bounded
+        else [fit(values, sizes) for values in zip(*(each[n] for each in shapes), strict=True)]
+        for n in range(len(functions[0].params))
+    ]
 
 
 def without_contract(function: PrimFunc) -> PrimFunc:
@@ -68,20 +92,14 @@ def _mapped(function: PrimFunc, change: Any) -> PrimFunc:
 
 
 def _with_shapes(
-    function: PrimFunc,
-    functions: Sequence[PrimFunc],
-    sizes: Sequence[Sizes],
-    variables: Mapping[str, Expr],
-    bounded: Mapping[int, Sequence[int]],
+    function: PrimFunc, shapes: Sequence[Sequence[int | Extent]], variables: Mapping[str, Expr]
 ) -> PrimFunc:
     """The function with parameters of int64 extents, from which a call binds the variables."""
-    shapes = [[[int(e) for e in p.shape] for p in each.params] for each in functions]
     told: set[str] = set()
     fresh: list[list[Any]] = []
-    for n in range(len(function.params)):
+    for each in shapes:
         extents = []
-        for axis, values in enumerate(zip(*(each[n] for each in shapes), strict=True)):
-            found = bounded[n][axis] if n in bounded else fit(values, sizes)
+        for found in each:
             if isinstance(found, Extent):
                 told |= {found.symbol} if found.symbol else set()
                 extents.append(found.expression(variables, "int64"))

@@ -67,10 +67,11 @@ def clean(
     *,
     batch: int | None = None,
     sequence: int | None = None,
+    least: int = 1,
 ) -> StoredModel:
     """Make a new model with fixed shapes that uses ``supported`` operators only; ``stored`` stays as it is.
 
-    ``shapes``, ``batch`` and ``sequence`` fix the inputs (see :func:`shapes.fix_input_shapes`).
+    ``shapes``, ``batch``, ``sequence`` and ``least`` fix the inputs (see :func:`shapes.fix_input_shapes`).
 
     Raises
     ------
@@ -89,7 +90,7 @@ def clean(
     expand_contrib(model, opset_of(model), pool)
     if not model.functions:
         refuse_unknown(graph, opset_of(model), supported)
-    fixed = fix_input_shapes(graph.input, shapes, batch=batch, sequence=sequence)
+    fixed = fix_input_shapes(graph.input, shapes, batch=batch, sequence=sequence, least=least)
     promises = declared_shapes(model, fixed)
     _declare_outputs(model, pool)
     for value in graph.input:

@@ -35,6 +35,7 @@ def import_onnx(
     sequence: int | None = None,
     values: Mapping[str, Any] | None = None,
     name: str | None = None,
+    least: int = 1,
 ) -> ImportedModel:
     """Import an ONNX model with fixed shapes.
 
@@ -46,6 +47,7 @@ def import_onnx(
     batch, sequence : sizes of symbols with such names (``batch_size``, ``seq_len``, ...).
     values : numbers or arrays by input name, of inputs that never change: they become constants.
     name : name of the result; by default the stem of the file or the name of the graph.
+    least : size below which a given dimension is refused.
 
     Raises
     ------
@@ -72,7 +74,9 @@ def import_onnx(
         else:
             stored = load_stored(Path(source))
         stored = dataclasses.replace(stored, proto=fix_values(plain_ends(stored.proto), values or {}))
-        cleaned = clean(stored, supported_operators(), shapes or {}, batch=batch, sequence=sequence)
+        cleaned = clean(
+            stored, supported_operators(), shapes or {}, batch=batch, sequence=sequence, least=least
+        )
         module = to_relax(cleaned)
         signature = _signature(cleaned.proto, module)
         mapped.release()
@@ -115,7 +119,9 @@ def open_onnx(
         stored, name = load_stored(Path(source)), Path(source).stem
 
     def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
-        return import_onnx(stored, shapes=shapes, batch=batch, sequence=sequence, name=name, values=values)
+        return import_onnx(
+            stored, shapes=shapes, batch=batch, sequence=sequence, name=name, values=values, least=0
+        )
 
     inputs = [value for value in stored.proto.graph.input if value.name not in (values or {})]
     return declared_dimensions(inputs), load

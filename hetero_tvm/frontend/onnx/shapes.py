@@ -31,8 +31,9 @@ def fix_input_shapes(
     *,
     batch: int | None = None,
     sequence: int | None = None,
+    least: int = 1,
 ) -> dict[str, tuple[int, ...]]:
-    """Fixed shape of every input.
+    """Fixed shape of every input; no given dimension is less than ``least``.
 
     A symbol that one given shape fixes is fixed in all inputs, and so are sums and products of such symbols
     (``past_length + 1``); ``batch`` and ``sequence`` fix symbols by their usual names.
@@ -48,7 +49,7 @@ def fix_input_shapes(
     problems = _unknown_names(declared, shapes)
     for name, dims in declared.items():
         if name in shapes:
-            problems += _bind(name, dims, shapes[name], symbols)
+            problems += _bind(name, dims, shapes[name], symbols, least)
     problems += _broken_terms(declared, shapes, symbols)
     if problems:
         raise ShapeError(
@@ -139,9 +140,11 @@ def _unknown_names(declared: Mapping[str, object], shapes: Mapping[str, object])
     return problems
 
 
-def _bind(name: str, dims: _Dims | None, given: Sequence[int], symbols: dict[str, int]) -> list[str]:
+def _bind(
+    name: str, dims: _Dims | None, given: Sequence[int], symbols: dict[str, int], least: int
+) -> list[str]:
     """Check one given shape and record the symbols that it fixes; returns the problems."""
-    if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in given):
+    if any(isinstance(size, bool) or not isinstance(size, int) or size < least for size in given):
         return [
             f"{name}: {'x'.join(map(str, given))} has a dimension that is not a whole number of at least 1"
         ]

@@ -43,7 +43,7 @@ class RunTimeAttentionKernel(AttentionKernel):
         """The PrimFunc: queries, keys, values (or one packed tensor), the mask if any, the result."""
         k, largest = self.k, self.witnesses.largest
         with k:
-            variables = shape_variables(list(self.witnesses.sizes[0]))
+            variables = shape_variables(self.witnesses.symbols)
             shapes = self.witnesses.shapes(variables)
             operands = [k.argument(o.name, shape) for o, shape in zip(largest.inputs, shapes, strict=False)]
             self.out = self.result(shapes[-1])

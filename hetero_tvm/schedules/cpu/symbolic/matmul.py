@@ -40,7 +40,7 @@ class _RunTimeRows(MatmulKernel):
         """The PrimFunc: X, packed W, the epilogue's operands, Y."""
         op, k, rows = self.op, self.k, self.tile.rows
         with k:
-            variables = shape_variables(list(self.witnesses.sizes[0]))
+            variables = shape_variables(self.witnesses.symbols)
             shapes = self.witnesses.shapes(variables)
             x = k.argument("X", shapes[0])
             self.w = k.argument("W", (self.slabs, self.depth, self.tile.columns(self.lanes)))

@@ -1,0 +1,136 @@
+"""Dimensions that inputs share by name, and those that are sums of others.
+
+A decoder's file says ``past_key_values.0.key: [batch, 2, past, 16]`` for every layer, and of its mask
+``[batch, past + sequence]``, or only ``[batch, total]``.  So a shape may be given for the name of a dimension
+instead of an input's, and what is a sum follows from the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hetero_tvm.errors import ShapeError, did_you_mean
+from hetero_tvm.frontend.signature import Span
+
+Declared = Mapping[str, "Sequence[int | str | None] | None"]
+"""Dimensions of inputs in the model file: sizes, names of open ones, None for open ones without a name."""
+_TERM = re.compile(r"[A-Za-z_][\w.]*|\d+")
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A dimension that is a sum of others.
+
+    Attributes
+    ----------
+    names : of dimensions that stay open.
+    plus : what is added to them.
+    """
+
+    names: tuple[str, ...]
+    plus: int = 0
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """Its size, from those of the others."""
+        return self.plus + sum(sizes[name] for name in self.names)
+
+    def __str__(self) -> str:
+        return " + ".join([*self.names, *([str(self.plus)] if self.plus else [])])
+
+
+Dimension = int | str | Span | Sum
+"""A size, a sum of dimensions in words, a range of sizes, or a sum."""
+Shapes = Mapping[str, Sequence[Dimension]]
+
+
+def symbol_of(name: str) -> str:
+    """The symbol of a dimension's name."""
+    return re.sub(r"\W", "_", name)
+
+
+def named(given: Shapes, declared: Declared) -> dict[str, tuple[int | Span | Sum, ...]]:
+    """Shapes by input: those ``given``, and of every other input of which the given dimensions tell all.
+
+    ``past=0..64`` where no input is called ``past`` is for all dimensions of this name.  A dimension whose name
+    is a sum (``past + sequence``), or that is called *total* beside one called *past*, follows.
+
+    Raises
+    ------
+    ShapeError : a name that is neither an input nor a dimension, or a sum of unknown ones; all are listed.
+    """
+    known = {name for dims in declared.values() for name in dims or () if isinstance(name, str) and name}
+    by_dimension: dict[str, int | Span] = {}
+    shapes: dict[str, Sequence[Dimension]] = {}
+    problems = []
+    for name, dims in given.items():
+        if name in declared or len(dims) != 1 or (name not in known and not known):
+            shapes[name] = dims
+        elif name not in known:
+            guess = did_you_mean(name, [*known, *declared])
+            problems.append(f"{name} is neither an input nor a dimension" + (f": {guess}" if guess else ""))
+        elif isinstance(dims[0], int | Span):
+            by_dimension[name] = dims[0]
+        else:
+            problems.append(f"{name}: {dims[0]!r} is no size and no range")
+    for name, dims in shapes.items():  # what is given for an input holds for all dimensions of its names
+        for there, dim in zip(declared.get(name) or (), dims, strict=False):
+            if isinstance(there, str) and there and isinstance(dim, int | Span):
+                by_dimension.setdefault(there, dim)
+    sums = {name: total for name in known if (total := _total(name, by_dimension, known)) is not None}
+    for name, own in declared.items():
+        if name in shapes or not own or not any(isinstance(dim, str) for dim in own):
+            continue
+        values = [sums.get(dim, by_dimension.get(dim)) if isinstance(dim, str) else dim for dim in own]
+        if all(value is not None for value in values):
+            shapes[name] = [value for value in values if value is not None]
+    found: dict[str, tuple[int | Span | Sum, ...]] = {}
+    for name, dims in shapes.items():
+        own = declared.get(name) or ()
+        row: list[int | Span | Sum] = []
+        for axis, dim in enumerate(dims):
+            there = own[axis] if axis < len(own) else None
+            if isinstance(dim, str):
+                total = _sum(dim, by_dimension)
+                if total is None:
+                    problems.append(f"{name}: {dim!r} is no sum of dimensions that are given")
+                row.append(total if total is not None else 1)
+            else:
+                follows = isinstance(dim, Span) and isinstance(there, str)
+                row.append(sums.get(there, dim) if follows else dim)  # type: ignore[arg-type]
+        found[name] = tuple(row)
+    if problems:
+        raise ShapeError(
+            "The given shapes do not fit the model.",
+            problems=problems,
+            hint=f"its dimensions: {', '.join(sorted(known)) or 'none has a name'}",
+        )
+    return found
+
+
+def _sum(text: str, sizes: Mapping[str, int | Span]) -> Sum | int | None:
+    """The sum that ``text`` is of dimensions with these sizes; None where it is none."""
+    parts = [part.strip() for part in text.split("+")]
+    names, plus = [], 0
+    for part in parts:
+        value = int(part) if part.isdecimal() else sizes.get(part) if _TERM.fullmatch(part) else None
+        if value is None:
+            return None
+        if isinstance(value, int):
+            plus += value
+        else:
+            names.append(symbol_of(part))
+    return Sum(tuple(names), plus) if names else plus
+
+
+def _total(name: str, sizes: Mapping[str, int | Span], known: set[str]) -> Sum | int | None:
+    """What a dimension is by its name: a sum that it spells, or all tokens where those of the past are open."""
+    if "+" in name:
+        return _sum(name, sizes)
+    if "total" not in name.lower() or isinstance(sizes.get(name), int):
+        return None
+    past = [other for other in known if "past" in other.lower() and "+" not in other and other != name]
+    new = [other for other in known if "seq" in other.lower() and other not in past and other != name]
+    new = [other for other in new if "total" not in other.lower() and "+" not in other]
+    return _sum(f"{past[0]} + {new[0]}", sizes) if len(past) == len(new) == 1 else None

@@ -1,0 +1,249 @@
+"""Sessions: a library whose results come back as inputs, called step by step.
+
+A decoder takes the keys and values of the past and gives those of the present, a recurrent cell its state, a
+program with a static cache the buffers that it changed.  A session holds them between calls: results of one
+call are inputs of the next as they lie, without a copy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.errors import InputError
+from hetero_tvm.runtime.arrays import numpy_dtype
+from hetero_tvm.runtime.signature import Signature, TensorSpec
+
+_RENAMINGS = (
+    (r"$", "_out"),
+    (r"_in$", "_out"),
+    (r"past_key_values", "present"),
+    (r"past_key_values", "present_key_values"),
+    (r"past", "present"),
+    (r"^", "new_"),
+    (r"^", "present_"),
+)
+"""From the name of an input to that of the output that it comes back as, as exporters have them."""
+
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class State:
+    """An input that comes back as an output.
+
+    Attributes
+    ----------
+    input, output : the two ends.
+    place : of the output among the results.
+    grows : axis along which every call adds; None for a state of one size.
+    """
+
+    input: TensorSpec
+    output: TensorSpec
+    place: int
+    grows: int | None
+
+
+def states_of(signature: Signature, names: Mapping[str, str] | None = None) -> tuple[State, ...]:
+    """States of a library: those that ``names`` says (input -> output), or that names show.
+
+    Raises
+    ------
+    InputError : a name that is none, or two ends that do not fit; all are listed.
+    """
+    inputs = {spec.name: spec for spec in signature.inputs}
+    places = {spec.name: place for place, spec in enumerate(signature.results)}
+    problems, found = [], []
+    for name, output in (_paired(inputs, places) if names is None else names).items():
+        if name not in inputs or output not in places:
+            problems.append(f"{name} -> {output}: there is no such {'output' if name in inputs else 'input'}")
+            continue
+        one, other = inputs[name], signature.results[places[output]]
+        differing = [n for n, (a, b) in enumerate(zip(one.shape, other.shape, strict=False)) if a != b]
+        fits = one.dtype == other.dtype and len(one.shape) == len(other.shape) and len(differing) <= 1
+        if fits and all(isinstance(one.shape[axis], str) for axis in differing):
+            found.append(State(one, other, places[output], differing[0] if differing else None))
+        elif names is not None:
+            problems.append(f"{one} does not come back as {other}")
+    if problems:
+        raise InputError("these are no states", problems=problems, hint=f"the library is {signature}")
+    return tuple(found)
+
+
+def _paired(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for name in inputs:
+        for pattern, other in _RENAMINGS:
+            output = re.sub(pattern, other, name, count=1)
+            if output != name and output in outputs and output not in pairs.values():
+                pairs[name] = output
+                break
+    return pairs
+
+
+class Session:
+    """A library with its states: call it with the other inputs, and get the other results.
+
+    Several sessions of one library share its code and weights.  A call that fails leaves the states as they
+    were.
+
+    >>> session = net.session()
+    >>> logits = session(input_ids=prompt, attention_mask=ones)
+    >>> logits = session(input_ids=token, attention_mask=longer)
+
+    Parameters
+    ----------
+    run : the library.
+    signature : of the library.
+    states : what stays between calls.
+    initial : arrays to begin with, by name of the input; zeros, and nothing where a state grows, otherwise.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        signature: Signature,
+        states: Sequence[State],
+        initial: Mapping[str, Any] | None = None,
+    ):
+        self._run, self._signature, self._states = run, signature, tuple(states)
+        unknown = sorted(set(initial or {}) - {state.input.name for state in states})
+        if unknown:
+            raise InputError(
+                f"no state is called {', '.join(unknown)}",
+                hint=f"states: {', '.join(s.input.name for s in states) or 'none'}",
+            )
+        self._initial = {name: np.array(array) for name, array in (initial or {}).items()}
+        self._arrays = dict(self._initial)
+        self._free = [
+            spec for spec in signature.inputs if spec.name not in {state.input.name for state in states}
+        ]
+        kept = {state.place for state in states}
+        self._given = [place for place in range(len(signature.results)) if place not in kept]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one step; inputs in order, or by name.
+
+        Raises
+        ------
+        InputError : wrong inputs, or a state that has no room for more.
+        """
+        names = [spec.name for spec in self._free]
+        if len(args) > len(names):
+            raise InputError(
+                f"{len(args)} arrays are given in order",
+                hint=f"a step takes {', '.join(map(str, self._free))}",
+            )
+        given = dict(zip(names, args, strict=False)) | kwargs
+        if clash := sorted(name for name in given if name in self._arrays or name not in names):
+            raise InputError(
+                f"{', '.join(clash)}: no input of a step",
+                hint=f"a step takes {', '.join(map(str, self._free))}; the session holds the rest",
+            )
+        states = {state.input.name: self._array(state, given) for state in self._states}
+        self._room(states)
+        results = self._run(**given, **states)
+        several = results if isinstance(results, tuple) else (results,)
+        self._arrays = {state.input.name: several[state.place] for state in self._states}
+        kept = tuple(several[place] for place in self._given)
+        return kept[0] if len(kept) == 1 else kept
+
+    @property
+    def states(self) -> dict[str, np.ndarray]:
+        """Copies of the states, by name of the input; empty before the first call."""
+        return {name: array.copy() for name, array in self._arrays.items()}
+
+    @property
+    def length(self) -> int:
+        """Elements along the axis that grows, of the first state that does; 0 where none does."""
+        for state in self._states:
+            if state.grows is not None and state.input.name in self._arrays:
+                return int(self._arrays[state.input.name].shape[state.grows])
+        return 0
+
+    def reset(self) -> None:
+        """Begin again."""
+        self._arrays = dict(self._initial)
+
+    def fork(self) -> Session:
+        """A session of its own with the same states; they are shared until one of them goes on."""
+        other = Session(self._run, self._signature, self._states)
+        other._initial, other._arrays = self._initial, dict(self._arrays)
+        return other
+
+    def rewind(self, steps: int) -> None:
+        """Forget the last ``steps`` elements of what grows.
+
+        Raises
+        ------
+        InputError : there are fewer, or a state does not grow: what it was is not kept.
+        """
+        if any(state.grows is None for state in self._states) or not 0 <= steps <= self.length:
+            why = "not all states grow" if steps <= self.length else f"it has {self.length}"
+            raise InputError(
+                f"the session cannot go back {steps} steps: {why}", hint="keep a session.fork() to return to"
+            )
+        for state in self._states:
+            array = self._arrays.get(state.input.name)
+            if array is not None and state.grows is not None:
+                kept = [slice(None)] * array.ndim
+                kept[state.grows] = slice(array.shape[state.grows] - steps)
+                self._arrays[state.input.name] = np.ascontiguousarray(array[tuple(kept)])
+
+    def reorder(self, rows: Sequence[int], axis: int = 0) -> None:
+        """Take rows of every state anew, as a beam search does: row n is what row ``rows[n]`` was.
+
+        Raises
+        ------
+        InputError : a row that is none.
+        """
+        index = np.asarray(rows)
+        for name, array in self._arrays.items():
+            if index.ndim != 1 or index.dtype.kind not in "iu" or not index.size:
+                raise InputError("rows are whole numbers", hint="as in session.reorder([0, 0, 2])")
+            if index.min() < 0 or index.max() >= array.shape[axis]:
+                raise InputError(
+                    f"{name} has {array.shape[axis]} rows, not {int(index.max()) + 1}",
+                    hint="rows begin with 0",
+                )
+        self._arrays = {name: np.take(array, index, axis) for name, array in self._arrays.items()}
+
+    def _array(self, state: State, given: Mapping[str, Any]) -> np.ndarray:
+        """The state as it is, or as it begins with these inputs."""
+        known = self._arrays.get(state.input.name)
+        if known is not None:
+            return known
+        sizes = {symbol.name: symbol.low for symbol in self._signature.symbols}
+        for spec in self._free:
+            shape = np.shape(given.get(spec.name, ()))
+            grown = {s.input.shape[s.grows] for s in self._states if s.grows is not None}
+            for name, size in zip(spec.shape, shape, strict=False):
+                if name in sizes and name not in grown:
+                    sizes[str(name)] = size
+        shape = tuple(sizes.get(size, 0) if isinstance(size, str) else size for size in state.input.shape)
+        return np.zeros(shape, numpy_dtype(state.input.dtype))
+
+    def _room(self, states: Mapping[str, np.ndarray]) -> None:
+        """Refuse a state that has grown too long for a call."""
+        highs = {symbol.name: symbol.high for symbol in self._signature.symbols}
+        for state in self._states:
+            if state.grows is None:
+                continue
+            symbol, size = state.input.shape[state.grows], states[state.input.name].shape[state.grows]
+            if size > highs.get(str(symbol), size):
+                raise InputError(
+                    f"the session is full: {state.input.name} has {size} elements, "
+                    f"and the library takes up to {highs[str(symbol)]}",
+                    hint=f"rewind() or reset() it, or build the library for a longer {symbol}",
+                )
+
+    def __repr__(self) -> str:
+        held = ", ".join(
+            f"{state.input}{' grows' if state.grows is not None else ''}" for state in self._states
+        )
+        return f"<Session of {self.length} elements: {held}>"
