@@ -61,6 +61,7 @@ BEFORE = {
     "language-models.md": [LLAMA, SPEECH],
     "stablehlo.md": ["def predict(ids):\n    return (ids * 2).sum(-1)\n\n\n"],
     "concepts.md": [],
+    "sessions.md": [],
     "how-to.md": [],
 }
 """Code before each block of a page, which prepares what it names."""

@@ -24,7 +24,7 @@ from hetero_tvm.benchmarking.latency import statistics
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.runtime import Library, load
-from hetero_tvm.runtime.device_cost import DeviceCost
+from hetero_tvm.runtime.observing import DeviceCost
 
 _LEAST_CALLS = 5
 _MOST_CALLS = 200_000

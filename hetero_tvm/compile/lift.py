@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hetero_tvm.compile.dynamic.kernels import run_time_kernel
-from hetero_tvm.compile.dynamic.tables import table_kernels, window_kernels
-from hetero_tvm.compile.dynamic.tensor_ir import lift_function
+from hetero_tvm.compile.dynamic.tables import Operands, front_kernels, shrunk, table_kernels, window_kernels
+from hetero_tvm.compile.dynamic.tensor_ir import lift_function, with_operands
 from hetero_tvm.compile.kernels import marked
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.errors import BuildError, HeteroTVMError
 from hetero_tvm.host.constants import constant
-from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, Var, relax, te, tirx, tvm
+from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, Var, relax, tirx, tvm
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import array_of, is_constant
@@ -30,6 +32,8 @@ from hetero_tvm.schedules.task import Task, symbol, task_key
 class _Kernel:
     variable: GlobalVar
     packers: Mapping[int, Packer]
+    told: bool
+    """Whether inputs of the model that tell the sizes are operands too."""
 
 
 def lift_model(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> IRModule:
@@ -63,8 +67,8 @@ class _Lifting:
     def run(self) -> IRModule:
         mains = [module["main"] for module in self._modules]
         everything = [[b for block in main.body.blocks for b in block.bindings] for main in mains]
-        if len({len(bindings) for bindings in everything}) > 1:
-            self._fail("the graph", f"it has {len(everything[0])} or {len(everything[1])} steps")
+        if len(steps := sorted({len(bindings) for bindings in everything})) > 1:
+            self._fail("the graph", f"it has {' or '.join(map(str, steps))} steps")
         parameters = []
         for several in zip(*(main.params for main in mains), strict=True):
             parameters.append(relax.Var(several[0].name, self._type([p.ty for p in several])))
@@ -121,18 +125,20 @@ class _Lifting:
         operands = list(zip(*fields, strict=True))
         args = [self._expr(each) for each in operands]
         bounded = frozenset(n for n, each in enumerate(operands) if self._bounded(each, args[n]))
-        kernel = self._kernel([value.args[0] for value in values], bounded)
+        kernel = self._kernel([value.args[0] for value in values], bounded, len(fields[0]))
         for index, pack in kernel.packers.items():
             array = array_of(args[index])
             if array is None:
                 raise Unfit(f"operand {index} is declared constant, and is not")
             args[index] = constant(np.ascontiguousarray(pack(array)))
+        if kernel.told:
+            args += [made for _, made in self._tell()]
         out = self._type(types)
         return relax.call_tir(
             kernel.variable, args, out_ty=list(out.fields) if isinstance(out, relax.TupleType) else out
         )
 
-    def _kernel(self, variables: Sequence[GlobalVar], bounded: frozenset[int]) -> _Kernel:
+    def _kernel(self, variables: Sequence[GlobalVar], bounded: frozenset[int], inputs: int) -> _Kernel:
         key = (*variables, bounded)
         if key not in self._kernels:
             functions = [module[v] for module, v in zip(self._modules, variables, strict=True)]
@@ -143,16 +149,21 @@ class _Lifting:
             if task is not None and space is not None:
                 point = choice.point if choice is not None else None
                 point = point or space.default(task.op, self._optimized.machine)
-            kernel, packers = run_time_kernel(
-                functions, self._sizes, bounded, space, point, self._optimized.target
-            )
+            target, told = self._optimized.target, False
+            try:
+                kernel, packers = run_time_kernel(functions, self._sizes, bounded, space, point, target)
+            except Unfit:  # perhaps its own operands do not tell a size
+                more = self._sizes_told(len(functions))
+                functions = [with_operands(f, inputs, at) for f, at in zip(functions, more, strict=True)]
+                kernel, packers = run_time_kernel(functions, self._sizes, bounded, None, None, target)
+                told = True
             if task is not None:
                 kernel = marked(kernel, task)
             elif kernel.attrs and "global_symbol" in kernel.attrs:
                 kernel = kernel.without_attr("global_symbol")
             name = symbol(variables[0].name_hint if task is None else task.name)
             variable = self._builder.add_func(self._optimized.target.stamp(kernel), name)
-            self._kernels[key] = _Kernel(variable, packers)
+            self._kernels[key] = _Kernel(variable, packers, told)
         return self._kernels[key]
 
     # expressions -----------------------------------------------------------------------------------
@@ -196,41 +207,56 @@ class _Lifting:
             return several[0]
         key = (id(several[0].value), *(tuple(map(int, value.ty.shape)) for value in several))
         if key not in self._copies:
-            out = self._type([value.ty for value in several])
-            self._copies[key] = several[0].value, self._copy(first, differing, out)
+            shapes = [tuple(map(int, value.ty.shape)) for value in several]
+            front = front_kernels(first := shrunk(first, differing), shapes, self._sizes_told(len(shapes)))
+            self._copies[key] = several[0].value, self._written("front", front, several, [first])
         return self._copies[key][1]
 
     def _table(self, several: Sequence[Any], arrays: Sequence[np.ndarray]) -> Expr:
         """A constant that follows from the sizes by a rule, written at each call."""
         key = ("table", *(array.tobytes() for array in arrays), *(array.shape for array in arrays))
         if key not in self._tables:
-            telling = [self._telling[name] for name in self._symbols if name in self._telling]
-            shapes = [
-                [(tuple(map(int, each[n].ty.shape.values)), str(each[n].ty.dtype)) for each, _ in telling]
-                for n in range(len(arrays))
-            ]
-            try:
-                kernels, given = table_kernels(arrays, shapes), []
-            except Unfit:
-                kernels, source = self._windows(arrays, shapes)
-                given = [constant(source, str(source.dtype))]
-            kernel = lift_function(kernels, self._sizes)
-            kernel = self._optimized.target.schedule_run_time(kernel, int(arrays[0].size))
-            variable = self._builder.add_func(self._optimized.target.stamp(kernel), "table")
-            out = self._type([value.ty for value in several])
-            operands = [*given, *(made for _, made in telling)]
-            self._tables[key] = self._builder.emit(relax.call_tir(variable, operands, out_ty=out))
+            told = self._sizes_told(len(arrays))
+            ways: Iterator[tuple[list[PrimFunc], list[np.ndarray]]] = itertools.chain(
+                ((kernels, []) for kernels in table_kernels(arrays, told)),
+                (
+                    (kernels, [wide])
+                    for wide in self._wide_constants()
+                    if (kernels := window_kernels(wide, arrays, told)) is not None
+                ),
+            )
+            for kernels, given in ways:
+                with contextlib.suppress(Unfit):
+                    self._tables[key] = self._written("table", kernels, several, given)
+                    break
+            else:
+                raise Unfit("a constant has other values at other sizes")
         return self._tables[key]
 
-    def _windows(
-        self, arrays: Sequence[np.ndarray], shapes: Sequence[Sequence[tuple[tuple[int, ...], str]]]
-    ) -> tuple[list[PrimFunc], np.ndarray]:
-        """Kernels that copy ``arrays`` from one that has them all, and that one."""
-        for wide in self._wide_constants():
-            kernels = window_kernels(wide, arrays, shapes)
-            if kernels is not None:
-                return kernels, wide
-        raise Unfit("a constant has other values at other sizes")
+    def _sizes_told(self, count: int) -> list[Operands]:
+        """Shapes and dtypes, at each of ``count`` sizes, of inputs that tell all symbols."""
+        return [
+            [(tuple(map(int, each[n].ty.shape.values)), str(each[n].ty.dtype)) for each, _ in self._tell()]
+            for n in range(count)
+        ]
+
+    def _tell(self) -> list[tuple[Sequence[Var], Expr]]:
+        return [self._telling[name] for name in self._symbols if name in self._telling]
+
+    def _written(
+        self, name: str, kernels: Sequence[PrimFunc], several: Sequence[Any], given: Sequence[np.ndarray]
+    ) -> Expr:
+        """Result of a kernel that writes it at each call, from constants and the sizes of inputs."""
+        target = self._optimized.target
+        work = math.prod(map(int, several[0].ty.shape))
+        kernel = target.schedule_run_time(lift_function(kernels, self._sizes), work)
+        variable = self._builder.add_func(target.stamp(kernel), name)
+        out = self._type([value.ty for value in several])
+        operands = [
+            *(constant(array, str(array.dtype)) for array in given),
+            *(made for _, made in self._tell()),
+        ]
+        return self._builder.emit(relax.call_tir(variable, operands, out_ty=out))
 
     def _wide_constants(self) -> list[np.ndarray]:
         """Constants of the model with an empty past and as many new elements as both may be: the positions
@@ -246,30 +272,6 @@ class _Lifting:
                     with contextlib.suppress(HeteroTVMError):  # a model may refuse so many
                         self._wide += _constants(self._lengths.at(sizes).module["main"])
         return self._wide
-
-    def _copy(self, array: np.ndarray, differing: Sequence[int], out: Any) -> Expr:
-        """The front of ``array``, of which an axis with equal slices is stored once."""
-        for axis in differing:
-            one = np.take(array, [0], axis)
-            if np.array_equal(np.broadcast_to(one, array.shape), array):
-                array = one
-        shape = [tirx.Var(e.name, "int64") if isinstance(e, tirx.Var) else e for e in out.shape.values]
-        symbols = {e.name: e for e in shape if isinstance(e, tirx.Var)}
-        if any(not isinstance(e, tirx.IntImm | tirx.Var) for e in shape):
-            raise Unfit("a constant has an extent that is an expression of the sizes")
-        source = te.placeholder(array.shape, str(array.dtype), name="source")
-        shape = [symbols.get(e.name, e) if isinstance(e, tirx.Var) else e for e in shape]
-
-        def element(*index: Expr) -> Expr:
-            at = [0 if source.shape[n] == 1 else i for n, i in enumerate(index)]
-            return source(*at)
-
-        function = te.create_prim_func([source, te.compute(shape, element, name="front")])
-        function = function.without_attr("global_symbol")
-        kernel = self._optimized.target.schedule_run_time(function, int(np.prod(array.shape)))
-        variable = self._builder.add_func(self._optimized.target.stamp(kernel), "front")
-        array = np.ascontiguousarray(array)
-        return self._builder.emit(relax.call_tir(variable, [constant(array, str(array.dtype))], out_ty=out))
 
     def _bounded(self, several: Sequence[Any], made: Any) -> bool:
         """Whether it is a constant of which the sizes tell how much is read."""

@@ -8,7 +8,7 @@ instead of an input's, and what is a sum follows from the rest.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hetero_tvm.errors import ShapeError, did_you_mean
@@ -33,7 +33,7 @@ class Sum:
     plus: int = 0
 
     def at(self, sizes: Mapping[str, int]) -> int:
-        """Its size, from those of the others."""
+        """Size of the dimension, from those of the others."""
         return self.plus + sum(sizes[name] for name in self.names)
 
     def __str__(self) -> str:
@@ -53,8 +53,8 @@ def symbol_of(name: str) -> str:
 def named(given: Shapes, declared: Declared) -> dict[str, tuple[int | Span | Sum, ...]]:
     """Shapes by input: those ``given``, and of every other input of which the given dimensions tell all.
 
-    ``past=0..64`` where no input is called ``past`` is for all dimensions of this name.  A dimension whose name
-    is a sum (``past + sequence``), or that is called *total* beside one called *past*, follows.
+    ``past=0..64`` where no input is called ``past`` is for all dimensions of this name.  A dimension whose
+    name is a sum (``past + sequence``), or that is called *total* beside one called *past*, follows.
 
     Raises
     ------
@@ -109,6 +109,16 @@ def named(given: Shapes, declared: Declared) -> dict[str, tuple[int | Span | Sum
     return found
 
 
+def parts_of_total(name: str, known: Collection[str]) -> tuple[str, str] | None:
+    """Names of the past's and the new tokens' dimension whose sum dimension ``name`` is: one that is called
+    *total* beside one called *past* and one called *sequence*; None for any other."""
+    others = [other for other in known if other != name and "+" not in other and "total" not in other.lower()]
+    past = [other for other in others if "past" in other.lower()]
+    new = [other for other in others if "seq" in other.lower() and other not in past]
+    is_total = "total" in name.lower() and len(past) == len(new) == 1
+    return (past[0], new[0]) if is_total else None
+
+
 def _sum(text: str, sizes: Mapping[str, int | Span]) -> Sum | int | None:
     """The sum that ``text`` is of dimensions with these sizes; None where it is none."""
     parts = [part.strip() for part in text.split("+")]
@@ -125,12 +135,9 @@ def _sum(text: str, sizes: Mapping[str, int | Span]) -> Sum | int | None:
 
 
 def _total(name: str, sizes: Mapping[str, int | Span], known: set[str]) -> Sum | int | None:
-    """What a dimension is by its name: a sum that it spells, or all tokens where those of the past are open."""
+    """The sum that a dimension is by its name: one that it spells, or that of past and new tokens."""
     if "+" in name:
         return _sum(name, sizes)
-    if "total" not in name.lower() or isinstance(sizes.get(name), int):
+    if isinstance(sizes.get(name), int) or (parts := parts_of_total(name, known)) is None:
         return None
-    past = [other for other in known if "past" in other.lower() and "+" not in other and other != name]
-    new = [other for other in known if "seq" in other.lower() and other not in past and other != name]
-    new = [other for other in new if "total" not in other.lower() and "+" not in other]
-    return _sum(f"{past[0]} + {new[0]}", sizes) if len(past) == len(new) == 1 else None
+    return _sum(" + ".join(parts), sizes)

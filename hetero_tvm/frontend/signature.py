@@ -122,9 +122,9 @@ class OpenShapes:
 def parse_shape_option(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
     """Read one ``--shape`` value, ``NAME=1x128``, as (name, dimensions).
 
-    A dimension ``1..512`` may have any of these sizes when the model is called; ``?`` leaves its range open, and
-    ``past+sequence`` is the sum of two others, by the names that the model has for them.  ``NAME=[1,128]`` is
-    the same as ``NAME=1x128``.
+    A dimension ``1..512`` may have any of these sizes when the model is called; ``?`` leaves its range open,
+    and ``past+sequence`` is the sum of two others, by the names that the model has for them.
+    ``NAME=[1,128]`` is the same as ``NAME=1x128``.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def parse_shape_option(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
         raise UsageError(f"--shape {text!r} is not of the form NAME=1x128.", hint=hint)
     listed = re.fullmatch(r"\s*[\[(](.*)[\])]\s*", sizes)
     parts = [part.strip() for part in (listed[1].split(",") if listed else re.split("[xX]", sizes))]
-    dims = [_dimension(part) for part in parts]
+    dims = [_dimension(part, named=listed is not None) for part in parts]
     bad = [part for part, dim in zip(parts, dims, strict=True) if dim is None]
     if bad:
         wrong = ", ".join(repr(part) for part in bad)
@@ -144,11 +144,11 @@ def parse_shape_option(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
     return name.strip(), tuple(dim for dim in dims if dim is not None)
 
 
-def _dimension(text: str) -> int | str | Span | None:
-    """A size, a range of sizes, or a sum of names; None for anything else."""
+def _dimension(text: str, named: bool) -> int | str | Span | None:
+    """A size, a range of sizes, or a sum of names (of one where ``named``); None for anything else."""
     if text == "?":
         return Span()
-    if re.fullmatch(r"[A-Za-z_][\w.]*(\s*\+\s*[\w.]+)*", text):
+    if re.fullmatch(r"[A-Za-z_][\w.]*(\s*\+\s*[\w.]+)*", text) and (named or "+" in text):
         return text
     low, dots, high = text.partition("..")
     # isdecimal alone would also let other scripts' digits through

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from hetero_tvm.runtime.device_cost import DeviceCost
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import (
     Manifest,
@@ -13,6 +12,7 @@ from hetero_tvm.runtime.manifest import (
     write_sidecar,
 )
 from hetero_tvm.runtime.npu import NpuUsage, npu_usage
+from hetero_tvm.runtime.observing import DeviceCost
 from hetero_tvm.runtime.opening import load
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature, TensorSpec

@@ -17,10 +17,9 @@ from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, numpy_dtype, result_array
 from hetero_tvm.runtime.binding import BoundCall, checked_outputs
 from hetero_tvm.runtime.code import load_code, loading
-from hetero_tvm.runtime.device_cost import DeviceCost
 from hetero_tvm.runtime.forking import CallGuard
 from hetero_tvm.runtime.manifest import Manifest
-from hetero_tvm.runtime.observing import Observer
+from hetero_tvm.runtime.observing import DeviceCost, Observer
 from hetero_tvm.runtime.profiling import profile_calls
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.sessions import Session, states_of
@@ -161,7 +160,8 @@ class Library:
         Parameters
         ----------
         states : output by input; by default ``past...`` with ``present...``, ``NAME`` with ``NAME_out``.
-        initial : arrays to begin with, by name of the input; zeros, and nothing where a state grows, otherwise.
+        initial : arrays to begin with, by name of the input; otherwise zeros, and nothing where a state
+            grows.
 
         Raises
         ------

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.runtime.device_cost import DeviceCost
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import Manifest
+from hetero_tvm.runtime.observing import DeviceCost
 from hetero_tvm.runtime.registry import profiler
 from hetero_tvm.runtime.threads import ThreadPinning
 

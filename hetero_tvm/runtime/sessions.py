@@ -27,7 +27,7 @@ _RENAMINGS = (
     (r"^", "new_"),
     (r"^", "present_"),
 )
-"""From the name of an input to that of the output that it comes back as, as exporters have them."""
+"""Name of an input -> of the output that it comes back as, by the habits of exporters."""
 
 Run = Callable[..., Any]
 

@@ -89,7 +89,7 @@ class Extent:
         return Extent(tuple((key, value) for key, value in total.items() if value))
 
     def solved_for(self, symbol: str) -> Extent | None:
-        """What ``symbol`` is where this polynomial is called ``symbol``; None unless it is that plus others."""
+        """Value of ``symbol`` where this polynomial is called so; None unless it is that plus others."""
         others = tuple((names, factor) for names, factor in self.terms if names != (symbol,))
         alone = len(others) < len(self.terms) and ((symbol,), 1) in self.terms
         if not alone or any(symbol in names for names, _ in others):
@@ -98,6 +98,8 @@ class Extent:
 
     def __str__(self) -> str:
         def text(names: tuple[str, ...], factor: int) -> str:
+            if factor == -1 and names:
+                return "-" + "*".join(names)
             return "*".join([*([str(factor)] if factor != 1 or not names else []), *names])
 
         return " + ".join(text(*term) for term in self.terms).replace("+ -", "- ")
@@ -130,9 +132,51 @@ def fit(values: Sequence[int], sizes: Sequence[Sizes]) -> int | Extent:
     raise Unfit(f"a number is {', '.join(map(str, values))} at {at}: no polynomial")
 
 
-def rebased(extents: Sequence[Extent]) -> dict[str, Extent]:
-    """Symbols in terms of what operands tell: where one has ``past + 1`` elements and none has ``past``, the
-    kernel's own symbol ``past`` is that, and the model's is ``past - 1``."""
+@dataclass(frozen=True)
+class OwnSymbols:
+    """Symbols of one kernel: what its operands tell, in place of the model's.
+
+    Where an operand has ``past + 1`` elements and none has ``past``, the kernel's ``past`` is the former, and
+    the model's is ``past - 1``.  Where one has ``batch * rows`` and none has one of them, that is a symbol.
+
+    Attributes
+    ----------
+    values : symbols of the model, as far as they differ.
+    products : symbols that are one together.
+    """
+
+    values: Mapping[str, Extent]
+    products: tuple[tuple[str, ...], ...] = ()
+
+    def of(self, extent: Extent) -> Extent:
+        """A polynomial of the model's symbols in the kernel's."""
+        terms = extent.under(self.values).terms
+        for product in self.products:
+            terms = tuple((_joined(names, product), factor) for names, factor in terms)
+        return Extent(terms)
+
+    @property
+    def joined(self) -> list[str]:
+        """Names of the products."""
+        return [_product_name(names) for names in self.products]
+
+
+def _product_name(names: Sequence[str]) -> str:
+    return "_x_".join(names)
+
+
+def _joined(names: tuple[str, ...], product: tuple[str, ...]) -> tuple[str, ...]:
+    """``names`` with a product that is among them as one symbol."""
+    rest = list(names)
+    for name in product:
+        if name not in rest:
+            return names
+        rest.remove(name)
+    return tuple(sorted([*rest, _product_name(product)]))
+
+
+def rebased(extents: Sequence[Extent]) -> OwnSymbols:
+    """The symbols of a kernel whose operands have these extents."""
     told = {extent.symbol for extent in extents}
     needed = dict.fromkeys(name for extent in extents for names, _ in extent.terms for name in names)
     values: dict[str, Extent] = {}
@@ -144,7 +188,14 @@ def rebased(extents: Sequence[Extent]) -> dict[str, Extent]:
                 values = {other: known.under({name: value}) for other, known in values.items()}
                 values[name] = value
                 break
-    return values
+    own = OwnSymbols(values)
+    told = {own.of(extent).symbol for extent in extents}
+    products = []
+    for extent in extents:
+        terms = own.of(extent).terms
+        if len(terms) == 1 and terms[0][1] == 1 and not told & set(terms[0][0]) and len(terms[0][0]) > 1:
+            products.append(terms[0][0])
+    return OwnSymbols(values, tuple(dict.fromkeys(products)))
 
 
 @functools.cache
@@ -247,8 +298,7 @@ class Witnesses:
     bounded: frozenset[int] = frozenset()
 
     @functools.cached_property
-    def _own(self) -> dict[str, Extent]:
-        """Symbols of the model in terms of the kernel's own (:func:`rebased`)."""
+    def _own(self) -> OwnSymbols:
         return rebased(self._extents)
 
     @functools.cached_property
@@ -268,7 +318,7 @@ class Witnesses:
     @functools.cached_property
     def symbols(self) -> list[str]:
         """The kernel's own symbols, of which operands tell the values."""
-        extents = [extent.under(self._own) for extent in self._extents]
+        extents = [self._own.of(extent) for extent in self._extents]
         return list(dict.fromkeys(name for extent in extents if (name := extent.symbol)))
 
     @property
@@ -283,9 +333,7 @@ class Witnesses:
     def shapes(self, variables: Mapping[str, Expr]) -> list[tuple[Any, ...]]:
         """Shapes of operands and results, in order, as expressions of int64 ``variables``."""
         each = [tuple(o.shape for o in (*op.inputs, *op.outputs)) for op in self.ops]
-        shapes = lifted(
-            each, self.sizes, lambda extent: extent.under(self._own).expression(variables, "int64")
-        )
+        shapes = lifted(each, self.sizes, lambda extent: self._own.of(extent).expression(variables, "int64"))
         return [each[0][n] if n in self.bounded else shape for n, shape in enumerate(shapes)]
 
     def value(self, of: Callable[[Any], Any], variables: Mapping[str, Expr]) -> Any:
@@ -293,7 +341,7 @@ class Witnesses:
         return lifted(
             [of(op) for op in self.ops],
             self.sizes,
-            lambda extent: extent.under(self._own).expression(variables, "int32"),
+            lambda extent: self._own.of(extent).expression(variables, "int32"),
         )
 
 

@@ -93,6 +93,8 @@ def test_what_depends_on_data_has_no_value():
         evaluate(unknown, points())
     with pytest.raises(Unprovable, match="symbolic"):
         element_count(tirx.decl_buffer((unknown,), "float32"))
+    with pytest.raises(Unprovable, match="symbolic"):
+        flat_elements(tirx.decl_buffer((4, unknown), "float32"), [ROW, COLUMN], points())
 
 
 def test_later_iterations_outside_of_unordered_loops_are_later_in_every_way():

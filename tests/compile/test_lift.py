@@ -7,7 +7,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.errors import BuildError, InputError
+from hetero_tvm.errors import BuildError, HeteroTVMError, InputError
 from hetero_tvm.frontend import Span
 from hetero_tvm.reference import run_reference
 from tests.frontend.onnx.helpers import text_model
@@ -111,3 +111,22 @@ def test_targets_without_such_kernels_refuse_ranges(optimized):
 
     with pytest.raises(UsageError, match="fixed shapes only"):
         optimize_model(dataclasses.replace(optimized.model), target="npu")
+
+
+def test_an_index_is_checked_against_a_length_that_only_the_call_tells():
+    text = """
+    pick (float[rows, 4] x, int64[1, 4] at) => (float[1, 4] y)
+    {
+        y = GatherElements<axis=0>(x, at)
+    }
+    """
+    optimized = optimize_model(import_model(text_model(text), shapes={"x": (Span(2, 30), 4)}))
+    built = build_model(optimized, use_shipped=False)
+    for rows in (2, 7, 30):
+        x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
+        at = np.array([[0, rows - 1, -1, -rows]])
+        (y,) = built.run({"x": x, "at": at})
+        np.testing.assert_array_equal(y, np.take_along_axis(x, at, 0))
+        for outside in (rows, -rows - 1):
+            with pytest.raises(HeteroTVMError, match="rows"):
+                built.run({"x": x, "at": np.array([[0, outside, 0, 0]])})

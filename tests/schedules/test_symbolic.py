@@ -3,7 +3,7 @@
 import pytest
 
 from hetero_tvm.ops.attention import Attention
-from hetero_tvm.schedules.symbolic import Extent, Unfit, Witnesses, fit, lifted
+from hetero_tvm.schedules.symbolic import Extent, Unfit, Witnesses, fit, lifted, rebased
 
 SIZES = ({"b": 8, "s": 256}, {"b": 7, "s": 256}, {"b": 8, "s": 211}, {"b": 5, "s": 163})
 
@@ -47,3 +47,43 @@ def test_a_contract_is_known_at_every_size():
 
     witnesses = Witnesses(tuple(op(**sizes) for sizes in SIZES), SIZES)
     assert witnesses.at({"b": 3, "s": 17}) == op(3, 17)
+
+
+def of_sizes(*values):
+    """The polynomial that has these values at the sizes."""
+    return fit(values, SIZES)
+
+
+def test_sums_and_products_mix():
+    sizes = ({"b": 5, "p": 64, "s": 16}, {"b": 3, "p": 64, "s": 16}, {"b": 5, "p": 53, "s": 16})
+    sizes += ({"b": 5, "p": 64, "s": 13}, {"b": 2, "p": 41, "s": 11})
+    found = fit([at["b"] * (at["p"] + at["s"]) for at in sizes], sizes)
+    assert str(found) == "b*p + b*s"
+    assert found.at({"b": 3, "p": 0, "s": 7}) == 21
+
+
+def test_a_kernel_counts_in_what_its_operands_tell():
+    b, s = (of_sizes(*(at[name] for at in SIZES)) for name in "bs")
+    longer = of_sizes(*(at["s"] + 1 for at in SIZES))
+    both = of_sizes(*(at["b"] * at["s"] for at in SIZES))
+    area = of_sizes(*(3 * at["b"] * at["s"] * at["s"] for at in SIZES))
+    assert str(rebased([b, s]).of(longer)) == "s + 1"
+    own = rebased([b, longer])  # the kernel's s is the model's s + 1
+    assert (str(own.of(longer)), str(own.of(s))) == ("s", "s - 1")
+    assert str(own.of(both)) == "b*s - b"
+    own = rebased([both])
+    assert own.joined == ["b_x_s"]
+    assert str(own.of(both)) == "b_x_s" and str(own.of(area)) == "3*b_x_s*s"
+
+
+def test_a_sum_of_two_is_one_symbol():
+    total = of_sizes(*(at["b"] + at["s"] for at in SIZES))
+    own = rebased([total])
+    assert own.of(total).symbol == "b"
+    assert str(own.of(of_sizes(*(2 * (at["b"] + at["s"]) + 1 for at in SIZES)))) == "2*b + 1"
+
+
+def test_a_symbol_that_nothing_tells_is_named():
+    (extent,) = [of_sizes(*(at["s"] for at in SIZES))]
+    with pytest.raises(Unfit, match="no operand has the extent s alone"):
+        extent.expression({}, "int64")

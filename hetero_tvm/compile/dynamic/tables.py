@@ -8,51 +8,41 @@ follows neither may be a window of a table for all positions (sines and cosines 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, te, tirx
-from hetero_tvm.schedules.symbolic import Unfit
 
 Element = Callable[..., Expr]
 """Value of an element from its indices."""
-Shape = tuple[int, ...]
-_MOST_STEPS = 8
+Operands = Sequence[tuple[tuple[int, ...], str]]
+"""Shape and dtype of operands that only tell sizes."""
+_MOST_STEPS = 4
 """Steps of a band; a table of other values has more."""
 
 
-def table_kernels(
-    arrays: Sequence[np.ndarray], operands: Sequence[Sequence[tuple[Shape, str]]]
-) -> list[PrimFunc]:
-    """Kernels that write each of ``arrays``, alike but for numbers.
+def table_kernels(arrays: Sequence[np.ndarray], operands: Sequence[Operands]) -> Iterator[list[PrimFunc]]:
+    """Kernels that write each of ``arrays``, by each rule that all follow.
 
     Parameters
     ----------
     arrays : the constant at each of the sizes.
     operands : shape and dtype, at each of the sizes, of operands that only tell sizes.
-
-    Raises
-    ------
-    Unfit : the values follow neither rule.
     """
     for rule in (_affine, _band):
         elements = [rule(array) for array in arrays]
         found = [element for element in elements if element is not None]
-        if len(found) < len(arrays):
-            continue
-        kernels = []
-        for array, element, telling in zip(arrays, found, operands, strict=True):
-            given = [te.placeholder(shape, dtype, name=f"t{n}") for n, (shape, dtype) in enumerate(telling)]
-            made = te.compute(array.shape, element, name="table")
-            kernels.append(te.create_prim_func([*given, made]).without_attr("global_symbol"))
-        return kernels
-    raise Unfit("a constant has other values at other sizes")
+        if len(found) == len(arrays):
+            yield [
+                _kernel([], array.shape, element, telling)
+                for array, element, telling in zip(arrays, found, operands, strict=True)
+            ]
 
 
 def window_kernels(
-    wide: np.ndarray, arrays: Sequence[np.ndarray], operands: Sequence[Sequence[tuple[Shape, str]]]
+    wide: np.ndarray, arrays: Sequence[np.ndarray], operands: Sequence[Operands]
 ) -> list[PrimFunc] | None:
     """Kernels that copy each of ``arrays`` from ``wide``, where all are windows along one of its axes; None
     where they are not.  ``wide`` is their first operand, ``operands`` the others."""
@@ -62,23 +52,52 @@ def window_kernels(
         starts = [_start(wide, array, axis) for array in arrays]
         found = [start for start in starts if start is not None]
         if len(found) == len(arrays):
-            kernels = []
-            for array, start, telling in zip(arrays, found, operands, strict=True):
-                source = te.placeholder(wide.shape, str(wide.dtype), name="source")
-                given = [
-                    te.placeholder(shape, dtype, name=f"t{n}") for n, (shape, dtype) in enumerate(telling)
-                ]
-                made = te.compute(array.shape, _window(source, axis, start), name="window")
-                kernels.append(te.create_prim_func([source, *given, made]).without_attr("global_symbol"))
-            return kernels
+            return [
+                _window(wide, array.shape, axis, start, telling)
+                for array, start, telling in zip(arrays, found, operands, strict=True)
+            ]
     return None
 
 
-def _window(source: Any, axis: int, start: int) -> Element:
+def front_kernels(
+    array: np.ndarray, shapes: Sequence[tuple[int, ...]], operands: Sequence[Operands]
+) -> list[PrimFunc]:
+    """Kernels that copy the front of ``array``, their first operand; an axis of one element is repeated."""
+
+    def kernel(shape: tuple[int, ...], telling: Operands) -> PrimFunc:
+        source = te.placeholder(array.shape, str(array.dtype), name="source")
+
+        def element(*index: Expr) -> Expr:
+            return source(*(0 if array.shape[n] == 1 else i for n, i in enumerate(index)))
+
+        return _kernel([source], shape, element, telling)
+
+    return [kernel(shape, telling) for shape, telling in zip(shapes, operands, strict=True)]
+
+
+def shrunk(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:
+    """The array with one slice along each of ``axes`` where all are equal."""
+    for axis in axes:
+        one = np.take(array, [0], axis)
+        if np.array_equal(np.broadcast_to(one, array.shape), array):
+            array = one
+    return np.ascontiguousarray(array)
+
+
+def _window(wide: np.ndarray, shape: tuple[int, ...], axis: int, start: int, telling: Operands) -> PrimFunc:
+    source = te.placeholder(wide.shape, str(wide.dtype), name="source")
+
     def element(*index: Expr) -> Expr:
         return source(*(i + start if n == axis else i for n, i in enumerate(index)))
 
-    return element
+    return _kernel([source], shape, element, telling)
+
+
+def _kernel(sources: list[Any], shape: tuple[int, ...], element: Element, telling: Operands) -> PrimFunc:
+    """A kernel that writes every element; operands behind ``sources`` tell sizes only."""
+    given = [te.placeholder(extents, dtype, name=f"t{n}") for n, (extents, dtype) in enumerate(telling)]
+    made = te.compute(shape, element, name="written")
+    return te.create_prim_func([*sources, *given, made]).without_attr("global_symbol")
 
 
 def _start(wide: np.ndarray, array: np.ndarray, axis: int) -> int | None:
@@ -122,7 +141,7 @@ def _affine(array: np.ndarray) -> Element | None:
 
 def _band(array: np.ndarray) -> Element | None:
     """Elements that depend on ``column - row`` in a few steps; None where they do not."""
-    if array.ndim < 2 or not array.size:
+    if array.ndim < 2 or min(array.shape[-2:], default=0) < 2 or not array.size:
         return None
     rows, columns = array.shape[-2:]
     matrix = array.reshape(-1, rows, columns)[0]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, structural_equal, tirx, tvm_ffi
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, structural_equal, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.symbolic import Extent, Sizes, Unfit, fit, rebased
 
 
@@ -23,13 +24,11 @@ def lift_function(
     ------
     Unfit : the functions differ in more than numbers, or no parameter tells a symbol that is needed.
     """
-    functions = [without_contract(function) for function in functions]
+    functions = _with_equal_texts([without_contract(function) for function in functions], sizes)
     numbers = [_numbers(function) for function in functions]
     skeletons = [_mapped(function, lambda number: tirx.IntImm(number.ty.dtype, 0)) for function in functions]
     if any(not structural_equal(skeletons[0], skeleton) for skeleton in skeletons[1:]):
         raise Unfit("the loops depend on the sizes")
-    variables = {name: tirx.Var(name, "int64") for name in sizes[0]}
-    narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
     fitted = iter([fit([value for value, _ in each], sizes) for each in zip(*numbers, strict=True)])
     extents = _extents(functions, sizes, bounded or {})
     own = rebased(
@@ -42,15 +41,18 @@ def lift_function(
         ]
     )
 
+    variables = {name: tirx.Var(name, "int64") for name in (*sizes[0], *own.joined)}
+    narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
+
     def replaced(number: tirx.IntImm) -> Expr:
         found, dtype = next(fitted), str(number.ty.dtype)
         if isinstance(found, int):
             return number
         if dtype not in ("int32", "int64"):
             raise Unfit(f"a number of type {dtype} depends on the sizes")
-        return found.under(own).expression(variables if dtype == "int64" else narrow, dtype)
+        return own.of(found).expression(variables if dtype == "int64" else narrow, dtype)
 
-    shapes = [[e.under(own) if isinstance(e, Extent) else e for e in each] for each in extents]
+    shapes = [[own.of(e) if isinstance(e, Extent) else e for e in each] for each in extents]
     return _with_shapes(_mapped(functions[0], replaced), shapes, variables)
 
 
@@ -65,6 +67,58 @@ def _extents(
         else [fit(values, sizes) for values in zip(*(each[n] for each in shapes), strict=True)]
         for n in range(len(functions[0].params))
     ]
+
+
+def with_operands(
+    function: PrimFunc, place: int, operands: Sequence[tuple[tuple[int, ...], str]]
+) -> PrimFunc:
+    """The function with more parameters from ``place`` on, which only tell sizes."""
+    more = [tirx.decl_buffer(shape, dtype, f"told{n}") for n, (shape, dtype) in enumerate(operands)]
+    params = [*function.params[:place], *more, *function.params[place:]]
+    return tirx.PrimFunc(params, function.body, function.ret_type, function.attrs)
+
+
+def _with_equal_texts(functions: Sequence[PrimFunc], sizes: Sequence[Sizes]) -> list[PrimFunc]:
+    """The functions with sizes in messages as expressions, where they differ by no more."""
+    texts = [_texts(function) for function in functions]
+    if all(found == texts[0] for found in texts) or len({len(found) for found in texts}) > 1:
+        return list(functions)
+    common = [_common_text(each, sizes) for each in zip(*texts, strict=True)]
+
+    def renamed(function: PrimFunc) -> PrimFunc:
+        following = iter(common)
+
+        def fresh(check: tirx.AssertStmt) -> tirx.AssertStmt:
+            parts = [tvm.ir.StringImm(next(following)) for _ in check.message_parts]
+            return tirx.AssertStmt(check.condition, check.error_kind, parts)
+
+        return tvm_ffi.structural_map(function, (tirx.AssertStmt, fresh), order="post")
+
+    return [renamed(function) for function in functions]
+
+
+def _texts(function: PrimFunc) -> list[str]:
+    """Parts of the messages of a function's checks, in order."""
+    found: list[str] = []
+
+    def note(check: tirx.AssertStmt) -> tirx.AssertStmt:
+        found.extend(str(part.value) for part in check.message_parts)
+        return check
+
+    tvm_ffi.structural_map(function, (tirx.AssertStmt, note), order="post")
+    return found
+
+
+def _common_text(texts: Sequence[str], sizes: Sequence[Sizes]) -> str:
+    """One message for all sizes.  :class:`Unfit` where more than numbers differ."""
+    parts = [re.split(r"(\d+)", text) for text in texts]
+    if len({(len(part), *part[::2]) for part in parts}) > 1:
+        raise Unfit("its messages differ")
+    text = list(parts[0])
+    for n in range(1, len(text), 2):
+        found = fit([int(part[n]) for part in parts], sizes)
+        text[n] = f"({found})" if isinstance(found, Extent) and len(found.terms) > 1 else str(found)
+    return "".join(text)
 
 
 def without_contract(function: PrimFunc) -> PrimFunc:

@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto
 
 from hetero_tvm.errors import ModelError, ShapeError
+from hetero_tvm.frontend.dimensions import parts_of_total
 
 #: Symbols that mean "batch" and "sequence length" in what exporters write.
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
@@ -219,6 +220,9 @@ def _refuse_open(
         for axis, dim in enumerate(dims):
             for symbol in _NAME.findall(dim) if isinstance(dim, str) else ():
                 suggested.setdefault(symbol, _suggest(symbol, axis))
+    for symbol in suggested:
+        if symbol not in symbols and (parts := parts_of_total(symbol, suggested)) is not None:
+            suggested[symbol] = sum(suggested[part] for part in parts)
     for name, dims in declared.items():
         if name not in fixed:
             problems.append(f"{name}: even the number of dimensions is unknown")
@@ -258,7 +262,7 @@ def _suggested_size(dim: str | None, axis: int, symbols: Mapping[str, int]) -> i
 
 def _suggest(symbol: str | None, axis: int) -> int:
     """Usual size of an open dimension, for a hint."""
-    if symbol and _SEQUENCE.search(symbol):
+    if symbol and (_SEQUENCE.search(symbol) or "past" in symbol):
         return 128
     if axis == 0 or (symbol and _BATCH.search(symbol)):
         return 1

@@ -342,7 +342,9 @@ class CpuTarget(Target):
         return contraction.emit(function, self.machine) or generic.schedule(function, self.machine)
 
     run_time_sizes = True
-    fixed_size_passes = frozenset({ResizeAsKernel.name, ArgAsKernel.name})  # constants of each size
+    fixed_size_passes = frozenset(
+        {ResizeAsKernel.name, ArgAsKernel.name, ScanAsKernel.name}
+    )  # constants and loops of each size
 
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         return kernels.emit(witnesses, space, point, self.machine)

@@ -1,0 +1,87 @@
+"""Constants that follow from the sizes: the rules, and that their kernels write the values of every size."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.compile.dynamic.tables import front_kernels, shrunk, table_kernels, window_kernels
+from hetero_tvm.compile.dynamic.tensor_ir import lift_function
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.schedules.symbolic import Unfit
+from tests.schedules.cpu.running import TARGET
+
+SIZES = ({"q": 8, "p": 31}, {"q": 7, "p": 31}, {"q": 8, "p": 23}, {"q": 5, "p": 19})
+NEW = ({"q": 1, "p": 0}, {"q": 3, "p": 40}, {"q": 11, "p": 2})
+
+
+def told(sizes):
+    return [((sizes["q"], 2), "float32"), ((sizes["p"],), "int64")]
+
+
+def check(kernels, of, given=()):
+    """The lifted kernel writes ``of(q, p)`` at sizes that it was not made from."""
+    module = tvm.IRModule({"f": lift_function(kernels, SIZES).with_attr("global_symbol", "f")})
+    function = compile_kernels(module, TARGET).jit()["f"]
+    for at in NEW:
+        wanted = of(at["q"], at["p"])
+        tells = [np.zeros(shape, dtype) for shape, dtype in told(at)]
+        y = tvm.runtime.tensor(np.full(wanted.shape, 1).astype(wanted.dtype))
+        function(*map(tvm.runtime.tensor, (*given, *tells)), y)
+        np.testing.assert_array_equal(y.numpy(), wanted)
+
+
+def rules(of):
+    arrays = [of(**at) for at in SIZES]
+    return list(table_kernels(arrays, [told(at) for at in SIZES]))
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda q, p: np.arange(p, p + q),
+        lambda q, p: np.arange(q)[:, None] * (p + q) + np.arange(p + q),
+        lambda q, p: (3 * np.arange(q) - p).astype(np.int32).reshape(1, q, 1),
+        lambda q, p: np.arange(p + q) <= np.arange(p, p + q)[:, None],
+        lambda q, p: np.triu(np.full((1, 1, q, p + q), -np.inf, np.float32), p + 1),
+        lambda q, p: abs(np.arange(p + q) - np.arange(p, p + q)[:, None]) < 4,
+    ],
+    ids=["positions", "places", "steps", "causal", "infinite", "window"],
+)
+def test_values_that_follow_a_rule(of):
+    def table(q, p):
+        return of(q=q, p=p)
+
+    (kernels,) = rules(of)
+    check(kernels, table)
+
+
+def test_values_that_follow_none():
+    random = np.random.default_rng(0).standard_normal((60, 60)).astype(np.float32)
+    assert rules(lambda q, p: random[:q, :p]) == []
+    assert rules(lambda q, p: np.arange(q) ** 2) == []
+    assert rules(lambda q, p: np.zeros((q, 0), np.int64)) == []
+    with pytest.raises(Unfit):  # the rule holds at each size, its numbers do not fit together
+        (kernels,) = rules(lambda q, p: np.arange(q) + p % 3)
+        lift_function(kernels, SIZES)
+
+
+def test_windows_of_a_table():
+    wide = np.random.default_rng(0).standard_normal((1, 64, 3)).astype(np.float32)
+
+    def of(q, p):
+        return wide[:, p : p + q]
+
+    arrays = [of(**at) for at in SIZES]
+    kernels = window_kernels(wide, arrays, [told(at) for at in SIZES])
+    check(kernels, of, [wide])
+    assert window_kernels(wide[:, :20], arrays, [told(at) for at in SIZES]) is None
+    assert window_kernels(wide[0], arrays, [told(at) for at in SIZES]) is None
+
+
+def test_fronts_of_a_table_keep_equal_slices_once():
+    whole = np.broadcast_to(np.arange(80, dtype=np.int64), (20, 80))
+    source = shrunk(whole, (0, 1))
+    assert source.shape == (1, 80)
+    shapes = [(at["q"], at["p"] + at["q"]) for at in SIZES]
+    kernels = front_kernels(source, shapes, [told(at) for at in SIZES])
+    check(kernels, lambda q, p: np.ascontiguousarray(whole[:q, : p + q]), [source])

@@ -1,0 +1,172 @@
+"""Sessions: states come back, grow, are forgotten, shared and reordered; mistakes change nothing."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.errors import InputError
+from hetero_tvm.runtime.sessions import Session, states_of
+from hetero_tvm.runtime.signature import Signature, Symbol, TensorSpec
+
+BATCH, PAST, NEW = Symbol("batch", 1, 4), Symbol("past", 0, 6), Symbol("sequence", 1, 4)
+GROWING = Signature(
+    (
+        TensorSpec("x", ("batch", "sequence"), "float32"),
+        TensorSpec("past_key_values.0.key", ("batch", "past"), "float32"),
+        TensorSpec("scale", (), "float32"),
+    ),
+    (
+        TensorSpec("present.0.key", ("batch", "past + sequence"), "float32"),
+        TensorSpec("sum", ("batch",), "float32"),
+    ),
+    (BATCH, PAST, NEW),
+)
+
+
+def run(**given):
+    """Appends ``x`` to the past; the sum of both."""
+    present = np.concatenate([given["past_key_values.0.key"], given["x"] * given["scale"]], 1)
+    return present, present.sum(1)
+
+
+def session(**options):
+    return Session(run, GROWING, states_of(GROWING), **options)
+
+
+def row(*values):
+    return np.float32([values])
+
+
+ONE = np.float32(1)
+
+
+def test_what_comes_back_is_found_by_its_name():
+    pairs = [
+        ("past_key_values.0.key", "present.0.key"),
+        ("past_3", "present_3"),
+        ("h_in", "h_out"),
+        ("cache", "cache_out"),
+        ("hidden", "new_hidden"),
+        ("past_key_values.1.decoder.value", "present_key_values.1.decoder.value"),
+    ]
+    inputs = tuple(TensorSpec(name, (2, 3), "float32") for name, _ in pairs)
+    outputs = tuple(TensorSpec(name, (2, 3), "float32") for _, name in pairs)
+    other = TensorSpec("x", (2,), "float32")
+    found = states_of(Signature((other, *inputs), (other, *outputs)))
+    assert [(state.input.name, state.output.name) for state in found] == pairs
+    assert [state.place for state in found] == list(range(1, 7))
+    assert all(state.grows is None for state in found)
+
+
+def test_ends_that_do_not_fit_are_no_states_and_named_ones_are_refused():
+    def signature(shape, dtype):
+        return Signature((TensorSpec("h_in", (2, 3), "float32"),), (TensorSpec("h_out", shape, dtype),))
+
+    for shape, dtype in (((2, 4), "float32"), ((2, 3), "int32"), ((2,), "float32")):
+        assert states_of(signature(shape, dtype)) == ()
+        with pytest.raises(InputError, match="does not come back as"):
+            states_of(signature(shape, dtype), {"h_in": "h_out"})
+    with pytest.raises(InputError) as caught:
+        states_of(GROWING, {"y": "sum", "x": "z"})
+    assert "y -> sum: there is no such input" in str(caught.value)
+    assert "x -> z: there is no such output" in str(caught.value)
+
+
+def test_a_state_grows_step_by_step():
+    one = session()
+    assert one.length == 0 and one.states == {}
+    assert one(x=row(1, 2), scale=ONE) == 3
+    assert one(row(4), np.float32(2)) == 11  # in order, without the states
+    assert one.length == 3
+    np.testing.assert_array_equal(one.states["past_key_values.0.key"], row(1, 2, 8))
+    one.reset()
+    assert one.length == 0 and one(x=row(5), scale=ONE) == 5
+
+
+def test_a_fork_goes_its_own_way():
+    one = session()
+    one(x=row(1, 2), scale=ONE)
+    other = one.fork()
+    assert other(x=row(10), scale=ONE) == 13 and one(x=row(3), scale=ONE) == 6
+    assert (one.length, other.length) == (3, 3)
+
+
+def test_steps_are_taken_back():
+    one = session()
+    one(x=row(1, 2, 3), scale=ONE)
+    one.rewind(2)
+    assert one.length == 1 and one(x=row(5), scale=ONE) == 6
+    one.rewind(0)
+    for steps in (3, -1):
+        with pytest.raises(InputError, match="cannot go back"):
+            one.rewind(steps)
+    assert one.length == 2
+
+
+def test_rows_are_put_in_another_order():
+    one = session()
+    one(x=np.float32([[1], [2], [3]]), scale=ONE)
+    one.reorder([2, 0])
+    assert one(x=np.float32([[0], [0]]), scale=ONE).tolist() == [3, 1]
+    for rows in ([2], [-1], [0.5], []):
+        with pytest.raises(InputError):
+            one.reorder(rows)
+    assert one.length == 2
+
+
+def test_a_session_begins_with_what_it_is_given():
+    one = session(initial={"past_key_values.0.key": row(7, 8)})
+    assert one.length == 2 and one(x=row(1), scale=ONE) == 16
+    one.reset()
+    assert one.length == 2
+    with pytest.raises(InputError, match="no state is called key"):
+        session(initial={"key": row(1)})
+
+
+def test_a_full_session_says_so_and_stays_as_it_is():
+    one = session()
+    for _ in range(2):
+        one(x=row(1, 1, 1, 1), scale=ONE)
+    with pytest.raises(InputError, match="has 8 elements, and the library takes up to 6"):
+        one(x=row(1), scale=ONE)
+    assert one.length == 8
+    one.rewind(4)
+    assert one(x=row(1), scale=ONE) == 5
+
+
+def test_wrong_inputs_are_named():
+    one = session()
+    for given in ({"past_key_values.0.key": row(1)}, {"y": row(1)}):
+        with pytest.raises(InputError, match="no input of a step"):
+            one(x=row(1), scale=ONE, **given)
+    with pytest.raises(InputError, match="3 arrays are given in order"):
+        one(row(1), ONE, row(1))
+
+
+def test_a_step_that_fails_leaves_the_states():
+    calls = []
+
+    def fails(**given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise InputError("no")
+        return run(**given)
+
+    one = Session(fails, GROWING, states_of(GROWING))
+    one(x=row(1), scale=ONE)
+    with pytest.raises(InputError):
+        one(x=row(2), scale=ONE)
+    assert one.length == 1 and one(x=row(2), scale=ONE) == 3
+
+
+def test_a_state_of_one_size_begins_with_zeros_and_cannot_go_back():
+    signature = Signature(
+        (TensorSpec("x", ("batch",), "float32"), TensorSpec("h", (2, "batch"), "float32")),
+        (TensorSpec("y", ("batch",), "float32"), TensorSpec("h_out", (2, "batch"), "float32")),
+        (BATCH,),
+    )
+    one = Session(lambda x, h: (h.sum(0), h + x), signature, states_of(signature))
+    assert one(x=np.ones(3, np.float32)).tolist() == [0, 0, 0]
+    assert one(x=np.ones(3, np.float32)).tolist() == [2, 2, 2]
+    assert one.length == 0 and "float32[2, batch]" in repr(one)
+    with pytest.raises(InputError, match="not all states grow"):
+        one.rewind(0)
