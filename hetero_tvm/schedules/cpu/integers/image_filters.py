@@ -148,10 +148,8 @@ class FilterImageKernel(ImageKernel):
         return fetch
 
     def _out_of_registers(self, acc: Buffer) -> Buffer:
-        """``acc`` in memory, where a residual is added in a loop: written out, LLVM has its factors in
+        """``acc`` in memory, where the way out is a loop: written out, LLVM has its factors and bounds in
         registers while sums are made, and the sums on the stack."""
-        if not self.op.residual:
-            return acc
         k, lanes = self.k, self.lanes
         rows, columns = (int(extent) for extent in acc.shape)
         sums = k.scratch((rows, columns), "int32")
@@ -189,7 +187,7 @@ class FilterImageKernel(ImageKernel):
                     value = k.load(result.residual, [planes + f, k.ramp(pixel + at, many)])
                     k.store(other, value, [k.ramp(f * BYTES + at, many)])
             self._transpose(others, other)
-        with k.serial(pixels) if op.residual else k.unroll(pixels) as p:
+        with k.serial(pixels) as p:
             total = k.load(acc, [p, k.ramp(vector * lanes, lanes)]) + start
             value = requantized(k, op, total, scale, lanes, whole=bool(op.residual))
             if op.residual:

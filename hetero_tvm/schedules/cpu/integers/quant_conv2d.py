@@ -43,6 +43,9 @@ DIRECT, WINOGRAD, MATRICES, FILTERS = "direct", "winograd4", "matrices", "filter
 """Methods: products of integers as the convolution has them, fewer in float32, those on a matrix unit, or
 those of the first with vectors of filters."""
 
+_CROWDED = 1.02
+"""Time of tiles that leave no register free: LLVM puts sums of the last columns on the stack."""
+
 _MOST_FILTERS = 14
 _MOST_VECTORS = 4
 
@@ -117,10 +120,11 @@ class QuantConv2dSpace(DesignSpace):
         parts = min(grid[1], -(-shape.filters // filters))
 
         finish = 5 + (0.7 * lanes if op.residual else 0)
+        crowded = dot.words == 1 and filters * rows * vectors + rows * vectors + 2 >= machine.registers
 
         def tiles(height: int, count: int) -> float:
             """Cycles of one register tile of ``height`` filters and ``count`` vectors."""
-            per_word = step_cycles(RegisterTile(height, count), dot, machine)
+            per_word = step_cycles(RegisterTile(height, count), dot, machine) * (_CROWDED if crowded else 1)
             return shape.steps * per_word + 20 + 8 * shape.tap_rows + finish * height * count
 
         def row(height: int, many: int) -> float:
