@@ -24,6 +24,7 @@ SECTIONS = {
         "hetero_tvm.compile.build:BuiltModel",
         "hetero_tvm.memory.model_plan:MemoryPlan",
         "hetero_tvm.runtime.library:Library",
+        "hetero_tvm.runtime.sessions:Session",
     ],
     "PyTorch": ["hetero_tvm.torch:compile", "hetero_tvm.torch:CompiledModule"],
     "Extending": [

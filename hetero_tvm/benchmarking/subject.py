@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from hetero_tvm.errors import UsageError, did_you_mean
 from hetero_tvm.reference.given import checked_inputs, read_inputs
 from hetero_tvm.runtime import Signature, TensorSpec, read_manifest
+from hetero_tvm.runtime.signature import size_of
 
 if TYPE_CHECKING:
     import onnx
@@ -146,13 +148,31 @@ def _check_same(ours: Signature, theirs: Signature, library: Path, source: str) 
 def _fixed(signature: Signature, sizes: Sizes) -> Signature:
     """The signature with the dimensions that the user names.  :class:`UsageError` lists what does not fit."""
     names = [spec.name for spec in signature.inputs]
-    problems = [f"there is no input {name!r}" for name in sizes.shapes if name not in names]
     symbols = {symbol.name: symbol for symbol in signature.symbols}
+    problems = [f"there is no input {name!r}" for name in sizes.shapes if name not in {*names, *symbols}]
     highest = {name: symbol.high for name, symbol in symbols.items()}
     fixed, asked = [], []
+    known: dict[str, int] = {}
+    if unusable := [
+        f"{name}: {size} is no size to call with"
+        for name, given in sizes.shapes.items()
+        for size in given
+        if not isinstance(size, int)
+    ]:
+        raise UsageError(
+            "these sizes do not fit the library",
+            problems=[*problems, *unusable],
+            hint=_inputs_told(signature),
+        )
+    known.update({name: given[0] for name, given in sizes.shapes.items() if name not in names})
+    for spec in signature.inputs:
+        given = sizes.shapes.get(spec.name, spec.shape)
+        for index, (name, size) in enumerate(zip(spec.shape, given, strict=False)):
+            if name in symbols and isinstance(size := _size(size, index, sizes), int):
+                known.setdefault(str(name), size)
     for spec in signature.inputs:
         shape = tuple(sizes.shapes.get(spec.name, spec.shape))
-        shape = tuple(_size(dimension, index, sizes) for index, dimension in enumerate(shape))
+        shape = tuple(_known_size(dimension, index, sizes, known) for index, dimension in enumerate(shape))
         wanted = list(zip(spec.shape, shape, strict=True)) if len(shape) == len(spec.shape) else [(0, 1)]
         if any(isinstance(have, int) and have != want for have, want in wanted):
             problems.append(f"{spec.name} is {list(spec.shape)} in the library, not {list(shape)}")
@@ -176,6 +196,16 @@ def _fixed(signature: Signature, sizes: Sizes) -> Signature:
     return Signature(tuple(fixed), signature.outputs)
 
 
+def _known_size(dimension: int | str, index: int, sizes: Sizes, known: Mapping[str, int]) -> int | str:
+    """Size of a dimension: of a sum, what the sizes that it adds make it."""
+    if isinstance(dimension, str):
+        with contextlib.suppress(KeyError):
+            return size_of(dimension, known)
+        if " " in dimension:  # an expression, and no name that tells a role
+            return dimension
+    return _size(dimension, index, sizes)
+
+
 def _inputs_told(signature: Signature) -> str:
     """The inputs, the ranges of their open dimensions, and what other sizes would need."""
     ranges = f" for {', '.join(map(str, signature.symbols))}" if signature.symbols else ""
@@ -188,6 +218,8 @@ def _size(dimension: int | str, index: int, sizes: Sizes) -> int | str:
     if isinstance(dimension, int):
         return dimension
     name = dimension.lower()
+    if "past" in name:
+        return dimension
     if sizes.batch is not None and ("batch" in name or index == 0):
         return sizes.batch
     if sizes.sequence is not None and ("seq" in name or "len" in name or index == 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +13,19 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.compile.dynamic.kernels import run_time_kernel
-from hetero_tvm.compile.dynamic.tables import Operands, front_kernels, shrunk, table_kernels, window_kernels
+from hetero_tvm.compile.dynamic.tables import (
+    RULES,
+    Operands,
+    Rule,
+    front_kernels,
+    shrunk,
+    table_kernel,
+    window_kernel,
+)
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function, with_operands
 from hetero_tvm.compile.kernels import marked
-from hetero_tvm.compile.optimize import OptimizedModel
-from hetero_tvm.errors import BuildError, HeteroTVMError
+from hetero_tvm.compile.optimize import Lengths, OptimizedModel
+from hetero_tvm.errors import BuildError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, Var, relax, tirx, tvm
 from hetero_tvm.records.choose import Choice
@@ -26,6 +35,11 @@ from hetero_tvm.relax_passes.storage.live_ranges import UPPER_BOUND
 from hetero_tvm.schedules.base import Packer
 from hetero_tvm.schedules.symbolic import Extent, Unfit, fit
 from hetero_tvm.schedules.task import Task, symbol, task_key
+
+_SMALL = (3, 5, 2)
+"""Sizes of symbols at which constants are confirmed."""
+_MOST_WIDE = 1 << 22
+"""Elements of the largest constant that another may be a window of."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,8 @@ class _Lifting:
         self._made: list[Expr] = []
         self._copies: dict[Any, tuple[Any, Expr]] = {}
         self._tables: dict[Any, Expr] = {}
-        self._wide: list[np.ndarray] | None = None
+        self._wide: dict[tuple[str, str], list[np.ndarray]] = {}
+        self._small: list[np.ndarray] | None = None
         self._telling: dict[str, tuple[Sequence[Var], Expr]] = {}
 
     def run(self) -> IRModule:
@@ -199,6 +214,8 @@ class _Lifting:
             if front.shape != other.shape or front.tobytes() != other.tobytes():
                 return self._table(several, [first, *others])
         differing = [axis for axis in range(first.ndim) if len({a.shape[axis] for a in (first, *others)}) > 1]
+        if differing:
+            self._confirm_front([first, *others])
         if (
             not differing
             or all(extent == 1 for extent in first.shape[: differing[0]])
@@ -214,19 +231,17 @@ class _Lifting:
 
     def _table(self, several: Sequence[Any], arrays: Sequence[np.ndarray]) -> Expr:
         """A constant that follows from the sizes by a rule, written at each call."""
-        key = ("table", *(array.tobytes() for array in arrays), *(array.shape for array in arrays))
+        key = ("table", *((array.tobytes(), array.shape, str(array.dtype)) for array in arrays))
         if key not in self._tables:
             told = self._sizes_told(len(arrays))
-            ways: Iterator[tuple[list[PrimFunc], list[np.ndarray]]] = itertools.chain(
-                ((kernels, []) for kernels in table_kernels(arrays, told)),
-                (
-                    (kernels, [wide])
-                    for wide in self._wide_constants()
-                    if (kernels := window_kernels(wide, arrays, told)) is not None
-                ),
+            rules: Iterator[tuple[Rule, list[np.ndarray]]] = itertools.chain(
+                ((functools.partial(table_kernel, rule), []) for rule in RULES),
+                ((functools.partial(window_kernel, wide), [wide]) for wide in self._wide_constants(arrays)),
             )
-            for kernels, given in ways:
+            for rule, given in rules:
                 with contextlib.suppress(Unfit):
+                    kernels = [rule(array, at) for array, at in zip(arrays, told, strict=True)]
+                    self._confirm(rule, arrays, kernels, must=bool(given))
                     self._tables[key] = self._written("table", kernels, several, given)
                     break
             else:
@@ -258,20 +273,69 @@ class _Lifting:
         ]
         return self._builder.emit(relax.call_tir(variable, operands, out_ty=out))
 
-    def _wide_constants(self) -> list[np.ndarray]:
-        """Constants of the model with an empty past and as many new elements as both may be: the positions
-        that it reaches by and by are among them."""
-        if self._wide is None:
-            self._wide = []
-            highs = {s.name: s.high for s in self._lengths.symbols}
-            for past in self._lengths.symbols:
-                for new in self._lengths.symbols:
-                    if past.low > 0 or new is past:
-                        continue
-                    sizes = {**highs, past.name: 0, new.name: past.high + new.high}
-                    with contextlib.suppress(HeteroTVMError):  # a model may refuse so many
-                        self._wide += _constants(self._lengths.at(sizes).module["main"])
-        return self._wide
+    def _confirm(
+        self, rule: Rule, arrays: Sequence[np.ndarray], kernels: Sequence[PrimFunc], must: bool
+    ) -> None:
+        """Refuse kernels that write something else where sizes are small: of the model's constants there, of
+        those with the right shape, one must follow the same rule.  With ``must`` there has to be one: a
+        window may begin in front of its table.
+
+        Raises
+        ------
+        Unfit : none of them does.
+        """
+        small, alike = self._alike(arrays)
+        told = [
+            (self._shape_at([v.ty.shape.values for v in each], small), str(each[0].ty.dtype))
+            for each, _ in self._tell()
+        ]
+        for array in alike:
+            with contextlib.suppress(Unfit):
+                lift_function([*kernels[:-1], rule(array, told)], [*self._sizes[:-1], small])
+                return
+        if alike or must:
+            raise Unfit("a constant has other values at other sizes")
+
+    def _confirm_front(self, arrays: Sequence[np.ndarray]) -> None:
+        """Refuse a constant of which small sizes have something else than the front.
+
+        Raises
+        ------
+        Unfit : the model's constants of that shape there are others.
+        """
+        alike = self._alike(arrays)[1]
+        if alike:
+            front = arrays[0][tuple(slice(0, extent) for extent in alike[0].shape)]
+            if not any(array.tobytes() == front.tobytes() for array in alike):
+                raise Unfit("a constant has other values at other sizes")
+
+    def _alike(self, arrays: Sequence[np.ndarray]) -> tuple[dict[str, int], list[np.ndarray]]:
+        """Small sizes, and the model's constants there that are of the type and shape of this one."""
+        symbols = self._lengths.symbols
+        small = {s.name: max(s.low, min(s.high, _SMALL[n % len(_SMALL)])) for n, s in enumerate(symbols)}
+        if self._small is None:
+            self._small = _constants_at(self._lengths, small)
+        shape = self._shape_at([array.shape for array in arrays], small)
+        return small, [a for a in self._small if (a.shape, a.dtype) == (shape, arrays[0].dtype)]
+
+    def _shape_at(self, shapes: Sequence[Sequence[Any]], sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape, at other sizes, of what has these ``shapes`` at the model's."""
+        found = [fit([int(value) for value in values], self._sizes) for values in zip(*shapes, strict=True)]
+        return tuple(extent.at(sizes) if isinstance(extent, Extent) else extent for extent in found)
+
+    def _wide_constants(self, arrays: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+        """Constants, of which ``arrays`` may be windows, of the model with an empty past and as many new
+        elements as both may be: the positions that it reaches by and by are among them."""
+        symbols = self._lengths.symbols
+        highs = {s.name: s.high for s in symbols}
+        pairs = [(past, new) for past in symbols for new in symbols if past.low == 0 and new is not past]
+        for past, new in sorted(pairs, key=lambda pair: "seq" not in pair[1].name.lower()):
+            if (past.name, new.name) not in self._wide:
+                sizes = {**highs, past.name: 0, new.name: past.high + new.high}
+                self._wide[past.name, new.name] = _constants_at(self._lengths, sizes)
+            for wide in self._wide[past.name, new.name]:
+                if wide.ndim == arrays[0].ndim and wide.size > arrays[0].size:
+                    yield wide
 
     def _bounded(self, several: Sequence[Any], made: Any) -> bool:
         """Whether it is a constant of which the sizes tell how much is read."""
@@ -309,12 +373,17 @@ class _Lifting:
         )
 
 
-def _constants(function: Any) -> list[np.ndarray]:
+def _constants_at(lengths: Lengths, sizes: Mapping[str, int]) -> list[np.ndarray]:
+    """Constants of the model at other sizes; none where it cannot have these."""
+    try:
+        other = lengths.at(sizes).module["main"]
+    except Exception:  # a model, its importer or a fusion may refuse sizes that nobody asked for
+        return []
     found: list[np.ndarray] = []
 
     def note(expr: Any) -> None:
-        if is_constant(expr) and (array := array_of(expr)) is not None:
+        if is_constant(expr) and (array := array_of(expr)) is not None and 0 < array.ndim:
             found.append(array)
 
-    relax.analysis.post_order_visit(function, note)
-    return found
+    relax.analysis.post_order_visit(other, note)
+    return [array for array in found if array.size <= _MOST_WIDE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -32,6 +33,10 @@ __all__ = [
     "parse_shape_option",
     "source_names",
 ]
+
+
+_TORCH = (".pt2", ".pt", ".pth")
+_PROGRAM = "torch.export.exported_program.ExportedProgram"
 
 
 def import_model(
@@ -67,13 +72,7 @@ def import_model(
         zoo names list the known ones.
     """
     expect(shapes, (Mapping, type(None)), "shapes are sizes by name of an input, as in {'x': (1, 128)}")
-    for name, sizes in (shapes or {}).items():
-        fits = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
-        if not fits or not all(isinstance(size, Integral | Span | str) for size in sizes):
-            raise UsageError(
-                f"shapes[{name!r}] is a list of whole numbers, as in (1, 128), not {sizes!r}",
-                hint="a dimension with a range of sizes is hetero_tvm.Span(8, 256)",
-            )
+    shapes = None if shapes is None else {name: _dimensions(name, sizes) for name, sizes in shapes.items()}
     expect(values, (Mapping, type(None)), "values are numbers by name of an input, as in {'rate': 16000}")
     source = getattr(source, "model_proto", source)  # torch.onnx.ONNXProgram
     if values and not _is_onnx(source):
@@ -100,7 +99,7 @@ def import_model(
         if not Path(source).exists() and str(source) in zoo.names():
             raise ModelError(f"There is no model file {source}.", hint=f"Did you mean zoo:{source}?")
         return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence, values=values)
-    if hasattr(source, "mlir_module_serialized"):  # jax.export.Exported
+    if _is_jax(source):
         return import_stablehlo(source)
     kind = f"{type(source).__module__}.{type(source).__qualname__}"
     if kind == "torch.export.exported_program.ExportedProgram":
@@ -114,12 +113,45 @@ def import_model(
     )
 
 
+def _dimensions(name: str, sizes: Any) -> tuple[int | str | Span, ...]:
+    """The given dimensions, NumPy's integers as Python's.  :class:`UsageError` for what are none."""
+    found: list[int | str | Span] = []
+    if isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes):
+        for size in sizes:
+            if isinstance(size, Integral) and not isinstance(size, bool):
+                found.append(int(size))
+            elif isinstance(size, Span) or (isinstance(size, str) and any(map(str.isalpha, size))):
+                found.append(size)
+        if len(found) == len(sizes):
+            return tuple(found)
+    raise UsageError(
+        f"shapes[{name!r}] is a list of whole numbers, as in (1, 128), not {sizes!r}",
+        hint="a range of sizes is hetero_tvm.Span(8, 256), a sum of two dimensions 'past + sequence'",
+    )
+
+
 def _are_open(source: Any, shapes: Shapes) -> bool:
-    """Whether ``shapes`` hold ranges or sums, or may name dimensions of an ONNX model."""
+    """Whether ``shapes`` hold ranges or sums, or may name dimensions."""
+    is_path = isinstance(source, str | Path)
+    suffix = Path(source).suffix.lower() if is_path else ""
+    is_torch = suffix in _TORCH or _kind(source) == _PROGRAM
+    if not (is_path or isinstance(source, ModelProto) or is_torch or _is_jax(source)):
+        return False
     if any(isinstance(size, Span | str) for sizes in shapes.values() for size in sizes):
         return True
-    there = isinstance(source, ModelProto) or (isinstance(source, str | Path) and Path(source).exists())
-    return there and _is_onnx(source) and any(len(sizes) == 1 for sizes in shapes.values())
+    there = False
+    with contextlib.suppress(OSError):  # a name that is too long for a file
+        there = not is_path or Path(source).exists()
+    taken = _is_onnx(source) or is_torch or suffix == TFLITE
+    return there and taken and any(len(sizes) == 1 for sizes in shapes.values())
+
+
+def _kind(source: Any) -> str:
+    return f"{type(source).__module__}.{type(source).__qualname__}"
+
+
+def _is_jax(source: Any) -> bool:
+    return hasattr(source, "mlir_module_serialized")  # jax.export.Exported
 
 
 def _import_open(
@@ -135,25 +167,29 @@ def _import_open(
     options: dict[str, Any] = {"batch": batch, "sequence": sequence}
     if isinstance(source, str) and source.startswith("zoo:"):
         zoo_name = source.removeprefix("zoo:")
+        if by_name := [name for name in ("batch", "sequence") if name in shapes]:
+            raise UsageError(
+                f"models of the zoo take {' and '.join(by_name)} as options, or ranges for their inputs",
+                hint="--batch 4 --sequence 128, or --shape input_ids=1..4x8..128 for every input",
+            )
         names = [("batch", "sequence") if len(dims) == 2 else ("batch",) for dims in shapes.values()]
         declared = {name: dims for name, dims in zip(shapes, names, strict=True)}
         return import_open(
             shapes, declared, lambda fixed: _import_zoo(zoo_name, fixed, batch, sequence, seed)
         )
     suffix = Path(source).suffix.lower() if isinstance(source, str | Path) else ""
-    if hasattr(source, "mlir_module_serialized"):  # jax.export.Exported
+    if _is_jax(source):
         return import_stablehlo(source)
-    kind = f"{type(source).__module__}.{type(source).__qualname__}"
-    if suffix in (".pt2", ".pt", ".pth") or kind == "torch.export.exported_program.ExportedProgram":
+    if suffix in _TORCH or _kind(source) == _PROGRAM:
         from hetero_tvm.frontend.torch.importer import open_torch
 
         declared, load = open_torch(source, trust=trust, **options)
-        return import_open(named(shapes, declared), declared, load)
+        return import_open(named(shapes, declared, batch=batch, sequence=sequence), declared, load)
     if suffix == TFLITE:
         declared, load = open_tflite(source, batch=batch)
-        return import_open(named(shapes, declared), declared, load)
+        return import_open(named(shapes, declared, batch=batch, sequence=sequence), declared, load)
     declared, load = open_onnx(source, **options, values=values)
-    return import_open(named(shapes, declared), declared, load)
+    return import_open(named(shapes, declared, batch=batch, sequence=sequence), declared, load)
 
 
 def _is_onnx(source: Any) -> bool:

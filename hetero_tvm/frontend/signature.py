@@ -97,6 +97,16 @@ class Span:
     low: int = 1
     high: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what is no range: :class:`UsageError`."""
+        numbers = [self.low] if self.high is None else [self.low, self.high]
+        whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
+        if not whole or (self.high is not None and not max(1, self.low) <= self.high):
+            raise UsageError(
+                f"Span({self.low!r}, {self.high!r}) is no range of sizes",
+                hint="as in hetero_tvm.Span(8, 256)",
+            )
+
     def __str__(self) -> str:
         return f"{self.low}..{'?' if self.high is None else self.high}"
 
@@ -135,7 +145,12 @@ def parse_shape_option(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
     if not equals or not name.strip() or not sizes.strip():
         raise UsageError(f"--shape {text!r} is not of the form NAME=1x128.", hint=hint)
     listed = re.fullmatch(r"\s*[\[(](.*)[\])]\s*", sizes)
-    parts = [part.strip() for part in (listed[1].split(",") if listed else re.split("[xX]", sizes))]
+    inside = listed[1] if listed else sizes
+    if listed and "," in inside:
+        parts = inside.split(",")
+    else:  # an x between sizes, not one in a name
+        parts = re.split(r"(?<=[\d?])\s*[xX]\s*|\s[xX]\s", inside)
+    parts = [part.strip() for part in parts]
     dims = [_dimension(part, named=listed is not None) for part in parts]
     bad = [part for part, dim in zip(parts, dims, strict=True) if dim is None]
     if bad:

@@ -7,6 +7,7 @@ call are inputs of the next as they lie, without a copy.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.errors import InputError
+from hetero_tvm.errors import InputError, expect
 from hetero_tvm.runtime.arrays import numpy_dtype
-from hetero_tvm.runtime.signature import Signature, TensorSpec
+from hetero_tvm.runtime.signature import Signature, TensorSpec, size_of
 
 _RENAMINGS = (
     (r"$", "_out"),
@@ -56,6 +57,7 @@ def states_of(signature: Signature, names: Mapping[str, str] | None = None) -> t
     ------
     InputError : a name that is none, or two ends that do not fit; all are listed.
     """
+    expect(names, (Mapping, type(None)), "states are outputs by input, as in {'hidden': 'hidden_next'}")
     inputs = {spec.name: spec for spec in signature.inputs}
     places = {spec.name: place for place, spec in enumerate(signature.results)}
     problems, found = [], []
@@ -111,6 +113,7 @@ class Session:
         states: Sequence[State],
         initial: Mapping[str, Any] | None = None,
     ):
+        expect(initial, (Mapping, type(None)), "initial is arrays by name of a state")
         self._run, self._signature, self._states = run, signature, tuple(states)
         unknown = sorted(set(initial or {}) - {state.input.name for state in states})
         if unknown:
@@ -118,7 +121,8 @@ class Session:
                 f"no state is called {', '.join(unknown)}",
                 hint=f"states: {', '.join(s.input.name for s in states) or 'none'}",
             )
-        self._initial = {name: np.array(array) for name, array in (initial or {}).items()}
+        slots = {state.input.name: state.input for state in states}
+        self._initial = {name: _array_for(slots[name], value) for name, value in (initial or {}).items()}
         self._arrays = dict(self._initial)
         self._free = [
             spec for spec in signature.inputs if spec.name not in {state.input.name for state in states}
@@ -126,7 +130,7 @@ class Session:
         kept = {state.place for state in states}
         self._given = [place for place in range(len(signature.results)) if place not in kept]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run one step; inputs in order, or by name.
 
         Raises
@@ -139,7 +143,10 @@ class Session:
                 f"{len(args)} arrays are given in order",
                 hint=f"a step takes {', '.join(map(str, self._free))}",
             )
-        given = dict(zip(names, args, strict=False)) | kwargs
+        given = dict(zip(names, args, strict=False))
+        if twice := sorted(set(given) & set(kwargs)):
+            raise InputError(f"{', '.join(twice)}: given twice, in order and by name")
+        given |= kwargs
         if clash := sorted(name for name in given if name in self._arrays or name not in names):
             raise InputError(
                 f"{', '.join(clash)}: no input of a step",
@@ -181,37 +188,66 @@ class Session:
 
         Raises
         ------
-        InputError : there are fewer, or a state does not grow: what it was is not kept.
+        InputError : there are fewer, or a state does not grow along with the others: what it was is not kept.
         """
-        if any(state.grows is None for state in self._states) or not 0 <= steps <= self.length:
-            why = "not all states grow" if steps <= self.length else f"it has {self.length}"
+        try:
+            steps = operator.index(steps)
+        except TypeError:
+            raise InputError(f"{steps!r} is no number of elements", hint="as in session.rewind(1)") from None
+        axes = {state.input.name: state.grows for state in self._states}
+        sizes = {array.shape[axes[n] or 0] for n, array in self._arrays.items()} or {0}
+        why = ""
+        if None in axes.values() or len(sizes) > 1:
+            why = "not all states grow alike"
+        elif not 0 <= steps <= self.length:
+            why = f"it has {self.length}"
+        if why:
             raise InputError(
-                f"the session cannot go back {steps} steps: {why}", hint="keep a session.fork() to return to"
+                f"the session cannot go back {steps} elements: {why}",
+                hint="keep a session.fork() to return to",
             )
-        for state in self._states:
-            array = self._arrays.get(state.input.name)
-            if array is not None and state.grows is not None:
-                kept = [slice(None)] * array.ndim
-                kept[state.grows] = slice(array.shape[state.grows] - steps)
-                self._arrays[state.input.name] = np.ascontiguousarray(array[tuple(kept)])
+        for name, array in self._arrays.items():
+            kept = [slice(None)] * array.ndim
+            kept[axes[name] or 0] = slice(self.length - steps)
+            self._arrays[name] = np.ascontiguousarray(array[tuple(kept)])
 
-    def reorder(self, rows: Sequence[int], axis: int = 0) -> None:
+    def reorder(self, rows: Sequence[int], axis: int | None = None) -> None:
         """Take rows of every state anew, as a beam search does: row n is what row ``rows[n]`` was.
+
+        Parameters
+        ----------
+        axis : of the rows; by default that which has the first dimension of the first input, where that is
+            open, and 0 otherwise.
 
         Raises
         ------
-        InputError : a row that is none.
+        InputError : no whole numbers, a row that is none, or no such axis.
         """
-        index = np.asarray(rows)
-        for name, array in self._arrays.items():
-            if index.ndim != 1 or index.dtype.kind not in "iu" or not index.size:
-                raise InputError("rows are whole numbers", hint="as in session.reorder([0, 0, 2])")
-            if index.min() < 0 or index.max() >= array.shape[axis]:
+        try:
+            index = np.asarray(rows)
+        except ValueError:
+            index = np.empty(0)
+        if index.ndim != 1 or index.dtype.kind not in "iu" or not index.size:
+            raise InputError("rows are whole numbers", hint="as in session.reorder([0, 0, 2])")
+        batch = self._free[0].shape[0] if self._free and self._free[0].shape else None
+        taken = {}
+        for state in self._states:
+            name, shape = state.input.name, state.input.shape
+            if name not in self._arrays:
+                raise InputError("the session has no rows yet", hint="call it first")
+            own = axis
+            if own is None:
+                own = shape.index(batch) if isinstance(batch, str) and batch in shape else 0
+            array = self._arrays[name]
+            if not isinstance(own, int) or not 0 <= own < array.ndim:
+                raise InputError(f"{name} has no axis {own}", hint=f"it is {state.input}")
+            if index.min() < 0 or index.max() >= array.shape[own]:
                 raise InputError(
-                    f"{name} has {array.shape[axis]} rows, not {int(index.max()) + 1}",
-                    hint="rows begin with 0",
+                    f"{name} has rows 0 to {array.shape[own] - 1}, not {index.min()} to {index.max()}",
+                    hint="session.reorder(rows, axis=1) where rows lie elsewhere",
                 )
-        self._arrays = {name: np.take(array, index, axis) for name, array in self._arrays.items()}
+            taken[name] = np.take(array, index, own)
+        self._arrays = taken
 
     def _array(self, state: State, given: Mapping[str, Any]) -> np.ndarray:
         """The state as it is, or as it begins with these inputs."""
@@ -219,13 +255,22 @@ class Session:
         if known is not None:
             return known
         sizes = {symbol.name: symbol.low for symbol in self._signature.symbols}
+        if state.grows is not None and sizes.get(str(state.input.shape[state.grows]), 0) > 0:
+            symbol = state.input.shape[state.grows]
+            raise InputError(
+                f"{state.input.name} cannot begin empty: the library takes a {symbol} from "
+                f"{sizes[str(symbol)]} on",
+                hint=f"give net.session(initial={{...}}), or build with --shape {symbol}=0..N",
+            )
         for spec in self._free:
-            shape = np.shape(given.get(spec.name, ()))
-            grown = {s.input.shape[s.grows] for s in self._states if s.grows is not None}
+            value = given.get(spec.name)
+            shape = value.shape if hasattr(value, "shape") else ()
             for name, size in zip(spec.shape, shape, strict=False):
-                if name in sizes and name not in grown:
+                if name in sizes:
                     sizes[str(name)] = size
-        shape = tuple(sizes.get(size, 0) if isinstance(size, str) else size for size in state.input.shape)
+        for grown in (other for other in self._states if other.grows is not None):
+            sizes[str(grown.input.shape[grown.grows])] = 0
+        shape = tuple(size_of(size, sizes) for size in state.input.shape)
         return np.zeros(shape, numpy_dtype(state.input.dtype))
 
     def _room(self, states: Mapping[str, np.ndarray]) -> None:
@@ -247,3 +292,21 @@ class Session:
             f"{state.input}{' grows' if state.grows is not None else ''}" for state in self._states
         )
         return f"<Session of {self.length} elements: {held}>"
+
+
+def _array_for(spec: TensorSpec, value: Any) -> np.ndarray:
+    """What a state begins with.  :class:`InputError` where that is of another shape or type."""
+    try:
+        array = np.array(
+            value, numpy_dtype(spec.dtype) if isinstance(value, list | tuple | int | float) else None
+        )
+    except ValueError as error:
+        raise InputError(f"{spec.name} cannot begin with that: {error}") from None
+    fits = len(array.shape) == len(spec.shape) and all(
+        isinstance(want, str) or want == have for want, have in zip(spec.shape, array.shape, strict=True)
+    )
+    if not fits or array.dtype != numpy_dtype(spec.dtype):
+        raise InputError(
+            f"{spec.name} cannot begin with {array.dtype}{list(array.shape)}", hint=f"it is {spec}"
+        )
+    return array

@@ -140,7 +140,11 @@ class Signature:
                     )
         known = {name: size for name, (_, _, size) in taken.items()}
         for input_name, axis, text, size in sums if not problems else ():
-            if (wanted := size_of(text, known)) != size:
+            try:
+                wanted = size_of(text, known)
+            except KeyError:  # a symbol that no dimension is alone: the virtual machine looks at it
+                continue
+            if wanted != size:
                 problems.append(f"{input_name}: dimension {axis} ({text}) is {size}, and must be {wanted}")
         return problems
 

@@ -119,8 +119,10 @@ def fit(values: Sequence[int], sizes: Sequence[Sizes]) -> int | Extent:
         list(_forms(name, first, values[1 + n], sizes[0][name], sizes[1 + n][name]))
         for n, name in enumerate(names)
     ]
-    for chosen in itertools.product(*forms):
-        for groups in _groupings(len(names)):
+    depends = [n for n in range(len(names)) if values[1 + n] != first]
+    groupings = _groupings(len(depends)) if len(depends) <= _MOST_GROUPED else _ends(len(depends))
+    for chosen in itertools.product(*(forms[n] for n in depends)):
+        for groups in groupings:
             terms = _product([_sum([chosen[n] for n in group], first) for group in groups], first)
             if terms is None or any(factor.denominator != 1 for factor in terms.values()):
                 continue
@@ -196,6 +198,15 @@ def rebased(extents: Sequence[Extent]) -> OwnSymbols:
         if len(terms) == 1 and terms[0][1] == 1 and not told & set(terms[0][0]) and len(terms[0][0]) > 1:
             products.append(terms[0][0])
     return OwnSymbols(values, tuple(dict.fromkeys(products)))
+
+
+_MOST_GROUPED = 5
+"""Symbols of one number that all groupings are tried for."""
+
+
+def _ends(count: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """All symbols multiplied, and all added."""
+    return tuple((n,) for n in range(count)), (tuple(range(count)),)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hetero_tvm import Span
 from hetero_tvm.benchmarking.runtimes import PEERS
 from hetero_tvm.benchmarking.subject import Sizes, _fixed, _plain_inputs, _shaped_like, choose_runtimes
 from hetero_tvm.errors import UsageError
@@ -48,3 +49,23 @@ def test_peers_are_asked_once_however_they_are_named():
 def test_given_arrays_fix_what_is_open():
     arrays = {"ids": np.ones((5, 6), "int64"), "x": np.ones((1, 1), "float32")}
     assert [spec.shape for spec in _shaped_like(OPEN, arrays).inputs] == [(5, 6), (2, 4)]
+
+
+def test_sums_follow_from_what_is_given():
+    signature = Signature(
+        (
+            TensorSpec("ids", ("batch", "sequence"), "int64"),
+            TensorSpec("mask", ("batch", "past + sequence"), "int64"),
+            TensorSpec("past_0", ("batch", "past", 8), "float32"),
+        ),
+        (),
+        (Symbol("batch", 1, 4), Symbol("sequence", 1, 8), Symbol("past", 0, 64)),
+    )
+    fixed = _fixed(signature, Sizes({"past": (16,)}, batch=2, sequence=4))
+    assert [spec.shape for spec in fixed.inputs] == [(2, 4), (2, 20), (2, 16, 8)]
+    fixed = _fixed(signature, Sizes({"ids": (1, 3), "past_0": (1, 5, 8)}))
+    assert fixed.inputs[1].shape == (1, 8)
+    with pytest.raises(UsageError, match="how large is 'past'"):
+        _fixed(signature, Sizes({}, batch=2, sequence=4))
+    with pytest.raises(UsageError, match=r"past: 1\.\.4 is no size"):
+        _fixed(signature, Sizes({"past": (Span(1, 4),)}, batch=2, sequence=4))

@@ -5,7 +5,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm import Span
-from hetero_tvm.errors import InputError
+from hetero_tvm.errors import BuildError, InputError
 from tests.frontend.onnx.helpers import text_model
 
 DECODER = """
@@ -93,3 +93,55 @@ def test_lengths_that_are_sums_are_checked(library):
         net(x=np.zeros((1, 1, 8), np.float32), past_0=np.zeros((1, 31, 8), np.float32))
     with pytest.raises(InputError, match="must be equal"):
         net(x=np.zeros((1, 1, 8), np.float32), past_0=np.zeros((2, 3, 8), np.float32))
+
+
+POSITIONS = """
+step (float[sequence, 2] x, float[past, 2] past_0) => (%s y, float[total, 2] present_0)
+{
+    present_0 = Concat<axis=0>(past_0, x)
+    before = Shape<start=0, end=1>(past_0)
+    all = Shape<start=0, end=1>(present_0)
+    first = Squeeze(before)
+    last = Squeeze(all)
+    one = Constant<value_int=1>()
+    zero = Constant<value_int=0>()
+    axis = Constant<value_ints=[1]>()
+    rows = Range(first, last, one)
+    columns = Range(zero, last, one)
+    row = Unsqueeze(rows, axis)
+    limit = Constant<value_int=300>()
+    %s
+}
+"""
+
+
+def built(kind, body):
+    model = hetero_tvm.import_model(
+        text_model(POSITIONS % (kind, body)), shapes={"sequence": (Span(1, 8),), "past": (Span(0, 512),)}
+    )
+    return hetero_tvm.build_model(hetero_tvm.optimize_model(model))
+
+
+def test_masks_of_two_types_are_two():
+    """Both have the same bytes where a truth value is one."""
+    both = """
+    seen = LessOrEqual(columns, row)
+    bytes = Cast<to=3>(seen)
+    other = Not(seen)
+    others = Cast<to=3>(other)
+    y = Sub(bytes, others)
+    """
+    library = built("int8[sequence, total]", both)
+    for past, new in ((0, 1), (3, 4), (512, 8)):
+        x, before = np.zeros((new, 2), np.float32), np.zeros((past, 2), np.float32)
+        y = dict(zip(("y", "present"), library.run({"x": x, "past_0": before}), strict=True))["y"]
+        seen = np.arange(past + new) <= np.arange(past, past + new)[:, None]
+        assert y.dtype == np.int8
+        np.testing.assert_array_equal(y, np.where(seen, 1, -1))
+
+
+@pytest.mark.parametrize("of", ["Mod(row, limit)", "Min(row, limit)"])
+def test_a_rule_that_holds_for_long_pasts_only_is_none(of):
+    """Seen at 331, 421 and 512, the positions are a plain sequence, or all alike."""
+    with pytest.raises(BuildError, match="other values at other sizes"):
+        built("float[sequence, 2]", f"r = {of} f = Cast<to=1>(r) y = Add(x, f)")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.errors import InputError
+from hetero_tvm.errors import InputError, UsageError
 from hetero_tvm.runtime.sessions import Session, states_of
 from hetero_tvm.runtime.signature import Signature, Symbol, TensorSpec
 
@@ -113,6 +113,96 @@ def test_rows_are_put_in_another_order():
     assert one.length == 2
 
 
+def test_rows_are_found_by_the_dimension_of_the_batch():
+    signature = Signature(
+        (TensorSpec("x", ("batch",), "float32"), TensorSpec("h", (2, "batch"), "float32")),
+        (TensorSpec("y", ("batch",), "float32"), TensorSpec("h_out", (2, "batch"), "float32")),
+        (BATCH,),
+    )
+    one = Session(lambda x, h: (h.sum(0), h + x), signature, states_of(signature))
+    with pytest.raises(InputError, match="no rows yet"):
+        one.reorder([0])
+    one(x=np.float32([1, 2, 3]))
+    one.reorder([2, 0])
+    assert one.states["h"].tolist() == [[3, 1], [3, 1]]
+    one.reorder([1], axis=0)
+    assert one.states["h"].tolist() == [[3, 1]]
+    for axis in (2, -1, "h"):
+        with pytest.raises(InputError, match="no axis"):
+            one.reorder([0], axis=axis)
+
+
+def test_states_that_grow_apart_cannot_go_back():
+    signature = Signature(
+        (
+            TensorSpec("x", ("sequence",), "float32"),
+            TensorSpec("past_a", ("a",), "float32"),
+            TensorSpec("past_b", ("b",), "float32"),
+        ),
+        (
+            TensorSpec("present_a", ("a + sequence",), "float32"),
+            TensorSpec("present_b", ("b + 1",), "float32"),
+        ),
+        (NEW, Symbol("a", 0, 50), Symbol("b", 0, 50)),
+    )
+
+    def steps(x, past_a, past_b):
+        return np.append(past_a, x), np.append(past_b, x[:1])
+
+    one = Session(steps, signature, states_of(signature))
+    assert one(x=np.ones(4, np.float32)) == ()
+    with pytest.raises(InputError, match="grow alike"):
+        one.rewind(1)
+    assert [array.size for array in one.states.values()] == [4, 1]
+
+
+def test_a_past_that_cannot_be_empty_is_told():
+    signature = Signature(GROWING.inputs, GROWING.outputs, (BATCH, Symbol("past", 1, 6), NEW))
+    one = Session(run, signature, states_of(signature))
+    with pytest.raises(InputError, match="cannot begin empty: the library takes a past from 1 on"):
+        one(x=row(1), scale=ONE)
+    one = Session(run, signature, states_of(signature), {"past_key_values.0.key": [[2.0]]})
+    assert one(x=row(1), scale=ONE) == 3
+
+
+def test_a_state_whose_size_is_an_expression_begins_with_zeros():
+    signature = Signature(
+        (TensorSpec("x", ("batch",), "float32"), TensorSpec("h_in", ("2*batch", 4), "float32")),
+        (TensorSpec("h_out", ("2*batch", 4), "float32"), TensorSpec("y", ("batch",), "float32")),
+        (BATCH,),
+    )
+    shapes = []
+    one = Session(lambda x, h_in: shapes.append(h_in.shape) or (h_in, x), signature, states_of(signature))
+    one(x=np.ones(3, np.float32))
+    assert shapes == [(6, 4)]
+
+
+@pytest.mark.parametrize("value", [[1, 2], row(1).astype(np.float64), np.float32(1), "text", [[1], [2, 3]]])
+def test_a_beginning_that_does_not_fit_is_refused(value):
+    with pytest.raises(InputError, match="cannot begin with"):
+        session(initial={"past_key_values.0.key": value})
+
+
+def test_arguments_of_other_types_are_refused():
+    for wrong in (["past"], "past"):
+        with pytest.raises(UsageError):
+            states_of(GROWING, wrong)
+        with pytest.raises(UsageError):
+            session(initial=wrong)
+    one = session()
+    one(x=row(1, 2), scale=ONE)
+    for steps in (1.5, "1", None):
+        with pytest.raises(InputError, match="no number of elements"):
+            one.rewind(steps)
+    for rows in ([[0], [1, 2]], [[0]], "0"):
+        with pytest.raises(InputError, match="whole numbers"):
+            one.reorder(rows)
+    with pytest.raises(InputError, match="given twice"):
+        one(row(1), ONE, x=row(2))
+    with pytest.raises(InputError, match="no input of a step"):
+        one(row(1), ONE, self=row(2))
+
+
 def test_a_session_begins_with_what_it_is_given():
     one = session(initial={"past_key_values.0.key": row(7, 8)})
     assert one.length == 2 and one(x=row(1), scale=ONE) == 16
@@ -168,5 +258,5 @@ def test_a_state_of_one_size_begins_with_zeros_and_cannot_go_back():
     assert one(x=np.ones(3, np.float32)).tolist() == [0, 0, 0]
     assert one(x=np.ones(3, np.float32)).tolist() == [2, 2, 2]
     assert one.length == 0 and "float32[2, batch]" in repr(one)
-    with pytest.raises(InputError, match="not all states grow"):
+    with pytest.raises(InputError, match="not all states grow alike"):
         one.rewind(0)

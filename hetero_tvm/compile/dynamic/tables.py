@@ -8,55 +8,60 @@ follows neither may be a window of a table for all positions (sines and cosines 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, te, tirx
+from hetero_tvm.schedules.symbolic import Unfit
 
 Element = Callable[..., Expr]
 """Value of an element from its indices."""
 Operands = Sequence[tuple[tuple[int, ...], str]]
 """Shape and dtype of operands that only tell sizes."""
+Rule = Callable[[np.ndarray, Operands], PrimFunc]
+"""Kernel of a constant at one size; :class:`Unfit` where it follows another rule."""
 _MOST_STEPS = 4
 """Steps of a band; a table of other values has more."""
 
 
-def table_kernels(arrays: Sequence[np.ndarray], operands: Sequence[Operands]) -> Iterator[list[PrimFunc]]:
-    """Kernels that write each of ``arrays``, by each rule that all follow.
+def table_kernel(rule: Callable[[np.ndarray], Element | None], array: np.ndarray, told: Operands) -> PrimFunc:
+    """Kernel that writes ``array`` by one of :data:`RULES`.
 
     Parameters
     ----------
-    arrays : the constant at each of the sizes.
-    operands : shape and dtype, at each of the sizes, of operands that only tell sizes.
+    told : operands that only tell sizes.
+
+    Raises
+    ------
+    Unfit : the values do not follow the rule.
     """
-    for rule in (_affine, _band):
-        elements = [rule(array) for array in arrays]
-        found = [element for element in elements if element is not None]
-        if len(found) == len(arrays):
-            yield [
-                _kernel([], array.shape, element, telling)
-                for array, element, telling in zip(arrays, found, operands, strict=True)
-            ]
+    if (element := rule(array)) is None:
+        raise Unfit("the values follow another rule")
+    return _kernel([], array.shape, element, told)
 
 
-def window_kernels(
-    wide: np.ndarray, arrays: Sequence[np.ndarray], operands: Sequence[Operands]
-) -> list[PrimFunc] | None:
-    """Kernels that copy each of ``arrays`` from ``wide``, where all are windows along one of its axes; None
-    where they are not.  ``wide`` is their first operand, ``operands`` the others."""
-    if any(array.ndim != wide.ndim or array.dtype != wide.dtype or not array.size for array in arrays):
-        return None
-    for axis in range(wide.ndim):
-        starts = [_start(wide, array, axis) for array in arrays]
-        found = [start for start in starts if start is not None]
-        if len(found) == len(arrays):
-            return [
-                _window(wide, array.shape, axis, start, telling)
-                for array, start, telling in zip(arrays, found, operands, strict=True)
-            ]
-    return None
+def window_kernel(wide: np.ndarray, array: np.ndarray, told: Operands) -> PrimFunc:
+    """Kernel that copies ``array`` from ``wide``, its first operand, where it is a window along one axis.
+
+    Raises
+    ------
+    Unfit : it is none.
+    """
+    alike = (wide.ndim, wide.dtype) == (array.ndim, array.dtype) and array.size > 0
+    source = te.placeholder(wide.shape, str(wide.dtype), name="source")
+    for axis in range(wide.ndim if alike else 0):
+        if (start := _start(wide, array, axis)) is not None:
+            return _kernel([source], array.shape, _window(source, axis, start), told)
+    raise Unfit("it is no window")
+
+
+def _window(source: Any, axis: int, start: int) -> Element:
+    def element(*index: Expr) -> Expr:
+        return source(*(i + start if n == axis else i for n, i in enumerate(index)))
+
+    return element
 
 
 def front_kernels(
@@ -82,15 +87,6 @@ def shrunk(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:
         if np.array_equal(np.broadcast_to(one, array.shape), array):
             array = one
     return np.ascontiguousarray(array)
-
-
-def _window(wide: np.ndarray, shape: tuple[int, ...], axis: int, start: int, telling: Operands) -> PrimFunc:
-    source = te.placeholder(wide.shape, str(wide.dtype), name="source")
-
-    def element(*index: Expr) -> Expr:
-        return source(*(i + start if n == axis else i for n, i in enumerate(index)))
-
-    return _kernel([source], shape, element, telling)
 
 
 def _kernel(sources: list[Any], shape: tuple[int, ...], element: Element, telling: Operands) -> PrimFunc:
@@ -166,3 +162,7 @@ def _band(array: np.ndarray) -> Element | None:
         return result
 
     return element
+
+
+RULES = (_affine, _band)
+"""Rules that values follow: from a constant to its elements, None where it does not."""

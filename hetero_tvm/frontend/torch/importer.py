@@ -88,10 +88,10 @@ def open_torch(
     inputs = model.proto.graph.input
 
     def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
-        sizes = fix_input_shapes(inputs, shapes, batch=batch, sequence=sequence)
+        sizes = fix_input_shapes(inputs, shapes, batch=batch, sequence=sequence, least=0)
         _refuse_outside(_open_inputs(torch, program), program.range_constraints, sizes)
         fixed = to_onnx(with_sizes(program, sizes)) if depends_on_sizes(program) else model
-        imported = import_onnx(fixed, shapes=sizes, name=name or "torch_program")
+        imported = import_onnx(fixed, shapes=sizes, name=name or "torch_program", least=0)
         return dataclasses.replace(imported, original=TorchProgram(program, list(sizes)))
 
     return declared_dimensions(inputs), load

@@ -1,10 +1,12 @@
 """Constants that follow from the sizes: the rules, and that their kernels write the values of every size."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.compile.dynamic.tables import front_kernels, shrunk, table_kernels, window_kernels
+from hetero_tvm.compile.dynamic.tables import RULES, front_kernels, shrunk, table_kernel, window_kernel
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.schedules.symbolic import Unfit
@@ -30,9 +32,13 @@ def check(kernels, of, given=()):
         np.testing.assert_array_equal(y.numpy(), wanted)
 
 
-def rules(of):
-    arrays = [of(**at) for at in SIZES]
-    return list(table_kernels(arrays, [told(at) for at in SIZES]))
+def by_rules(of):
+    """Kernels by each rule that the values follow at all sizes."""
+    found = []
+    for rule in RULES:
+        with contextlib.suppress(Unfit):
+            found.append([table_kernel(rule, of(**at), told(at)) for at in SIZES])
+    return found
 
 
 @pytest.mark.parametrize(
@@ -51,17 +57,17 @@ def test_values_that_follow_a_rule(of):
     def table(q, p):
         return of(q=q, p=p)
 
-    (kernels,) = rules(of)
+    (kernels,) = by_rules(of)
     check(kernels, table)
 
 
 def test_values_that_follow_none():
     random = np.random.default_rng(0).standard_normal((60, 60)).astype(np.float32)
-    assert rules(lambda q, p: random[:q, :p]) == []
-    assert rules(lambda q, p: np.arange(q) ** 2) == []
-    assert rules(lambda q, p: np.zeros((q, 0), np.int64)) == []
+    assert by_rules(lambda q, p: random[:q, :p]) == []
+    assert by_rules(lambda q, p: np.arange(q) ** 2) == []
+    assert by_rules(lambda q, p: np.zeros((q, 0), np.int64)) == []
     with pytest.raises(Unfit):  # the rule holds at each size, its numbers do not fit together
-        (kernels,) = rules(lambda q, p: np.arange(q) + p % 3)
+        (kernels,) = by_rules(lambda q, p: np.arange(q) + p % 3)
         lift_function(kernels, SIZES)
 
 
@@ -71,11 +77,11 @@ def test_windows_of_a_table():
     def of(q, p):
         return wide[:, p : p + q]
 
-    arrays = [of(**at) for at in SIZES]
-    kernels = window_kernels(wide, arrays, [told(at) for at in SIZES])
+    kernels = [window_kernel(wide, of(**at), told(at)) for at in SIZES]
     check(kernels, of, [wide])
-    assert window_kernels(wide[:, :20], arrays, [told(at) for at in SIZES]) is None
-    assert window_kernels(wide[0], arrays, [told(at) for at in SIZES]) is None
+    for other in (wide[:, :20], wide[0], wide.astype(np.float64)):
+        with pytest.raises(Unfit):
+            window_kernel(other, of(**SIZES[0]), told(SIZES[0]))
 
 
 def test_fronts_of_a_table_keep_equal_slices_once():
