@@ -295,7 +295,7 @@ class Session:
 
 
 def _array_for(spec: TensorSpec, value: Any) -> np.ndarray:
-    """What a state begins with.  :class:`InputError` where that is of another shape or type."""
+    """Array that a state begins with.  :class:`InputError` where that is of another shape or type."""
     try:
         array = np.array(
             value, numpy_dtype(spec.dtype) if isinstance(value, list | tuple | int | float) else None

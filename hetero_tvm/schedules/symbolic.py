@@ -205,7 +205,7 @@ _MOST_GROUPED = 5
 
 
 def _ends(count: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """All symbols multiplied, and all added."""
+    """Groupings of all symbols multiplied, and of all added."""
     return tuple((n,) for n in range(count)), (tuple(range(count)),)
 
 
