@@ -304,10 +304,13 @@ def test_many_runs_leave_nothing_behind(bert):
     loaded = hetero_tvm.load(library)
     for _ in range(30):
         loaded(**inputs)
-    before = resident()
-    for _ in range(300):  # a millisecond each; 4 kB of each would show
-        loaded(**inputs)
-    assert resident() - before < 300 << 12
+    growths = []
+    for _ in range(3):  # a leak grows each time; huge pages that the kernel puts together do so once
+        before = resident()
+        for _ in range(300):  # a millisecond each; 4 kB of each would show
+            loaded(**inputs)
+        growths.append(resident() - before)
+    assert min(growths) < 300 << 12
 
 
 def test_many_devices_and_programs_leave_nothing_behind():
