@@ -17,7 +17,7 @@ from hetero_tvm.compile.dynamic.tables import (
     RULES,
     Operands,
     Rule,
-    front_kernels,
+    front_kernel,
     shrunk,
     table_kernel,
     window_kernel,
@@ -225,8 +225,9 @@ class _Lifting:
         key = (id(several[0].value), *(tuple(map(int, value.ty.shape)) for value in several))
         if key not in self._copies:
             shapes = [tuple(map(int, value.ty.shape)) for value in several]
-            front = front_kernels(first := shrunk(first, differing), shapes, self._sizes_told(len(shapes)))
-            self._copies[key] = several[0].value, self._written("front", front, several, [first])
+            source, told = shrunk(first, differing), self._sizes_told(len(shapes))
+            kernels = [front_kernel(source, shape, at) for shape, at in zip(shapes, told, strict=True)]
+            self._copies[key] = several[0].value, self._written("front", kernels, several, [source])
         return self._copies[key][1]
 
     def _table(self, several: Sequence[Any], arrays: Sequence[np.ndarray]) -> Expr:

@@ -88,7 +88,7 @@ def import_model(
         return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence, values=values)
     if isinstance(source, str | Path):
         suffix = Path(source).suffix.lower()
-        if suffix in (".pt2", ".pt", ".pth"):
+        if suffix in _TORCH:
             return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence, trust=trust)
         if suffix == ".json":
             return import_description(source)
@@ -101,14 +101,14 @@ def import_model(
         return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence, values=values)
     if _is_jax(source):
         return import_stablehlo(source)
-    kind = f"{type(source).__module__}.{type(source).__qualname__}"
-    if kind == "torch.export.exported_program.ExportedProgram":
+    if _kind(source) == _PROGRAM:
         return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence)
     hint = None
     if any(base.__module__.startswith("torch.nn.") for base in type(source).__mro__):
         hint = "Export it first: torch.export.export(model.eval(), example_inputs)."
     raise UsageError(
-        f"A model is zoo:NAME, a path, an onnx.ModelProto or a torch.export.ExportedProgram, not {kind}.",
+        f"A model is zoo:NAME, a path, an onnx.ModelProto or a torch.export.ExportedProgram, "
+        f"not {_kind(source)}.",
         hint=hint,
     )
 
@@ -184,19 +184,18 @@ def _import_open(
         from hetero_tvm.frontend.torch.importer import open_torch
 
         declared, load = open_torch(source, trust=trust, **options)
-        return import_open(named(shapes, declared, batch=batch, sequence=sequence), declared, load)
-    if suffix == TFLITE:
+    elif suffix == TFLITE:
         declared, load = open_tflite(source, batch=batch)
-        return import_open(named(shapes, declared, batch=batch, sequence=sequence), declared, load)
-    declared, load = open_onnx(source, **options, values=values)
-    return import_open(named(shapes, declared, batch=batch, sequence=sequence), declared, load)
+    else:
+        declared, load = open_onnx(source, **options, values=values)
+    return import_open(named(shapes, declared, **options), declared, load)
 
 
 def _is_onnx(source: Any) -> bool:
     """Whether a source is an ONNX model: in memory, or a file that is nothing else by its name."""
     if not isinstance(source, str | Path):
         return isinstance(source, ModelProto)
-    others = (".pt2", ".pt", ".pth", ".json", TFLITE, *SUFFIXES)
+    others = (*_TORCH, ".json", TFLITE, *SUFFIXES)
     return not str(source).startswith("zoo:") and Path(source).suffix.lower() not in others
 
 

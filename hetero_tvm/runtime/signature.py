@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,12 +73,19 @@ def size_of(dimension: int | str, sizes: Mapping[str, int]) -> int:
     """
     if isinstance(dimension, int):
         return dimension
-    total = 0
+    return sum(factor * math.prod(sizes[name] for name in names) for factor, names in _terms(dimension))
+
+
+@functools.cache
+def _terms(dimension: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Factor and symbols of each term of a polynomial; read once, as libraries ask at every call."""
+    found = []
     for term in dimension.replace(" - ", " + -").split(" + "):
-        negative, factors = term.startswith("-"), term.removeprefix("-").split("*")
-        value = math.prod(int(factor) if factor.isdecimal() else sizes[factor] for factor in factors)
-        total += -value if negative else value
-    return total
+        sign = -1 if term.startswith("-") else 1
+        factors = term.removeprefix("-").split("*")
+        numbers = [int(factor) for factor in factors if factor.isdecimal()]
+        found.append((sign * math.prod(numbers), tuple(f for f in factors if not f.isdecimal())))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

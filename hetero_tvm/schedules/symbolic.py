@@ -116,12 +116,12 @@ def fit(values: Sequence[int], sizes: Sequence[Sizes]) -> int | Extent:
         return int(values[0])
     first, names = values[0], list(sizes[0])
     forms = [
-        list(_forms(name, first, values[1 + n], sizes[0][name], sizes[1 + n][name]))
+        _forms(name, first, values[1 + n], sizes[0][name], sizes[1 + n][name])
         for n, name in enumerate(names)
+        if values[1 + n] != first
     ]
-    depends = [n for n in range(len(names)) if values[1 + n] != first]
-    groupings = _groupings(len(depends)) if len(depends) <= _MOST_GROUPED else _ends(len(depends))
-    for chosen in itertools.product(*(forms[n] for n in depends)):
+    groupings = _groupings(len(forms)) if len(forms) <= _MOST_GROUPED else _ends(len(forms))
+    for chosen in itertools.product(*forms):
         for groups in groupings:
             terms = _product([_sum([chosen[n] for n in group], first) for group in groups], first)
             if terms is None or any(factor.denominator != 1 for factor in terms.values()):
@@ -223,8 +223,6 @@ def _groupings(count: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
 
 def _forms(name: str, first: int, other: int, size: int, changed: int) -> list[_Terms]:
     """Polynomials that a number may be of one symbol, of which two values are known."""
-    if first == other:
-        return [{(): Fraction(first)}]
     slope = Fraction(first - other, size - changed)
     found: list[_Terms] = [{(name,): slope, (): first - slope * size}]
     if first * changed**2 == other * size**2:

@@ -8,15 +8,12 @@ from hetero_tvm import Span
 from hetero_tvm.errors import BuildError, InputError
 from tests.frontend.onnx.helpers import text_model
 
-DECODER = """
-step (float[batch, sequence, 8] x, float[batch, past, 8] past_0)
-    => (float[batch, sequence, 8] y, float[batch, total, 8] present_0)
-{
-    present_0 = Concat<axis=1>(past_0, x)
-    keys = Transpose<perm=[0, 2, 1]>(present_0)
-    scores = MatMul(x, keys)
-    before = Shape<start=1, end=2>(past_0)
-    all = Shape<start=1, end=2>(present_0)
+
+def places(axis):
+    """Positions of the new elements (``row``, a column) and of all, from sizes along ``axis``."""
+    return f"""
+    before = Shape<start={axis}, end={axis + 1}>(past_0)
+    all = Shape<start={axis}, end={axis + 1}>(present_0)
     first = Squeeze(before)
     last = Squeeze(all)
     zero = Constant<value_int=0>()
@@ -25,6 +22,17 @@ step (float[batch, sequence, 8] x, float[batch, past, 8] past_0)
     rows = Range(first, last, one)
     columns = Range(zero, last, one)
     row = Unsqueeze(rows, axis)
+    """
+
+
+DECODER = f"""
+step (float[batch, sequence, 8] x, float[batch, past, 8] past_0)
+    => (float[batch, sequence, 8] y, float[batch, total, 8] present_0)
+{{
+    present_0 = Concat<axis=1>(past_0, x)
+    keys = Transpose<perm=[0, 2, 1]>(present_0)
+    scores = MatMul(x, keys)
+    {places(1)}
     seen = LessOrEqual(columns, row)
     least = Constant<value_float=-1e9>()
     masked = Where(seen, scores, least)
@@ -33,7 +41,7 @@ step (float[batch, sequence, 8] x, float[batch, past, 8] past_0)
     place = Cast<to=1>(row)
     wave = Sin(place)
     y = Add(mixed, wave)
-}
+}}
 """
 
 
@@ -95,23 +103,14 @@ def test_lengths_that_are_sums_are_checked(library):
         net(x=np.zeros((1, 1, 8), np.float32), past_0=np.zeros((2, 3, 8), np.float32))
 
 
-POSITIONS = """
+POSITIONS = f"""
 step (float[sequence, 2] x, float[past, 2] past_0) => (%s y, float[total, 2] present_0)
-{
+{{
     present_0 = Concat<axis=0>(past_0, x)
-    before = Shape<start=0, end=1>(past_0)
-    all = Shape<start=0, end=1>(present_0)
-    first = Squeeze(before)
-    last = Squeeze(all)
-    one = Constant<value_int=1>()
-    zero = Constant<value_int=0>()
-    axis = Constant<value_ints=[1]>()
-    rows = Range(first, last, one)
-    columns = Range(zero, last, one)
-    row = Unsqueeze(rows, axis)
+    {places(0)}
     limit = Constant<value_int=300>()
     %s
-}
+}}
 """
 
 

@@ -32,6 +32,18 @@ def session(**options):
     return Session(run, GROWING, states_of(GROWING), **options)
 
 
+RECURRENT = Signature(
+    (TensorSpec("x", ("batch",), "float32"), TensorSpec("h", (2, "batch"), "float32")),
+    (TensorSpec("y", ("batch",), "float32"), TensorSpec("h_out", (2, "batch"), "float32")),
+    (BATCH,),
+)
+
+
+def recurrent():
+    """A session whose state, of one size, adds up ``x``."""
+    return Session(lambda x, h: (h.sum(0), h + x), RECURRENT, states_of(RECURRENT))
+
+
 def row(*values):
     return np.float32([values])
 
@@ -114,12 +126,7 @@ def test_rows_are_put_in_another_order():
 
 
 def test_rows_are_found_by_the_dimension_of_the_batch():
-    signature = Signature(
-        (TensorSpec("x", ("batch",), "float32"), TensorSpec("h", (2, "batch"), "float32")),
-        (TensorSpec("y", ("batch",), "float32"), TensorSpec("h_out", (2, "batch"), "float32")),
-        (BATCH,),
-    )
-    one = Session(lambda x, h: (h.sum(0), h + x), signature, states_of(signature))
+    one = recurrent()
     with pytest.raises(InputError, match="no rows yet"):
         one.reorder([0])
     one(x=np.float32([1, 2, 3]))
@@ -249,12 +256,7 @@ def test_a_step_that_fails_leaves_the_states():
 
 
 def test_a_state_of_one_size_begins_with_zeros_and_cannot_go_back():
-    signature = Signature(
-        (TensorSpec("x", ("batch",), "float32"), TensorSpec("h", (2, "batch"), "float32")),
-        (TensorSpec("y", ("batch",), "float32"), TensorSpec("h_out", (2, "batch"), "float32")),
-        (BATCH,),
-    )
-    one = Session(lambda x, h: (h.sum(0), h + x), signature, states_of(signature))
+    one = recurrent()
     assert one(x=np.ones(3, np.float32)).tolist() == [0, 0, 0]
     assert one(x=np.ones(3, np.float32)).tolist() == [2, 2, 2]
     assert one.length == 0 and "float32[2, batch]" in repr(one)

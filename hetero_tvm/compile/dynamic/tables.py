@@ -64,20 +64,14 @@ def _window(source: Any, axis: int, start: int) -> Element:
     return element
 
 
-def front_kernels(
-    array: np.ndarray, shapes: Sequence[tuple[int, ...]], operands: Sequence[Operands]
-) -> list[PrimFunc]:
-    """Kernels that copy the front of ``array``, their first operand; an axis of one element is repeated."""
+def front_kernel(source: np.ndarray, shape: tuple[int, ...], told: Operands) -> PrimFunc:
+    """Kernel that copies the front of ``source``, its first operand; an axis of one element is repeated."""
+    given = te.placeholder(source.shape, str(source.dtype), name="source")
 
-    def kernel(shape: tuple[int, ...], telling: Operands) -> PrimFunc:
-        source = te.placeholder(array.shape, str(array.dtype), name="source")
+    def element(*index: Expr) -> Expr:
+        return given(*(0 if source.shape[n] == 1 else i for n, i in enumerate(index)))
 
-        def element(*index: Expr) -> Expr:
-            return source(*(0 if array.shape[n] == 1 else i for n, i in enumerate(index)))
-
-        return _kernel([source], shape, element, telling)
-
-    return [kernel(shape, telling) for shape, telling in zip(shapes, operands, strict=True)]
+    return _kernel([given], shape, element, told)
 
 
 def shrunk(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:

@@ -30,17 +30,8 @@ def lift_function(
     if any(not structural_equal(skeletons[0], skeleton) for skeleton in skeletons[1:]):
         raise Unfit("the loops depend on the sizes")
     fitted = iter([fit([value for value, _ in each], sizes) for each in zip(*numbers, strict=True)])
-    extents = _extents(functions, sizes, bounded or {})
-    own = rebased(
-        [
-            e
-            for n, each in enumerate(extents)
-            if n not in (bounded or {})
-            for e in each
-            if isinstance(e, Extent)
-        ]
-    )
-
+    extents = _extents(functions, sizes, bounded or {})  # of a bounded parameter they are numbers
+    own = rebased([extent for each in extents for extent in each if isinstance(extent, Extent)])
     variables = {name: tirx.Var(name, "int64") for name in (*sizes[0], *own.joined)}
     narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
 

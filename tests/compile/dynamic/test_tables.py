@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.compile.dynamic.tables import RULES, front_kernels, shrunk, table_kernel, window_kernel
+from hetero_tvm.compile.dynamic.tables import RULES, front_kernel, shrunk, table_kernel, window_kernel
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.schedules.symbolic import Unfit
@@ -88,6 +88,5 @@ def test_fronts_of_a_table_keep_equal_slices_once():
     whole = np.broadcast_to(np.arange(80, dtype=np.int64), (20, 80))
     source = shrunk(whole, (0, 1))
     assert source.shape == (1, 80)
-    shapes = [(at["q"], at["p"] + at["q"]) for at in SIZES]
-    kernels = front_kernels(source, shapes, [told(at) for at in SIZES])
+    kernels = [front_kernel(source, (at["q"], at["p"] + at["q"]), told(at)) for at in SIZES]
     check(kernels, lambda q, p: np.ascontiguousarray(whole[:q, : p + q]), [source])

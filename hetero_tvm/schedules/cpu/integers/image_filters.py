@@ -25,11 +25,16 @@ import math
 from collections.abc import Callable
 
 from hetero_tvm.codegen.transpose import BYTES, BYTES_NAME, bytes_ir
-from hetero_tvm.host.tvm import Buffer, Expr, tirx
+from hetero_tvm.host.tvm import Buffer, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.cpu.integers.dots import Dot
-from hetero_tvm.schedules.cpu.integers.image_kernel import ImageDecisions, ImageKernel
+from hetero_tvm.schedules.cpu.integers.image_kernel import (
+    ImageDecisions,
+    ImageKernel,
+    OutputTile,
+    whole_vectors,
+)
 from hetero_tvm.schedules.cpu.integers.image_words import LINE_WORDS, ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.integer_tile import step_cycles
 from hetero_tvm.schedules.cpu.integers.requantize import requantized, with_residual
@@ -91,44 +96,27 @@ class FilterImageKernel(ImageKernel):
     def imports(self) -> tuple[str, ...]:
         return (*super().imports, bytes_ir())
 
-    def _tile(
-        self,
-        plane: Expr,
-        group: Expr,
-        tile: Expr,
-        first: Index,
-        height: int,
-        y: Index,
-        rows: int,
-        x: Index,
-        columns: int,
-    ) -> None:
-        k, shape, lanes = self.k, self.shape, self.lanes
-        vectors = height // lanes
-        acc = k.scratch((rows * columns, height), "int32")
-        zero = k.splat(int32(0), lanes)
-        with k.unroll(rows * columns) as p, k.unroll(vectors) as v:
-            k.store(acc, zero, [p, k.ramp(v * lanes, lanes)])
-        place_of = self._places(y, x)
+    def _tile(self, t: OutputTile) -> None:
+        k, lanes = self.k, self.lanes
+        vectors = t.height // lanes
+        acc = self._accumulators(t.rows * t.columns, vectors)
+        place_of = self._places(t)
 
         def step(way: Dot, word: Index, i: Index, place: Index, number: Index) -> None:
-            with k.unroll(rows) as r, k.unroll(columns) as c, k.unroll(vectors) as v:
+            with k.unroll(t.rows) as r, k.unroll(t.columns) as c, k.unroll(vectors) as v:
                 words = k.splat(k.load(self.words, [word, place_of(i, place, r) + c]), lanes)
-                weights = k.load(self.w, [group, tile, number, k.ramp(v * lanes, lanes)])
-                target = [r * columns + c, k.ramp(v * lanes, lanes)]
+                weights = k.load(self.w, [t.group, t.tile, number, k.ramp(v * lanes, lanes)])
+                target = [r * t.columns + c, k.ramp(v * lanes, lanes)]
                 k.store(acc, way.add(k.load(acc, target), lanes, words, weights), target)
 
-        self._each_step(step, self._fetching(group, tile, self.tile_number(y, x)))
-        acc = self._out_of_registers(acc)
-        pixel = y * shape.out_width + x
+        self._each_step(step, self._fetching(t))
+        sums = self._out_of_registers(acc)
         for v in range(vectors):
-            start = k.load(self.w, [group, tile, int32(shape.steps), k.ramp(v * lanes, lanes)])
-            own = first + v * lanes
-            self._finish(acc, v, rows * columns, start, group * shape.filters + own, plane, own, pixel)
+            self._finish(sums, v, t)
 
-    def _fetching(self, group: Expr, tile: Expr, number: Expr) -> Callable[[Index], None] | None:
-        """Code that asks, at a word, for pixel tile ``number``'s share of the next filters' weights, which
-        come from far in a network; None where there are no next."""
+    def _fetching(self, t: OutputTile) -> Callable[[Index], None] | None:
+        """Code that asks, at a word, for a pixel tile's share of the next filters' weights, which come from
+        far in a network; None where there are no next."""
         k, unroll = self.k, self.decisions.unroll
         if self.filter_tiles == 1 or self.shape.words < 2 * unroll:
             return None
@@ -137,13 +125,14 @@ class FilterImageKernel(ImageKernel):
         last = rows * height // LINE_WORDS - 1
         lines = -(-height // LINE_WORDS * unroll // math.prod(self.pixel_tiles))
         bodies = -(-self.shape.steps // unroll)
-        following = tirx.min(tile + 1, int32(self.filter_tiles - 1))
+        number = self.tile_number(t)
+        following = tirx.min(t.tile + 1, int32(self.filter_tiles - 1))
 
         def fetch(word: Index) -> None:
             body = number * bodies + tirx.floordiv(word, int32(unroll))
             for line in range(lines):
                 at = tirx.min(body * lines + line, int32(last)) * LINE_WORDS
-                k.prefetch(w, [group, following, at])
+                k.prefetch(w, [t.group, following, at])
 
         return fetch
 
@@ -158,25 +147,18 @@ class FilterImageKernel(ImageKernel):
             k.store(sums, k.load(acc, at), at)
         return sums
 
-    def _finish(
-        self,
-        acc: Buffer,
-        vector: int,
-        pixels: int,
-        start: Expr,
-        filters: Expr,
-        plane: Expr,
-        own: Index,
-        pixel: Index,
-    ) -> None:
-        """Emit the way out of one vector of filters, the sums of which lack ``start``."""
-        k, op, lanes, result = self.k, self.op, self.lanes, self.result
+    def _finish(self, sums: Buffer, vector: int, t: OutputTile) -> None:
+        """Emit the way out of one vector of filters."""
+        k, op, shape, lanes, result = self.k, self.op, self.shape, self.lanes, self.result
+        own, own_sums = t.first + vector * lanes, k.ramp(vector * lanes, lanes)
+        filters, planes = t.group * shape.filters + own, t.plane * shape.filters + own
+        pixels, pixel = t.rows * t.columns, t.y * shape.out_width + t.x
+        start = k.load(self.w, [t.group, t.tile, int32(shape.steps), own_sums])
         start = k.let(start + k.load(result.bias, [k.ramp(filters, lanes)]))
         scale = k.let(k.load(result.scale, [k.ramp(filters, lanes)]))
         by_pixel = k.scratch((BYTES * BYTES,), op.output.dtype)
         by_filter = k.scratch((BYTES * BYTES,), op.output.dtype)
-        planes = plane * self.shape.filters + own
-        pieces = _pieces(pixels)
+        pieces = whole_vectors(pixels, BYTES)
         join = []
         if op.residual:
             join = [k.let(k.load(result.join, [int32(n)])) for n in range(4)]
@@ -188,7 +170,7 @@ class FilterImageKernel(ImageKernel):
                     k.store(other, value, [k.ramp(f * BYTES + at, many)])
             self._transpose(others, other)
         with k.serial(pixels) as p:
-            total = k.load(acc, [p, k.ramp(vector * lanes, lanes)]) + start
+            total = k.load(sums, [p, own_sums]) + start
             value = requantized(k, op, total, scale, lanes, whole=bool(op.residual))
             if op.residual:
                 residual = k.load(others, [k.ramp(p * BYTES, lanes)])
@@ -205,9 +187,3 @@ class FilterImageKernel(ImageKernel):
         k, last = self.k, int32(BYTES * BYTES - 1)
         ends = [k.address(buffer, [at]) for buffer in (target, source) for at in (int32(0), last)]
         k.call(BYTES_NAME, *ends)
-
-
-def _pieces(pixels: int) -> list[tuple[int, int]]:
-    """(start, width) of one or two vectors that cover ``pixels`` bytes, the second over part of the first."""
-    width = 1 << (pixels.bit_length() - 1)
-    return [(0, width)] if width == pixels else [(0, width), (pixels - width, width)]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hetero_tvm.codegen.saturation import saturation_ir
-from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.base import Point
@@ -46,6 +46,28 @@ class ImageDecisions:
         filters, rows, vectors = point["tile"]
         blocks, parts = point["grid"]
         return cls(filters, rows, vectors, blocks, parts, point["unroll"])
+
+
+@dataclass(frozen=True)
+class OutputTile:
+    """Filters and output pixels of one register tile.
+
+    Attributes
+    ----------
+    plane, group : image and group, counted through; the group alone.
+    tile, first, height : of the filters: number of the tile, first filter of the group, how many.
+    y, rows, x, columns : output pixels [y, y + rows) x [x, x + columns).
+    """
+
+    plane: Expr
+    group: Expr
+    tile: Expr
+    first: Index
+    height: int
+    y: Index
+    rows: int
+    x: Index
+    columns: int
 
 
 class ImageResult:
@@ -161,14 +183,14 @@ class ImageKernel:
             if shape.flat:
 
                 def flat(x: Index, width: int) -> None:
-                    self._tile(plane, group, tile, start, height, int32(0), 1, x, width)
+                    self._tile(OutputTile(plane, group, tile, start, height, int32(0), 1, x, width))
 
                 each_tile(k, first, tiles, shape.out_width, self.columns, flat)
                 return
 
             def row(y: Index, count: int) -> None:
                 def column(x: Index, width: int) -> None:
-                    self._tile(plane, group, tile, start, height, y, count, x, width)
+                    self._tile(OutputTile(plane, group, tile, start, height, y, count, x, width))
 
                 each_column_tile(k, shape.out_width, self.columns, column)
 
@@ -182,47 +204,45 @@ class ImageKernel:
         for function in after:
             k.call(function)
 
-    def _tile(
-        self,
-        plane: Expr,
-        group: Expr,
-        tile: Expr,
-        first: Index,
-        height: int,
-        y: Index,
-        rows: int,
-        x: Index,
-        columns: int,
-    ) -> None:
-        """Emit ``height`` filters from ``first`` for output pixels [y, y + rows) x [x, x + columns)."""
+    def _tile(self, t: OutputTile) -> None:
+        """Emit the filters and pixels of one tile."""
         k, shape, lanes = self.k, self.shape, self.lanes
-        vectors = -(-columns // lanes)
-        acc = k.scratch((height, rows * vectors * lanes), "int32")
-        zero = k.splat(int32(0), lanes)
-        with k.unroll(height) as f, k.unroll(rows * vectors) as v:
-            k.store(acc, zero, [f, k.ramp(v * lanes, lanes)])
-        place_of = self._places(y, x)
+        vectors = -(-t.columns // lanes)
+        acc = self._accumulators(t.height, t.rows * vectors)
+        place_of = self._places(t)
 
         def step(way: Dot, word: Index, i: Index, place: Index, number: Index) -> None:
-            with k.unroll(height) as f, k.unroll(rows) as r, k.unroll(vectors) as v:
+            with k.unroll(t.height) as f, k.unroll(t.rows) as r, k.unroll(vectors) as v:
                 at = place_of(i, place, r) + v * lanes
                 operands = []
                 for inside in range(way.words):
                     words = k.load(self.words, [word + inside, k.ramp(at, lanes)])
-                    weight = k.splat(k.load(self.w, [group, tile, number + inside, f]), lanes)
+                    weight = k.splat(k.load(self.w, [t.group, t.tile, number + inside, f]), lanes)
                     operands += [words, weight]
                 target = [f, k.ramp((r * vectors + v) * lanes, lanes)]
                 k.store(acc, way.add(k.load(acc, target), lanes, *operands), target)
 
         self._each_step(step)
-        with k.unroll(height) as f:
-            start = k.load(self.w, [group, tile, int32(shape.steps), f])
-            own = first + f
-            put = self.result.of_filter(plane * shape.filters + own, group * shape.filters + own, start)
-            for row in range(rows):
-                for at, many in self._pieces(columns, row < rows - 1):
+        with k.unroll(t.height) as f:
+            put = self._put(t, f, k.load(self.w, [t.group, t.tile, int32(shape.steps), f]))
+            for row in range(t.rows):
+                for at, many in self._pieces(t.columns, row < t.rows - 1):
                     total = k.load(acc, [f, k.ramp(row * vectors * lanes + at, many)])
-                    put(total, (y + row) * shape.out_width + x + at, many)
+                    put(total, (t.y + row) * shape.out_width + t.x + at, many)
+
+    def _accumulators(self, rows: int, vectors: int) -> Buffer:
+        """Sums in registers, from zero."""
+        k, lanes = self.k, self.lanes
+        acc = k.scratch((rows, vectors * lanes), "int32")
+        zero = k.splat(int32(0), lanes)
+        with k.unroll(rows) as r, k.unroll(vectors) as v:
+            k.store(acc, zero, [r, k.ramp(v * lanes, lanes)])
+        return acc
+
+    def _put(self, t: OutputTile, f: Expr, start: Expr) -> Callable[[Expr, Index, int], None]:
+        """Way out of filter ``f`` of a tile, whose sums still lack ``start``."""
+        own, filters = t.first + f, self.shape.filters
+        return self.result.of_filter(t.plane * filters + own, t.group * filters + own, start)
 
     def _pieces(self, columns: int, followed: bool) -> list[tuple[int, int]]:
         """Vectors of the results of a row; of one that is ``followed`` by the next the last vector may be too
@@ -233,13 +253,13 @@ class ImageKernel:
             pieces.append((columns - rest, 1 << (rest - 1).bit_length()))
         return pieces
 
-    def _places(self, y: Index, x: Index) -> Callable[[Index, Index, Index], Expr]:
-        """``at(i, place, r)``: place, in a plane of words, of what a tap reads for pixel (y + r, x): that of
-        row ``i`` of the taps, ``place`` words behind the first tap's of its row."""
+    def _places(self, t: OutputTile) -> Callable[[Index, Index, Index], Expr]:
+        """``at(i, place, r)``: place, in a plane of words, of what a tap reads for the first pixel of row
+        ``r`` of a tile: that of row ``i`` of the taps, ``place`` words behind the first tap's of its row."""
         shape = self.shape
         pitch = len(shape.phases) * self.pitch
-        column = x - self.first if shape.flat else x
-        row = 0 if shape.flat else (y - self.first) * shape.row_step
+        column = t.x - self.first if shape.flat else t.x
+        row = 0 if shape.flat else (t.y - self.first) * shape.row_step
 
         def at(i: Index, place: Index, r: Index) -> Expr:
             return (row + i * self.op.dilation[0]) * pitch + place + column + r * (shape.row_step * pitch)
@@ -254,12 +274,12 @@ class ImageKernel:
             return 1, -(-columns // self.columns)
         return -(-rows // self.decisions.rows), -(-self.shape.out_width // self.columns)
 
-    def tile_number(self, y: Index, x: Index) -> Expr:
-        """Number, within a block, of the tile that begins with pixel (y, x)."""
+    def tile_number(self, t: OutputTile) -> Expr:
+        """Number of a tile within its block of pixels."""
         if self.shape.flat:
-            return tirx.floordiv(x - self.first, int32(self.columns))
-        row = tirx.floordiv(y - self.first, int32(self.decisions.rows))
-        return tirx.floordiv(x, int32(self.columns)) + self.pixel_tiles[1] * row
+            return tirx.floordiv(t.x - self.first, int32(self.columns))
+        row = tirx.floordiv(t.y - self.first, int32(self.decisions.rows))
+        return tirx.floordiv(t.x, int32(self.columns)) + self.pixel_tiles[1] * row
 
     def _each_step(
         self,
@@ -302,3 +322,12 @@ class ImageKernel:
         else:
             with k.serial(shape.tap_rows) as i:
                 columns(i)
+
+
+def whole_vectors(extent: int, lanes: int) -> list[tuple[int, int]]:
+    """(start, width) of vectors that cover ``extent`` results, the last one over part of the one before
+    rather than narrower."""
+    width = min(lanes, 1 << (extent.bit_length() - 1))
+    if extent % width == 0:
+        return vector_pieces(extent, lanes)
+    return [(at, width) for at in range(0, extent - width + 1, width)] + [(extent - width, width)]

@@ -25,12 +25,17 @@ from hetero_tvm.codegen.saturation import saturation_ir
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
-from hetero_tvm.schedules.cpu.integers.image_kernel import ImageDecisions, ImageKernel
+from hetero_tvm.schedules.cpu.integers.image_kernel import (
+    ImageDecisions,
+    ImageKernel,
+    OutputTile,
+    whole_vectors,
+)
 from hetero_tvm.schedules.cpu.integers.image_packing import ImagePacker
 from hetero_tvm.schedules.cpu.integers.image_words import LINE_WORDS, ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_cycles
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import Index, int32, vector_pieces
+from hetero_tvm.schedules.emit import int32, vector_pieces
 
 FILTERS = 2 * TILE_ROWS
 """Filters of one product."""
@@ -127,65 +132,43 @@ class MatrixImageKernel(ImageKernel):
         down, across = self.pixel_tiles
         return -(-self.decisions.filters // TILE_ROWS * self.layout.words // (down * across))
 
-    def _ahead(self, group: Expr, tile: Expr, y: Index, x: Index) -> Expr:
-        """Start of the share of the next filters that the tile of pixels at (y, x) asks for."""
+    def _ahead(self, t: OutputTile) -> Expr:
+        """Start of the share of the next filters that a tile of pixels asks for."""
         share = self._fetches * self.layout.steps
-        following = tirx.min(tile + 1, int32(self.filter_tiles - 1))
-        line = tirx.min(
-            self.tile_number(y, x) * share, int32(max(0, self.layout.starts // LINE_WORDS - share))
-        )
-        return self.k.address(self.w, [group, following, line * LINE_WORDS])
+        following = tirx.min(t.tile + 1, int32(self.filter_tiles - 1))
+        line = tirx.min(self.tile_number(t) * share, int32(max(0, self.layout.starts // LINE_WORDS - share)))
+        return self.k.address(self.w, [t.group, following, line * LINE_WORDS])
 
-    def _tile(
-        self,
-        plane: Expr,
-        group: Expr,
-        tile: Expr,
-        first: Index,
-        height: int,
-        y: Index,
-        rows: int,
-        x: Index,
-        columns: int,
-    ) -> None:
+    def _tile(self, t: OutputTile) -> None:
         k, shape, lanes = self.k, self.shape, self.lanes
-        vectors = -(-columns // lanes)
-        filters, tiles = -(-height // TILE_ROWS), rows * vectors
+        vectors = -(-t.columns // lanes)
+        filters, tiles = -(-t.height // TILE_ROWS), t.rows * vectors
         product = self._product(filters, tiles)
         sums = k.scratch((filters * TILE_ROWS, tiles * lanes), "int32")
         row_words = len(shape.phases) * self.pitch
-        column = x - self.first if shape.flat else x
-        row = 0 if shape.flat else (y - self.first) * shape.row_step
+        place = self._places(t)(0, 0, 0)
         last = [extent - 1 for extent in self.words.shape]
         k.call(
             product.name,
             k.address(sums, [int32(0), int32(0)]),
             _int64(tiles * lanes * _WORD),
-            k.address(self.w, [group, tile, int32(0)]),
+            k.address(self.w, [t.group, t.tile, int32(0)]),
             _int64(self.layout.tile_words * _WORD),
-            k.address(self.words, [int32(0), row * row_words + column]),
-            k.address(self.words, [int32(1), row * row_words + column]),
-            _int64((TILE_ROWS if rows == 1 else shape.row_step * row_words) * _WORD),
-            self._ahead(group, tile, y, x),
+            k.address(self.words, [int32(0), place]),
+            k.address(self.words, [int32(1), place]),
+            _int64((TILE_ROWS if t.rows == 1 else shape.row_step * row_words) * _WORD),
+            self._ahead(t),
             k.address(sums, [int32(extent - 1) for extent in sums.shape]),
             k.address(self.words, last),
         )
-        with k.serial(height) as f:
-            start = k.load(self.w, [group, tile, int32(self.layout.starts) + f])
-            own = first + f
-            put = self.result.of_filter(plane * shape.filters + own, group * shape.filters + own, start)
-            for line in range(rows):
-                for at, many in self._vectors(columns):
+        # A residual may lie where the results go: each is read once.
+        pieces = (vector_pieces if self.op.residual else whole_vectors)(t.columns, lanes)
+        with k.serial(t.height) as f:
+            put = self._put(t, f, k.load(self.w, [t.group, t.tile, int32(self.layout.starts) + f]))
+            for line in range(t.rows):
+                for at, many in pieces:
                     total = k.load(sums, [f, k.ramp(line * vectors * lanes + at, many)])
-                    put(total, (y + line) * shape.out_width + x + at, many)
-
-    def _vectors(self, columns: int) -> list[tuple[int, int]]:
-        """Vectors of so many results, the last one over part of the one before rather than narrower; where a
-        residual is added, it may lie where the results go, and each is read once."""
-        width = min(self.lanes, 1 << (columns.bit_length() - 1))
-        if self.op.residual or columns % width == 0:
-            return vector_pieces(columns, self.lanes)
-        return [(at, width) for at in range(0, columns - width + 1, width)] + [(columns - width, width)]
+                    put(total, (t.y + line) * shape.out_width + t.x + at, many)
 
 
 class MatrixWeights:
