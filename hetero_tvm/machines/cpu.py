@@ -58,8 +58,15 @@ class CpuModel:
 
     @property
     def load_cycles(self) -> float:
-        """Cycles per vector load: two of 32 bytes start in a cycle, or one of 64; on cores with tiles two."""
-        return 1.0 if self.lanes >= 16 and "amx_tile" not in self.features else 0.5
+        """Cycles per vector load: two of 32 bytes start in a cycle; of 64 as many as there are FMA units."""
+        return 1.0 if self.lanes >= 16 and self.fma_units < 2 else 0.5
+
+    @property
+    def transform_cycles(self) -> float:
+        """Cycles per vector of what loads, adds and stores about one vector each, by those of Zen 4, whose
+        vectors pass in two halves (measured on Zen 5)."""
+        whole = self.lanes >= 16 and self.fma_units >= 2 and "amx_tile" not in self.features
+        return 0.7 if whole else 1.0
 
     @property
     def l2_bytes(self) -> float:

@@ -43,7 +43,14 @@ def test_code_for_zen_with_512_bits_is_scheduled_as_for_another_core_and_keeps_i
 
 
 def test_loads_per_cycle():
-    assert [CpuModel("x", lanes=lanes).load_cycles for lanes in (4, 8, 16)] == [0.5, 0.5, 1.0]
+    """Vectors of 64 bytes that pass in two halves are loaded in two halves."""
+    assert [CpuModel("x", lanes=lanes).load_cycles for lanes in (4, 8, 16)] == [0.5, 0.5, 0.5]
+    assert CpuModel("znver4", lanes=16, fma_units=1.0).load_cycles == 1.0
+
+
+def test_transforms_by_whole_vectors():
+    whole, halves = (CpuModel("x", lanes=16, fma_units=units) for units in (2.0, 1.0))
+    assert whole.transform_cycles < halves.transform_cycles == CpuModel("x", lanes=8).transform_cycles
 
 
 def test_broadcasts_to_two_halves_are_slow():

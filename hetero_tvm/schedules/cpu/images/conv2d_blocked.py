@@ -58,7 +58,7 @@ class BlockedConv2dSpace(DesignSpace):
     """
 
     name = "cpu.conv2d_blocked"
-    version = 1
+    version = 2
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Conv2d):
@@ -89,7 +89,7 @@ class BlockedConv2dSpace(DesignSpace):
         shape = BlockedShape(op, machine.lanes)
         panels = shape.filter_blocks
         groups = sorted({g for g in (1, 2, 4, 8, machine.threads) if g <= panels})
-        blocks = sorted({b for b in (1, 2, 4, 7, 8, 14, 28, 56, machine.threads) if b <= shape.units})
+        blocks = sorted({b for b in (1, 2, 4, 7, 8, 14, 28, 56, 112, machine.threads) if b <= shape.units})
         methods = (DIRECT, *WINOGRAD) if applies(op) else (DIRECT,)
         return (
             Knob("method", methods),
@@ -188,18 +188,29 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     weights = tiles.points * op.channels * vectors * lanes * 4  # of one panel
     from_l2 = 0.25 * vectors * lanes / 16
     piece = (per_k + from_l2) * op.channels + 20 + 2.0 * height * vectors
-    finish = 6.0 * tiles.points
-    share = _busiest_share(panels, min(point["groups"], panels), blocks, blocks, op.batch, machine)
+    finish = 6.0 * tiles.points * machine.transform_cycles
+    groups = min(point["groups"], panels)
+    share = _busiest_share(panels, groups, blocks, blocks, op.batch, machine)
     products = panels * blocks * op.batch * (pieces * tiles.points * piece + block * vectors * finish)
-    begin = shape.channel_blocks * tiles.count * op.batch * 7.0 * tiles.points / machine.threads
-    compute = products * share + begin + 600.0
-    reread = 1 if weights <= machine.l2 / 2 else blocks
-    spilled = max(0, 4 * block * tiles.points * vectors * lanes - machine.l2 / 2) / 8 * panels * blocks
+    begin = shape.channel_blocks * tiles.count * op.batch * 7.0 * tiles.points * machine.transform_cycles
+    transformed = tiles.points * shape.channel_blocks * lanes * 4  # of one tile
+    compute = products * share + begin * (share if groups == 1 else 1 / machine.threads) + 600.0
+    sums = 4 * block * tiles.points * vectors * lanes
+    spilled = max(0, sums - machine.l2 / 2) / 8 * panels * blocks
+    # What is transformed is written once and read for each panel: from L2 while it fits beside the sums.
+    kept = transformed * (block if groups == 1 else tiles.count * op.batch) + sums
+    beyond = max(0.0, 1.0 - 0.75 * machine.l2 / kept)
+    moved = (
+        transformed * tiles.count * op.batch * (1 + panels) * (share if groups == 1 else 1 / machine.threads)
+    )
+    spilled += beyond * moved / machine.far_bytes
     # Every further block of a thread takes the panel through L2 again, beside what it transforms.
-    passes = max(0.0, panels * blocks / machine.threads - panels / min(point["groups"], panels))
+    passes = max(0.0, panels * blocks / machine.threads - panels / groups)
     again = passes * weights / (_CROWDED_L2 * machine.l2_bytes)
     fetched = panels * weights / _MEMORY
-    return max(compute, reread * fetched) + 0.3 * fetched + spilled + again
+    rereads = 0 if weights <= machine.l2 / 2 else blocks - 1
+    far = machine.far_bytes * machine.threads if panels * weights <= machine.l3 / 2 else _MEMORY
+    return max(compute, fetched + rereads * panels * weights / far) + 0.3 * fetched + spilled + again
 
 
 def _busiest_share(panels: int, groups: int, units: int, blocks: int, batch: int, machine: CpuModel) -> float:

@@ -2,15 +2,20 @@
 
 Loop structure::
 
-    parallel over channel blocks x rows of tiles:              V, [points, channel blocks, tiles, block]
+    several groups of panels: parallel over channel blocks x rows of tiles:
         for each tile: B^T d B of its (m + 2) x (m + 2) inputs, one vector per point
+                                                    V, [points, channel blocks, tiles, block]
     parallel over blocks of tiles x groups of filter panels:
+        one group: V of the tiles of the block alone                               (L2)
         for each panel of NR filters:
             for each of the (m + 2)^2 points:
                 for each group of MR tiles:                        a matrix product, as in a 1x1 convolution
                     acc[MR][NR] = V[point, channels, tiles] x U[panel, point, channels, :]
                 stored to M, [points, tiles, NR]                      (L2)
             for each tile: A^T m A, the epilogue on the registers, stored to Y; the halo
+
+Groups of panels share V, which they write together first; with a single group every block has its own, and
+nothing that is transformed leaves the core's L2.
 
 Four times (m = 4) fewer products than the direct kernel, for two transforms that cost a few vector
 operations per value, and for filters of (m + 2)^2 / 9 times the size: it pays while those come from
@@ -99,6 +104,7 @@ class WinogradKernel:
         self.block = -(-self.tiles.count // self.blocks)
         self.blocks = -(-self.tiles.count // self.block)
         self.height = -(-self.block // -(-self.block // registers.rows))  # even pieces of a block
+        self.own = self.groups == 1
         self.k = Kernel()
         self.out = BlockedOutput(self.k, op, machine)
 
@@ -111,20 +117,36 @@ class WinogradKernel:
             self.u = k.argument("W", (self.panels, points, op.channels, columns))
             self.out.declare(self.panels * columns)
             self.x = Plane(k, shape.x, op.height, op.width).view(x)
-            planes = op.batch * shape.channel_blocks
-            self.v = k.scratch((points, planes, self.tiles.count * self.lanes))
-            with k.parallel(planes * self.tiles.rows, op.flops) as item:
-                plane = tirx.floordiv(item, self.tiles.rows)
-                row = tirx.floormod(item, self.tiles.rows)
-                with k.serial(self.tiles.columns) as column:
-                    self._transform_input(plane, row, column)
+            if not self.own:
+                self._transform_image()
             with k.imported(*self.out.imports):
                 with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
                     self._item(item)
         return k.function
 
-    def _transform_input(self, plane: Expr, row: Expr, column: Expr) -> None:
-        """Transform one tile of one channel block: V[:, plane, tile]."""
+    def _transform_image(self) -> None:
+        """V of all tiles, which all threads write and read."""
+        k, planes = self.k, self.op.batch * self.shape.channel_blocks
+        self.v_plane = self.tiles.count * self.lanes
+        self.v = k.scratch((self.tiles.points, planes * self.v_plane))
+        with k.parallel(planes * self.tiles.rows, self.op.flops) as item:
+            plane, row = tirx.floordiv(item, self.tiles.rows), tirx.floormod(item, self.tiles.rows)
+            with k.serial(self.tiles.columns) as column:
+                self._transform_input(plane, row, column, plane, row * self.tiles.columns + column)
+
+    def _transform_block(self, first_tile: Expr, tiles: Expr) -> None:
+        """V of the tiles of one block; a line between points, as whole pages would share few sets of L1."""
+        k, blocks = self.k, self.shape.channel_blocks
+        self.v_plane = self.block * self.lanes
+        self.v = k.scratch((self.tiles.points, blocks * self.v_plane + self.lanes))
+        with k.serial(blocks) as block, k.serial(tiles) as t:
+            tile = first_tile + t
+            row = k.let(tirx.floordiv(tile, self.tiles.columns))
+            column = k.let(tirx.floormod(tile, self.tiles.columns))
+            self._transform_input(self.batch * blocks + block, row, column, block, t)
+
+    def _transform_input(self, plane: Expr, row: Expr, column: Expr, to_plane: Expr, to_tile: Expr) -> None:
+        """Transform one tile of one channel block: V[:, to_plane, to_tile]."""
         op, k, shape, form, lanes = self.op, self.k, self.shape, self.form, self.lanes
         (top, left), size, reach = shape.taps[0], form.size, form.reach
         lane = k.ramp(0, lanes)
@@ -140,11 +162,11 @@ class WinogradKernel:
             ]
             for i, value in enumerate(form.input_side(k, loaded)):
                 k.store(half, value, [i * reach + j, lane])
-        tile = row * self.tiles.columns + column
         for i in range(reach):
             values = [k.load(half, [i * reach + j, lane]) for j in range(reach)]
             for j, value in enumerate(form.input_side(k, values)):
-                k.store(self.v, value, [i * reach + j, plane, k.ramp(tile * lanes, lanes)])
+                at = k.ramp(to_plane * self.v_plane + to_tile * lanes, lanes)
+                k.store(self.v, value, [i * reach + j, at])
 
     def _inside(self, index: Expr, furthest: int, extent: int) -> Expr:
         """``index``, or the last row or column when tiles reach past them."""
@@ -159,7 +181,9 @@ class WinogradKernel:
         first_tile = block * self.block
         tiles = tirx.min(int32(self.block), self.tiles.count - first_tile)
         first, count = share(group, self.panels, self.groups)
-        m = k.scratch((points, self.block, self.vectors * self.lanes))
+        if self.own:
+            self._transform_block(first_tile, tiles)
+        m = k.scratch((points, self.block * self.vectors * self.lanes + self.lanes))
         with k.serial(count) as p:
             panel = first + p
             with k.serial(points) as point:
@@ -197,7 +221,8 @@ class WinogradKernel:
         """M[point, start : start + tiles]: the product over all channels."""
         op, k, lanes = self.op, self.k, self.lanes
         acc = k.scratch((tiles, self.vectors * lanes))
-        plane = self.batch * self.shape.channel_blocks
+        plane = int32(0) if self.own else self.batch * self.shape.channel_blocks
+        before = start if self.own else first_tile + start
 
         def each(body: Callable[[Expr, Expr], None]) -> None:
             with k.unroll(tiles) as t, k.unroll(self.vectors) as v:
@@ -217,7 +242,7 @@ class WinogradKernel:
             with k.unroll(count) as c:
 
                 def product(t: Expr, column: Expr) -> None:
-                    at = [point, plane + block, (first_tile + start + t) * lanes + c]
+                    at = [point, (plane + block) * self.v_plane + (before + t) * lanes + c]
                     value = k.splat(k.load(self.v, at), lanes)
                     value = value * k.load(self.u, [panel, point, block * lanes + c, column])
                     k.store(acc, k.load(acc, [t, column]) + value, [t, column])
@@ -230,16 +255,22 @@ class WinogradKernel:
                 channels(block, lanes)
         if rest:
             channels(int32(full), rest)
-        each(lambda t, column: k.store(m, k.load(acc, [t, column]), [point, start + t, column]))
+        with k.unroll(tiles) as t, k.unroll(self.vectors) as v:
+            sums = k.load(acc, [t, k.ramp(v * lanes, lanes)])
+            k.store(m, sums, [point, self._sums_at(start + t, v)])
+
+    def _sums_at(self, tile: Index, v: Index) -> Expr:
+        """Place in a point of M of one vector of filters."""
+        return self.k.ramp((tile * self.vectors + v) * self.lanes, self.lanes)
 
     def _finish(self, m: Buffer, panel: Expr, first_tile: Expr, t: Expr, v: int) -> None:
         """Store the outputs of one tile and one block of filters."""
         op, k, form, lanes = self.op, self.k, self.form, self.lanes
         size, reach = form.size, form.reach
-        lane, column = k.ramp(0, lanes), k.ramp(v * lanes, lanes)
+        lane = k.ramp(0, lanes)
         half = k.scratch((size * reach, lanes))
         for j in range(reach):
-            values = [k.let(k.load(m, [i * reach + j, t, column])) for i in range(reach)]
+            values = [k.let(k.load(m, [i * reach + j, self._sums_at(t, v)])) for i in range(reach)]
             for i, value in enumerate(form.output_side(k, values)):
                 k.store(half, value, [i * reach + j, lane])
         filter_block = panel * self.vectors + v

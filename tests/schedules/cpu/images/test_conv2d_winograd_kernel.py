@@ -15,7 +15,8 @@ AVX2 = MACHINES["avx2"]
 @pytest.mark.parametrize("machine", SWEPT)
 @pytest.mark.parametrize("method", WINOGRAD)
 def test_tiles_blocks_and_halos(machine, method):
-    """Whole and partial tiles, one and several blocks of tiles, panels past the filters, zeros around."""
+    """Whole and partial tiles, one and several blocks of tiles, which share what is transformed or have their
+    own, panels past the filters, zeros around."""
     ops = [
         on(
             machine,
@@ -29,10 +30,10 @@ def test_tiles_blocks_and_halos(machine, method):
         ),
         on(machine, Conv2d(1, 3, 3, 1, 5, (3, 3), padding=PAD, epilogue=("relu",)), "+1,1,1,1"),
     ]
-    for op, blocks, groups in zip(ops, (1, 2, 1), (2, 1, 1), strict=True):
+    for op, pieces in zip(ops, (((1, 2), (2, 1), (4, 2)), ((2, 1),), ((1, 1),)), strict=True):
         tile = SPACE.knobs(op, machine)[1].choices[-1]
         points = [
-            {"method": method, "tile": tile, "blocks": blocks, "groups": groups},
+            *({"method": method, "tile": tile, "blocks": b, "groups": g} for b, g in pieces),
             {**SPACE.default(op, machine), "method": method},
         ]
         check_points(SPACE, op, points, machine, tolerance=WINOGRAD_ERROR)
