@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.compile.build import BuiltModel, build
-from hetero_tvm.compile.length_check import judged_model
+from hetero_tvm.compile.length_check import calls_at_lengths
 from hetero_tvm.compile.optimize import OptimizedModel, import_model, optimize_model
+from hetero_tvm.compile.representative import chosen_for_lengths, to_tune
 from hetero_tvm.compile.truth import EndToEnd, race
 from hetero_tvm.errors import UsageError, expect
 from hetero_tvm.frontend.functions.importer import import_function
@@ -17,7 +18,6 @@ from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.language.build import build_language_model
 from hetero_tvm.records.choose import Choice, choose, default_choice
 from hetero_tvm.records.store import RecordFolders, RecordStore
-from hetero_tvm.reference import sample_inputs
 from hetero_tvm.schedules.sampled import SampledSpace
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
@@ -129,7 +129,8 @@ def tune_model(
     options = TuneOptions(trials=trials, minutes=minutes, seed=seed, fresh=fresh, patience=patience)
     if on_event is None and progress is not False and trials != 0 and in_notebook():
         on_event = NotebookProgress()
-    report = optimized.target.tuner(rpc).tune(optimized, options, folders, on_event or (lambda event: None))
+    model = to_tune(optimized)
+    report = optimized.target.tuner(rpc).tune(model, options, folders, on_event or (lambda event: None))
     if isinstance(on_event, NotebookProgress):
         on_event.finish()
     return TunedModel(optimized, _choices(optimized.variants()[0], folders), report)
@@ -245,8 +246,10 @@ def settle(tuned: TunedModel, built: BuiltModel) -> tuple[BuiltModel, EndToEnd |
     if same or not alone or built.unrunnable is not None:
         return built, None
     plain = build(optimized, defaults)
-    inputs = sample_inputs(judged_model(optimized, None), 0)
-    found = race(lambda: plain.run(inputs), lambda: built.run(inputs))
+    calls = calls_at_lengths(optimized)
+    found = race(lambda: [plain.run(each) for each in calls], lambda: [built.run(each) for each in calls])
+    if found is not None:
+        found = found.per_call(len(calls))
     return (plain if found is not None and found.kept == "default" else built), found
 
 
@@ -270,5 +273,7 @@ def _check_logs(logs: object) -> None:
 
 
 def _choices(optimized: OptimizedModel, folders: RecordFolders) -> dict[str, Choice]:
-    """The best records that fit, by task."""
-    return choose(optimized.tasks, optimized.machine, optimized.store(folders))
+    """The best records that fit, by task; of all lengths where they stay open."""
+    store = optimized.store(folders)
+    found = choose(optimized.tasks, optimized.machine, store)
+    return found if optimized.lengths is None else chosen_for_lengths(optimized, found, store)

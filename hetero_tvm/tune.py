@@ -21,6 +21,7 @@ _EXAMPLES = {
     "zoo:minilm-l6 --out out": "tune a model of the zoo with 64 trials",
     "bert.onnx --shape input_ids=1x128 --shape attention_mask=1x128 --minutes 5": "five minutes for your own",
     "bert.onnx --batch 8 --sequence 128 --dry-run": "list the kernels and the time it would take",
+    "bert.onnx --shape ids=1x8..256 --lengths 16:0.2,64:0.6,200:0.2": "one library for a range of lengths",
     "net.onnx --target npu:mobile": "for the reference NPU",
     "net.onnx --rpc TOKEN@10.0.0.5:9090": "measure on another machine",
 }
@@ -71,6 +72,7 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.cli import tune_report
     from hetero_tvm.cli.steps import Steps
     from hetero_tvm.compile.report_page import report_html, write_report
+    from hetero_tvm.compile.representative import to_tune
     from hetero_tvm.search.progress import Progress
     from hetero_tvm.search.report import print_report
 
@@ -85,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
         optimized, trials, options.minutes, options.logs, not options.no_shipped_records
     )
     cli_common.say(options, "\n".join(plan))
-    expected = tune_report.expected_seconds(len(optimized.tasks), trials, options.minutes)
+    expected = tune_report.expected_seconds(len(to_tune(optimized).tasks), trials, options.minutes)
     with (
         steps.step("search", expected, silent=False) if searches else nullcontext(),
         Progress(quiet=options.quiet) as progress,
@@ -141,6 +143,7 @@ def _ask_remote(options: argparse.Namespace) -> None:
 def _dry_run(optimized: OptimizedModel, options: argparse.Namespace, trials: int | None) -> int:
     """List the tasks and the expected time."""
     from hetero_tvm.cli import tune_report
+    from hetero_tvm.compile.representative import to_tune
     from hetero_tvm.records.record import space_identity
 
     tasks = [
@@ -151,7 +154,7 @@ def _dry_run(optimized: OptimizedModel, options: argparse.Namespace, trials: int
             "nbytes": task.nbytes,
             "space": space_identity(task)[0],
         }
-        for task in optimized.tasks
+        for task in to_tune(optimized).tasks
     ]
     seconds = tune_report.expected_seconds(len(tasks), trials, options.minutes)
     if options.json:

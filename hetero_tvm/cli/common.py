@@ -28,6 +28,7 @@ from hetero_tvm.targets.precisions import PRECISIONS, canonical_precision
 
 if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is imported
     from hetero_tvm.api import BuiltModel, OptimizedModel
+    from hetero_tvm.compile.given_lengths import GivenLengths
     from hetero_tvm.frontend.signature import ImportedModel, Span
     from hetero_tvm.targets.base import Target
 
@@ -44,6 +45,16 @@ def shape(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
         return parse_shape_option(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(error.message) from None
+
+
+def lengths(text: str) -> GivenLengths:
+    """``16:0.2,128:0.8`` -> weights by length; an argparse type."""
+    from hetero_tvm.compile.given_lengths import parse_lengths
+
+    try:
+        return parse_lengths(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(f"{error.message} ({error.hint})") from None
 
 
 def value(text: str) -> tuple[str, Any]:
@@ -137,6 +148,13 @@ def parser(
         help="arrays by input name: they fix shapes, and outputs are compared for them (default: sampled)",
     )
     result.add_argument("--no-check", action="store_true", help="do not compare outputs with a reference")
+    result.add_argument(
+        "--lengths",
+        type=lengths,
+        metavar="N:WEIGHT,...",
+        help="of a range of lengths, those that kernels are tuned and chosen for, as in 16:0.2,128:0.8; with "
+        "several open dimensions batch=1/sequence=16:0.2,... (default: what there are records of)",
+    )
     return result
 
 
@@ -269,6 +287,7 @@ def load_optimized(options: argparse.Namespace, model: ImportedModel | None = No
         disable=options.disable,
         dump_ir=getattr(options, "dump_ir", None),
         precision=options.precision,
+        lengths=getattr(options, "lengths", None),
     )
 
 

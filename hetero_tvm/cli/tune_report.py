@@ -37,19 +37,20 @@ def plan_lines(
 ) -> list[str]:
     """Model, target, threads, kernels, records and budget of a search, a line each."""
     from hetero_tvm.api import record_store
+    from hetero_tvm.compile.representative import to_tune
     from hetero_tvm.records.choose import DEFAULT, choose
 
-    signature, tasks = optimized.signature, optimized.tasks
+    signature, tasks = optimized.signature, to_tune(optimized).tasks
     described = optimized.target.describe()
     device = [described.get("device"), *described.get("archs", ()), described.get("cpu")]
     threads = described["threads"]
     first = optimized.variants()[0]
     store = record_store(first, logs, use_shipped)
-    choices = choose(first.tasks, first.machine, store).values()
+    choices = choose(to_tune(first).tasks, first.machine, store).values()
     origins = Counter("default" if choice.origin == DEFAULT else "record" for choice in choices)
     spaces = Counter(task.space.name if task.space is not None else "stock" for task in tasks)
-    work = sum(task.count * task.flops for task in tasks) / 1e9
-    calls = sum(task.count for task in tasks)
+    work = sum(task.uses * task.flops for task in tasks) / 1e9
+    calls = sum(task.count for task in optimized.tasks)
     seconds = expected_seconds(len(tasks), trials, minutes)
     budget = "trials without limit" if trials is None else f"{trials} trials"
     if minutes is not None:
@@ -61,8 +62,11 @@ def plan_lines(
         if trials is not None and 0 < trials < len(tasks)
         else []
     )
+    lengths = () if optimized.lengths is None else optimized.lengths.representative
+    at = [f"{'/'.join(map(str, one.sizes.values()))} ({one.weight:.0%})" for one in lengths]
     return [
         f"model    {optimized.model.name}({inputs})",
+        *([f"lengths  {', '.join(at)}"] if at else []),
         f"target   {described['kind']} {' '.join(filter(None, device))}, "
         f"{threads} thread{'s' * (threads > 1)}{cores}",
         f"kernels  {len(tasks)} distinct in {calls} calls, {work:.4g} GFLOP",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, SBlockRealize, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Call, Expr, IRModule, PrimFunc, SBlockRealize, tirx, tvm, tvm_ffi
 
 
 def _is_bfloat16(value: Expr) -> bool:
@@ -62,29 +62,46 @@ def _stored(store: tirx.BufferStore) -> tirx.Stmt:
     return tirx.SeqStmt([tirx.Bind(name, wide), rounded])
 
 
+_ANY_WIDTH = ("tirx.reinterpret", "tirx.if_then_else")
+"""Functions that TVM's vectoriser treats by itself."""
+
+
+def _is_scalar(call: Call) -> bool:
+    """Whether a function has no form for vectors: what it is in is cut into scalars, and a bfloat16 lost."""
+    op = call.op
+    return isinstance(op, tvm.ir.Op) and op.name not in _ANY_WIDTH and not op.get_attr("TVectorizable")
+
+
 def _serial(loop: tirx.For) -> tirx.For:
-    """``loop``, left to LLVM's vectoriser where it would store one bfloat16 in every lane."""
+    """``loop``, left to LLVM's vectoriser where it would store one bfloat16 in every lane, or calls what has
+    no form for vectors."""
     if loop.kind != tirx.ForKind.VECTORIZED:
         return loop
     stores: list[tirx.BufferStore] = []
     bound: list[tuple[tirx.Var, Expr]] = []
+    calls: list[Call] = []
 
     def note(node: Any) -> Any:
         if isinstance(node, tirx.BufferStore):
             stores.append(node)
         elif isinstance(node, tirx.Bind):
             bound.append((node.var, node.value))
+        elif isinstance(node, Call):
+            calls.append(node)
         else:
             bound.extend(zip((i.var for i in node.block.iter_vars), node.iter_values, strict=True))
         return node
 
-    tvm_ffi.structural_map(loop.body, ((tirx.BufferStore, tirx.Bind, SBlockRealize), note))
+    tvm_ffi.structural_map(loop.body, ((tirx.BufferStore, tirx.Bind, Call, SBlockRealize), note))
     if not any(_is_bfloat16(store.value) for store in stores):
         return loop
+    serial = any(map(_is_scalar, calls))
     vector = {loop.loop_var}
     for _ in bound:  # a variable may be bound before or behind those that it is made of
         vector |= {var for var, value in bound if vector & set(tirx.analysis.undefined_vars(value))}
-    if all(vector & set(tirx.analysis.undefined_vars(s.value)) for s in stores if _is_bfloat16(s.value)):
+    if not serial and all(
+        vector & set(tirx.analysis.undefined_vars(s.value)) for s in stores if _is_bfloat16(s.value)
+    ):
         return loop
     return tirx.For(
         loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, annotations=loop.annotations

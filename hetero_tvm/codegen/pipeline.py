@@ -82,13 +82,14 @@ _POLYNOMIALS = {
     "tirx.acos": vector_functions.acos,
     "tirx.nearbyint": vector_functions.nearbyint,
     "tirx.fmod": vector_functions.fmod,
+    "tirx.isnan": vector_functions.is_nan,
 }
 
 
 def _vector_math(call: Call) -> Expr:
     """``call``, or what replaces it."""
     name = call.op.name if isinstance(call.op, tvm.ir.Op) else None
-    if name in _POLYNOMIALS and str(call.ty.dtype) == "float32":
+    if name in _POLYNOMIALS and str(call.args[0].ty.dtype) == "float32":
         return _POLYNOMIALS[name](*call.args)
     if name == "tirx.erf" and str(call.ty.dtype) == "float64":
         return tirx.call_pure_extern("float64", "erf", call.args[0])  # TVM's own has float32's accuracy
@@ -110,13 +111,60 @@ def _vector_remainder(remainder: tirx.Mod) -> Expr:
     return vector_functions.fmod(remainder.a, remainder.b)
 
 
+def _defined(cast: tirx.Cast) -> Expr:
+    """``cast`` of a float to int32 or int64 as processors do it: the least number for NaN and what is out of
+    range.  LLVM may make anything of a NaN that it sees a polynomial give."""
+    source, dtype = str(cast.value.ty.dtype), str(cast.ty.dtype)
+    if source != "float32" or dtype not in ("int32", "int64"):
+        return cast
+    bits = tvm.DataType(dtype).bits
+    limit = tirx.const(2.0 ** (bits - 1), source)
+    inside = tirx.And(cast.value >= -limit, cast.value < limit)
+    return tirx.Select(inside, cast, tirx.min_value(dtype))
+
+
+def _named(store: tirx.BufferStore) -> tirx.Stmt:
+    """``store`` of no float, with a name for each function of floats that its value is made of.
+
+    TVM's bounds of integers contradict themselves in the bits that a polynomial binds.  What is behind a
+    condition stays there.
+    """
+    if "float" in str(store.value.ty.dtype):
+        return store
+    found: list[tuple[Expr, tirx.Var]] = []
+    conditional = []
+
+    def name(value: Expr) -> Expr:
+        if isinstance(value, tvm.ir.Call):
+            function = getattr(value.op, "name", "")
+            if function == "tirx.if_then_else":
+                conditional.append(value)
+            if function not in (*_POLYNOMIALS, "tirx.pow"):
+                return value
+        if not str(value.ty.dtype).startswith("float32"):
+            return value
+        for known, variable in found:
+            if tvm_ffi.structural_equal(known, value):
+                return variable
+        found.append((value, tirx.Var("named", str(value.ty.dtype))))
+        return found[-1][1]
+
+    value = tvm_ffi.structural_map(store.value, ((tvm.ir.Call, tirx.Mod), name), order="post")
+    if conditional or not found:
+        return store
+    value = tvm_ffi.structural_map(value, (tirx.Cast, _defined), order="post")
+    names = [tirx.Bind(variable, made) for made, variable in found]
+    return tirx.SeqStmt([*names, tirx.BufferStore(store.buffer, value, store.indices)])
+
+
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.UseVectorMath")
 def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     """Replace float32 functions by polynomials, and small powers by products.
 
     LLVM would call libm once per lane.
     """
-    body = tvm_ffi.structural_map(func.body, (tirx.Mod, _vector_remainder), order="post")
+    body = tvm_ffi.structural_map(func.body, (tirx.BufferStore, _named), order="post")
+    body = tvm_ffi.structural_map(body, (tirx.Mod, _vector_remainder), order="post")
     return func.with_body(tvm_ffi.structural_map(body, (tvm.ir.Call, _vector_math), order="post"))
 
 

@@ -46,6 +46,12 @@ def _cast(dtype: str, x: Expr) -> Expr:
     return tirx.Cast(_typed(dtype, x), x)
 
 
+def is_nan(x: Expr) -> Expr:
+    """Whether ``x`` is NaN, from its bits: TVM cuts vectors that its own test is in into scalars."""
+    magnitude = _reinterpret("int32", x) & _i(0x7FFFFFFF, x)
+    return magnitude > _i(0x7F800000, x)
+
+
 def _split(x: Expr, body: object) -> Expr:
     """``body(m, e)`` with ``x = m * 2**e`` and m in [sqrt(1/2), sqrt(2)), for positive finite x."""
     small = x < _c(_LEAST_NORMAL, x)
@@ -146,7 +152,7 @@ def power(x: Expr, y: Expr) -> Expr:
             exponent = tirx.Select(tirx.EQ(size, none), _d(-math.inf, x), exponent)
             exponent = tirx.Select(tirx.EQ(size, infinity), _d(math.inf, x), exponent)
             value = _exp2_double(exponent * _cast("float64", y))
-            value = tirx.Select(tirx.isnan(size), size, value)
+            value = tirx.Select(is_nan(size), size, value)
             half = y * _c(0.5, x)
             odd = tirx.NE(tirx.floor(half), half)
             whole_number = tirx.EQ(tirx.floor(y), y)
@@ -196,7 +202,7 @@ def fmod(x: Expr, y: Expr) -> Expr:
             wide = _cast("float64", a)
             value = _let(_cast("float64", b), lambda b: _let(_d(1.0, b) / b, lambda r: remainder(wide, b, r)))
             value = tirx.Select(a < b, a, _cast("float32", value))
-            return tirx.Select(tirx.isnan(y), y, tirx.Select(a < _c(math.inf, a), value, _c(math.nan, a)))
+            return tirx.Select(is_nan(y), y, tirx.Select(a < _c(math.inf, a), value, _c(math.nan, a)))
 
         return _signed(x, _let(size, lambda a: _let(divisor, lambda b: of(a, b))))
 

@@ -14,6 +14,8 @@ from hetero_tvm.reference.running import run_as_given
 from hetero_tvm.runtime.signature import Signature, Symbol, size_of
 from hetero_tvm.schedules.symbolic import Sizes
 
+_MOST_CALLS = 8
+"""Calls of one length among those that stand for a model's use."""
 _BOTH_ROUND = 8.0
 """Tolerance between two float32 results, in that of one and an exact result."""
 
@@ -30,6 +32,20 @@ def judged_model(optimized: OptimizedModel, inputs: Mapping[str, np.ndarray] | N
         if all(s.low <= sizes[s.name] <= s.high for s in lengths.symbols):
             return candidate
     return model.open.at({s.name: s.high for s in lengths.symbols})
+
+
+def calls_at_lengths(optimized: OptimizedModel) -> list[dict[str, np.ndarray]]:
+    """Inputs of calls that stand for a model's use: of each representative length as many as its weight says,
+    at least one and no more than a handful; one call where there are no such lengths."""
+    lengths = optimized.lengths
+    if lengths is None or not lengths.representative:
+        return [sample_inputs(judged_model(optimized, None), 0)]
+    least = min(one.weight for one in lengths.representative)
+    calls = []
+    for one in lengths.representative:
+        inputs = sample_inputs(one.model.model, 0)
+        calls += [inputs] * min(round(one.weight / least), _MOST_CALLS)
+    return calls
 
 
 def sizes_of(signature: Signature, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:

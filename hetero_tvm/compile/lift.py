@@ -27,7 +27,7 @@ from hetero_tvm.compile.kernels import marked
 from hetero_tvm.compile.optimize import Lengths, OptimizedModel
 from hetero_tvm.errors import BuildError
 from hetero_tvm.host.constants import constant
-from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, Var, relax, tirx, tvm
+from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, Var, relax, structural_equal, tirx, tvm
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import array_of, is_constant
@@ -199,7 +199,7 @@ class _Lifting:
             return relax.TupleGetItem(self._expr([v.tuple_value for v in several]), first.index)
         if isinstance(first, relax.ShapeExpr):
             return relax.ShapeExpr(self._extents([v.values for v in several]))
-        if any(not tvm.ir.structural_equal(first, other) for other in several[1:]):
+        if any(not structural_equal(first, other) for other in several[1:]):
             raise Unfit("a number differs at other sizes")
         return first
 

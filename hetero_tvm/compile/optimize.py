@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hetero_tvm.compile.given_lengths import GivenLengths, weighted_sizes
 from hetero_tvm.compile.tasks import tasks_of
 from hetero_tvm.errors import (
     BuildError,
@@ -120,6 +121,7 @@ class Lengths:
     sizes : of the symbols, for the model itself and for each of ``others``.
     signature : inputs and outputs, with symbols and expressions of them for open dimensions.
     at : optimizes the model at other sizes.
+    representative : the model at the sizes that kernels are to be tuned at; none where nobody said.
     """
 
     symbols: tuple[Symbol, ...]
@@ -127,6 +129,16 @@ class Lengths:
     others: tuple[OptimizedModel, ...]
     signature: Signature
     at: Callable[[Mapping[str, int]], OptimizedModel]
+    representative: tuple[Representative, ...] = ()
+
+
+@dataclass(frozen=True)
+class Representative:
+    """An optimized model at sizes that stand for others, with their weight: the sum of all is 1."""
+
+    sizes: Mapping[str, int]
+    weight: float
+    model: OptimizedModel
 
 
 def import_model(
@@ -168,6 +180,7 @@ def optimize_model(
     dump_ir: str | os.PathLike[str] | None = None,
     precision: str | None = None,
     spaces: Iterable[SampledSpace] = (),
+    lengths: GivenLengths | None = None,
 ) -> OptimizedModel:
     """Fuse the graph for a target and divide it into kernels.
 
@@ -179,12 +192,15 @@ def optimize_model(
         what the model is stored in, where the target has that, or else the target's own.
     dump_ir : folder for the Relax module after each pass, as numbered TVMScript files.
     spaces : design spaces of your own (:func:`hetero_tvm.design_space`) for kernels of yours.
+    lengths : of a model with a range of sizes, those that its kernels are tuned and chosen for, with
+        weights: ``{16: 0.2, 128: 0.8}``, or ``[({"batch": 1, "sequence": 16}, 0.2), ...]`` where several
+        dimensions are open.
 
     Raises
     ------
     TargetError : the target is unknown.
-    UsageError : ``disable`` names no fusion, the target has no such ``precision``, or ``dump_ir`` cannot
-        be written.
+    UsageError : ``disable`` names no fusion, the target has no such ``precision``, ``dump_ir`` cannot
+        be written, or ``lengths`` are not in the model's ranges.
     BuildError : a pass failed.
     """
     expect(
@@ -226,20 +242,25 @@ def optimize_model(
     if model.open is not None:
         disabled |= target.fixed_size_passes
     optimized = _optimized(model, target, disabled, None if dump_ir is None else Path(dump_ir), spaces)
+    if lengths is not None and model.open is None:
+        raise UsageError(
+            f"{model.name} has no open dimension that lengths could be of",
+            hint="give one a range: --shape NAME=1x8..256",
+        )
     if model.open is None:
         return optimized
+    weighted = () if lengths is None else weighted_sizes(lengths, model.open.symbols)
     others = tuple(_optimized(other, target, disabled, None, spaces) for other in model.open.others)
     signatures = [one.model.signature for one in (optimized, *others)]
     signature = symbolic_signature(signatures, model.open.sizes, model.open.symbols)
-    at = model.open.at
-    lengths = Lengths(
-        model.open.symbols,
-        model.open.sizes,
-        others,
-        signature,
-        lambda sizes: _optimized(at(sizes), target, disabled, None, spaces),
-    )
-    return replace(optimized, lengths=lengths)
+    opened = model.open
+
+    def at(sizes: Mapping[str, int]) -> OptimizedModel:
+        return _optimized(opened.at(sizes), target, disabled, None, spaces)
+
+    representative = tuple(Representative(sizes, weight, at(sizes)) for sizes, weight in weighted)
+    found = Lengths(opened.symbols, opened.sizes, others, signature, at, representative)
+    return replace(optimized, lengths=found)
 
 
 def symbolic_signature(

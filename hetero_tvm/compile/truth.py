@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 
@@ -45,6 +45,11 @@ class EndToEnd:
     high: float
     pairs: int
     kept: str
+
+    def per_call(self, calls: int) -> EndToEnd:
+        """The same of one call, where each time is that of several."""
+        times = (self.default_seconds / calls, self.tuned_seconds / calls)
+        return replace(self, default_seconds=times[0], tuned_seconds=times[1])
 
     def __str__(self) -> str:
         times = f"{self.default_seconds * 1e3:.3f} ms by default, {self.tuned_seconds * 1e3:.3f} ms tuned"

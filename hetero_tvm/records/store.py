@@ -21,6 +21,7 @@ from pathlib import Path
 from hetero_tvm.errors import RecordError
 from hetero_tvm.host.folders import user_data
 from hetero_tvm.machines.base import Machine
+from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.records.appending import append_line, lines_between, unwritable
 from hetero_tvm.records.record import (
     FRESH,
@@ -35,6 +36,7 @@ from hetero_tvm.records.record import (
     space_identity,
     valid,
 )
+from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.task import Task
 
 LOGS_VARIABLE = "HETERO_TVM_LOGS"
@@ -193,6 +195,26 @@ class RecordStore:
             known = found.get(record.candidate)
             if record.role in (TRIAL, VERIFIED) and (known is None or _time(record) < _time(known)):
                 found[record.candidate] = record
+        return found
+
+    def operators(self, space: DesignSpace) -> list[str]:
+        """Operators, as JSON, that there are records of with the present version of a space."""
+        identity = space.name, space.version
+        every = [*self._shipped, *self._user]
+        return list(dict.fromkeys(r.op for r in every if (r.space, r.version) == identity and r.op))
+
+    def of_operator(self, space: DesignSpace, op: FusedOp) -> list[Record]:
+        """Measured points of an operator with the present version of a space, shipped ones first.
+
+        Other than by task, an operator is found that no model here has: the same one at another length.
+        """
+        identity, text = (space.name, space.version), op.to_json()
+        found = []
+        for layer in (self._shipped, self._user):
+            own = [r for r in layer if r.op == text and (r.space, r.version) == identity]
+            if any(record.role == FRESH for record in own):
+                found = []
+            found += [r for r in valid(own) if r.ok and r.point is not None and r.role in (TRIAL, VERIFIED)]
         return found
 
     def best(self, task: Task) -> tuple[Record, str] | None:

@@ -30,6 +30,7 @@ class Task:
     calls : for each call in the model, the names of the source nodes that it stands for.
     flops, nbytes : work and least traffic of one call.
     sampled : the user's own space, instead of the stock rules; only where ``space`` is None.
+    weight : what each call counts, where a model is tuned at several lengths.
     """
 
     key: str
@@ -41,6 +42,7 @@ class Task:
     flops: int
     nbytes: int
     sampled: SampledSpace | None = None
+    weight: float = 1.0
 
     def __repr__(self) -> str:
         space = self.space.name if self.space is not None else "no space"
@@ -51,6 +53,11 @@ class Task:
     def count(self) -> int:
         """Calls of this kernel per inference."""
         return len(self.calls)
+
+    @property
+    def uses(self) -> float:
+        """Calls of this kernel per inference, of all lengths that the model is tuned at on average."""
+        return self.count * self.weight
 
 
 def task_key(function: PrimFunc) -> str:

@@ -52,7 +52,8 @@ class Ledger:
         self.machine, self.options, self.store, self.on_event = machine, options, store, on_event
         self.started = monotonic()
         self.states = [
-            TaskState(task, TaskReport(task.name, task.count, task.flops, task.nbytes)) for task in tasks
+            TaskState(task, TaskReport(task.name, task.count, task.flops, task.nbytes, weight=task.weight))
+            for task in tasks
         ]
         self.report = TuneReport([state.report for state in self.states], logs=str(store.path))
         self.roofs = Roofs(None, None)
@@ -253,7 +254,7 @@ class Ledger:
     def _known_total(self) -> float | None:
         """Best known seconds of all kernels together, once each has a time."""
         timed = [s for s in self.states if s.task.space is not None or s.best is not None]
-        return None if any(s.best is None for s in timed) else sum(s.task.count * s.best for s in timed)
+        return None if any(s.best is None for s in timed) else sum(s.task.uses * s.best for s in timed)
 
     def close(self) -> TuneReport:
         """The report, with what each task will be built from."""

@@ -252,13 +252,13 @@ class _Run:
             if starts := self.ledger.starts(state):
                 groups.append((state, starts))
         with_space = [state for state in self.states if state.task.space is not None]
-        self.baseline = max(with_space, key=lambda s: s.task.flops * s.task.count, default=None)
+        self.baseline = max(with_space, key=lambda s: s.task.flops * s.task.uses, default=None)
         if self.baseline is not None and all(self.baseline is not state for state, _ in groups):
             self.baseline_seconds = self._time_baseline(self.baseline)
         groups = groups[: int(min(self.ledger.left(), len(groups)))]
         spare = int(min(self.batch, self.ledger.left())) - sum(len(proposed) for _, proposed in groups)
         if groups and spare > 0 and len(groups) < len(self.states) + 1:
-            heaviest = max(groups, key=lambda group: group[0].task.flops * group[0].task.count)
+            heaviest = max(groups, key=lambda group: group[0].task.flops * group[0].task.uses)
             heaviest[0].proposer.set_aside(heaviest[1][0])
             heaviest[1].extend(self._propose(heaviest[0], spare))
         self._trials(groups)
@@ -306,10 +306,10 @@ class _Run:
             state.note_result(key_of(defaults[index]), defaults[index], state.report.default_seconds)
 
     def _skip_small_generic_tasks(self) -> None:
-        total = sum(state.task.count * (state.best or 0.0) for state in self.states)
+        total = sum(state.task.uses * (state.best or 0.0) for state in self.states)
         for state in self.states:
             if state.task.space is None and state.tunable:
-                share = state.task.count * (state.best or 0.0) / total if total else 0.0
+                share = state.task.uses * (state.best or 0.0) / total if total else 0.0
                 if share < self.options.generic_share and state.task.sampled is None:
                     state.tunable = False
                     state.report.note = f"not tuned: {share:.1%} of the time"

@@ -25,6 +25,7 @@ class TaskReport:
     failures : kind of failure -> how many.
     compared : whether both times are of one side-by-side comparison, or of the same point.
     note : why the task was not tuned, or that its space is exhausted.
+    weight : see :class:`hetero_tvm.schedules.task.Task`.
     """
 
     name: str
@@ -40,6 +41,12 @@ class TaskReport:
     failures: Counter = field(default_factory=Counter)
     note: str = ""
     compared: bool = True
+    weight: float = 1.0
+
+    @property
+    def uses(self) -> float:
+        """Calls per inference, of all lengths that the model is tuned at on average."""
+        return self.calls * self.weight
 
     @property
     def gflops(self) -> float | None:
@@ -128,7 +135,7 @@ class TuneReport:
 
     def total_seconds(self, which: str) -> float | None:
         """Sum over measured kernels of calls x ``default_seconds`` or ``tuned_seconds``."""
-        times = [(task.calls, getattr(task, which)) for task in self.tasks if task.compared]
+        times = [(task.uses, getattr(task, which)) for task in self.tasks if task.compared]
         known = [calls * seconds for calls, seconds in times if seconds is not None]
         return sum(known) if known else None
 

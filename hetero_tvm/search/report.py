@@ -11,7 +11,7 @@ from hetero_tvm.search.outcome import TaskReport, TuneReport
 
 def table(report: TuneReport, width: int) -> Any:
     """A rich table of at most ``width`` columns: kernel, calls, share, default and tuned, % of roofline."""
-    total = sum(task.calls * (task.tuned_seconds or 0.0) for task in report.tasks)
+    total = sum(task.uses * (task.tuned_seconds or 0.0) for task in report.tasks)
     columns = [
         Column("kernel", text=True),
         Column("calls", rank=1),
@@ -24,8 +24,8 @@ def table(report: TuneReport, width: int) -> Any:
         Column("note", text=True, rank=5),
     ]
     cells = []
-    for task in sorted(report.tasks, key=lambda task: -(task.calls * (task.tuned_seconds or 0.0))):
-        share = task.calls * task.tuned_seconds / total if task.tuned_seconds and total else None
+    for task in sorted(report.tasks, key=lambda task: -(task.uses * (task.tuned_seconds or 0.0))):
+        share = task.uses * task.tuned_seconds / total if task.tuned_seconds and total else None
         cells.append(
             (
                 task.name,
@@ -85,7 +85,7 @@ def _share_at_roofline(report: TuneReport) -> float | None:
     if not total:
         return None
     near = [task for task in report.tasks if task.note.endswith("of the roofline") and task.tuned_seconds]
-    return sum(task.calls * task.tuned_seconds for task in near) / total
+    return sum(task.uses * task.tuned_seconds for task in near) / total
 
 
 def print_report(report: TuneReport, stream: TextIO) -> None:

@@ -25,7 +25,7 @@ _LEAST_HOPE = 0.02
 class Progress:
     """History of one task: ``calls`` per inference, ``floor`` seconds (roofline), best seconds by round."""
 
-    calls: int
+    calls: float
     floor: float = 0.0
     history: list[float] = field(default_factory=list)
     exhausted: bool = False

@@ -22,7 +22,7 @@ class TaskState:
         self.task = task
         self.report = report
         self.proposer: Any = None
-        self.progress = scheduler.Progress(task.count)
+        self.progress = scheduler.Progress(task.uses)
         self.make: Any = None
         """Makes the proposer of a generic task, once it is known to be worth it."""
         self.known: dict[str, Record] = {}

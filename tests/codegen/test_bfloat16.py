@@ -49,6 +49,18 @@ def test_functions_made_of_bound_values(name, kind):
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["asinh", "isnan"])
+def test_functions_without_a_form_for_vectors(name):
+    """TVM's vectoriser cuts them into scalars, and what is stored with them."""
+    kind = tirx.ForKind.VECTORIZED
+    if name == "isnan":
+        got = ran(lambda x, i: tirx.Select(tirx.isnan(wide(x, i)), wide(x, i), wide(x, 1)), kind, "float32")
+        np.testing.assert_array_equal(got, np.full(X.shape, X[1], "float64"))
+        return
+    got = ran(lambda x, i: tirx.Cast("bfloat16", tirx.asinh(wide(x, i))), kind)
+    np.testing.assert_allclose(got, np.arcsinh(X.astype("float64")), rtol=2**-8, atol=1e-6)
+
+
 VALUES = {
     "a copy": (lambda x, i: tirx.BufferLoad(x, [i]), X),
     "one element": (lambda x, i: tirx.BufferLoad(x, [1]), np.full_like(X, X[1])),

@@ -51,6 +51,26 @@ def test_other_functions_are_left_to_the_library():
     assert library_calls(llvm_of(elementwise(topi.log, dtype="float64"))) != set()
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("name", ["log", "exp", "sin"])
+def test_whole_numbers_of_functions(name, dtype):
+    """The bits that a polynomial binds are no bounds of the result; NaN is the least number."""
+    function = elementwise(lambda x: topi.cast(getattr(topi, name)(x), dtype))
+    run = compile_kernels(function, TARGET)["main"]
+
+    def of(x):
+        y = tvm.runtime.tensor(np.zeros(x.shape, dtype))
+        run(tvm.runtime.tensor(x), y)
+        return y.numpy()
+
+    x = np.linspace(1.1, 2.9, 512, dtype="float32").reshape(8, 64)
+    exact = getattr(np, name)(x.astype("float64"))
+    near = np.abs(exact - np.round(exact)) < 1e-5
+    np.testing.assert_array_equal(of(x)[~near], exact.astype(dtype)[~near])
+    if dtype.startswith("int") and name == "log":
+        assert (of(-x) == np.iinfo(dtype).min).all()
+
+
 @pytest.mark.parametrize("power", [2.0, 3.0])
 def test_small_powers_are_products(power):
     function = elementwise(lambda x: topi.power(x, power))

@@ -378,6 +378,9 @@ def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
     first, nan, infinity = (relax.const(value, dtype) for value in (-1.0, np.nan, np.inf))
     cubic = mode in ("cubic", "bicubic")
     if padding == "reflection":
+        if attrs.get("align_corners", 0):  # a single pixel has no distance to reflect in: two alike have
+            for axis in (axis for axis in range(2, len(shape or ())) if shape[axis] == 1):
+                inputs[0] = relax.BlockBuilder.current().emit(relax.op.concat([inputs[0], inputs[0]], axis))
         near = relax.op.less(size, relax.const(6e4 if dtype == "float16" else 1e9, dtype))
         inputs[1] = grid if cubic else relax.op.where(near, grid, first)
     elif cubic and shape is not None:

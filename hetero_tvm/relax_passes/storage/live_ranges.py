@@ -186,7 +186,7 @@ class _Analysis:
             found.steps += 1
             either = self._body(value.true_branch), self._body(value.false_branch)
             found.steps += 1
-            return _united(*either)
+            return _united(*(_somewhere(alias) for alias in either))
         if isinstance(value, relax.Function):
             self._problems.append(f"{var.name}: a function inside of the function (LambdaLift takes it out)")
             return NOTHING
@@ -246,6 +246,13 @@ def _united(*aliases: Alias) -> Alias:
     if aliases and all(isinstance(a, tuple) and len(a) == len(aliases[0]) for a in aliases):
         return tuple(_united(*parts) for parts in zip(*aliases, strict=True))
     return frozenset().union(*(_flat(alias) for alias in aliases))
+
+
+def _somewhere(alias: Alias) -> Alias:
+    """``alias`` of a branch, whose constants are memory that the other branch's result is not."""
+    if isinstance(alias, tuple):
+        return tuple(_somewhere(part) for part in alias)
+    return alias or frozenset([ELSEWHERE])
 
 
 def _has_tensor(ty: tvm.ir.Type) -> bool:

@@ -429,6 +429,23 @@ def test_positions_that_are_nowhere_are_those_of_pytorch(mode, padding):
     np.testing.assert_allclose(y, expected.numpy(), rtol=0, atol=1e-4)  # twenty times 5e-6 of a pixel
 
 
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 5), (4, 1)])
+def test_reflection_in_a_single_pixel(height, width):
+    source = text_model(
+        f"""g (float[1,2,{height},{width}] x, float[1,3,4,2] grid) => (float[1,2,3,4] y) {{
+            y = GridSample <mode = "linear", padding_mode = "reflection", align_corners = 1> (x, grid) }}""",
+        opset=20,
+    )
+    random = np.random.default_rng(0)
+    x = random.standard_normal((1, 2, height, width)).astype("float32")
+    grid = random.uniform(-1.5, 1.5, (1, 3, 4, 2)).astype("float32")
+    (y,) = run_tvm(import_onnx(source), {"x": x, "grid": grid})
+    expected = torch.nn.functional.grid_sample(
+        torch.from_numpy(x), torch.from_numpy(grid), "bilinear", "reflection", align_corners=True
+    )
+    np.testing.assert_allclose(y, expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_celu_of_a_scalar_is_a_scalar():
     source = text_model("g (float x) => (float y) { y = Celu <alpha = 1.5> (x) }")
     for x in (-0.7, 2.0):

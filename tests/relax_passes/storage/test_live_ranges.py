@@ -9,6 +9,7 @@ from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.host.tvm import script_I as I
 from hetero_tvm.host.tvm import script_R as R
 from hetero_tvm.host.tvm import script_T as T
+from hetero_tvm.relax_passes.storage.in_place import share
 from hetero_tvm.relax_passes.storage.live_ranges import ELSEWHERE, analyse
 
 
@@ -109,6 +110,36 @@ def test_both_branches_are_planned():
         assert found[name].upper == found["last"].lower + 1
     assert found["first"].upper == found["other"].lower + 1
     assert found["last"].escapes
+
+
+@I.ir_module
+class BranchOfAConstant:
+    @T.prim_func(private=True, s_tir=True)
+    def scale(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+        for i in range(8):
+            y[i] = x[i] * T.float32(2)
+
+    @R.function
+    def main(x: R.Tensor((8,), "float32"), c: R.Tensor((), "bool")):
+        R.func_attr({"relax.force_pure": True})
+        cls = BranchOfAConstant
+        if c:
+            result = R.const([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], "float32")
+        else:
+            inner = R.builtin.alloc_tensor(R.shape([8]), R.dtype("float32"), R.prim_value(0), R.str("global"))
+            cls.scale(x, inner)
+            result = inner
+        last = R.builtin.alloc_tensor(R.shape([8]), R.dtype("float32"), R.prim_value(0), R.str("global"))
+        cls.scale(result, last)
+        return last
+
+
+def test_a_branch_may_give_a_constant():
+    """The result is not what the other branch wrote, and nothing may be written over it."""
+    ranges = analyse(BranchOfAConstant["main"])
+    result = ranges.of(ranges.calls[-1].args[0])
+    assert ELSEWHERE in result and len(result) == 2
+    assert not share(BranchOfAConstant, ranges).calls
 
 
 @I.ir_module
