@@ -28,7 +28,7 @@ from hetero_tvm.targets.precisions import PRECISIONS, canonical_precision
 
 if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is imported
     from hetero_tvm.api import BuiltModel, OptimizedModel
-    from hetero_tvm.compile.given_lengths import GivenLengths
+    from hetero_tvm.frontend.given_lengths import GivenLengths
     from hetero_tvm.frontend.signature import ImportedModel, Span
     from hetero_tvm.targets.base import Target
 
@@ -49,7 +49,7 @@ def shape(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
 
 def lengths(text: str) -> GivenLengths:
     """``16:0.2,128:0.8`` -> weights by length; an argparse type."""
-    from hetero_tvm.compile.given_lengths import parse_lengths
+    from hetero_tvm.frontend.given_lengths import parse_lengths
 
     try:
         return parse_lengths(text)

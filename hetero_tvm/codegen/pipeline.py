@@ -1,11 +1,11 @@
 """The lowering pipeline from TensorIR to machine code.
 
-It is TVM's own pipeline with six additions: maxima and minima keep NaN and infinities, integer
+It is TVM's own pipeline with seven additions: maxima and minima keep NaN and infinities, integer
 divisions by values in memory get divisors that the processor does not trap at, differences of floats are
 not cancelled, calls of exp, erf, tanh and the like become vector polynomials before loops are vectorised,
-bfloat16 is converted where TVM loses it, and small constant-size buffers stay on the stack.  Every
-compilation, the tuner's candidates included, must use it, or candidates are ranked on other code than the
-one that ships.
+bfloat16 is converted where TVM loses it, quotients and remainders of falling indices are written by those of
+rising ones, and small constant-size buffers stay on the stack.  Every compilation, the tuner's candidates
+included, must use it, or candidates are ranked on other code than the one that ships.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from hetero_tvm.codegen import vector_functions, vector_math
 from hetero_tvm.codegen.bfloat16 import convert_once
 from hetero_tvm.codegen.cancellation import keep_cancellation
+from hetero_tvm.codegen.divided_indices import divide_what_rises
 from hetero_tvm.codegen.extremes import begin_at_infinity, keep_nan
 from hetero_tvm.host.tvm import (
     Buffer,
@@ -272,7 +273,7 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
     # a variable that is bound in two places.
     rename = tirx.transform.ConvertSSA()
     semantics = [begin_at_infinity, divide_without_traps, keep_cancellation, use_vector_math, convert_once]
-    lowering = [*semantics, rename, lower_without_cse]
+    lowering = [*semantics, divide_what_rises, rename, lower_without_cse]
     return tvm.ir.transform.Sequential(lowering), finalize, finalize_device
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.compile.given_lengths import GivenLengths, weighted_sizes
+from hetero_tvm.frontend.given_lengths import GivenLengths, weighted_sizes
 from hetero_tvm.compile.tasks import tasks_of
 from hetero_tvm.errors import (
     BuildError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetero_tvm.compile.given_lengths import parse_lengths, weighted_sizes
+from hetero_tvm.frontend.given_lengths import parse_lengths, weighted_sizes
 from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend.signature import Symbol
 
