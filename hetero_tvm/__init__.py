@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
-from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.version import VERSION
 
 __version__ = VERSION
@@ -47,6 +48,18 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """The verbs on first use: loading a library must not import the compiler."""
+    try:
+        return _find(name)
+    except ImportError as error:
+        if importlib.util.find_spec("hetero_tvm.api") is not None:
+            raise
+        raise UsageError(
+            f"{name} is no part of hetero-tvm-runtime, which only loads and runs libraries",
+            hint="do this where hetero-tvm is installed, and bring the .so here",
+        ) from error
+
+
+def _find(name: str) -> Any:
     if name in _COMPILER:
         from hetero_tvm import api
 

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"hetero-tvm {__version__}")
         return 0
-    if word in ("help", "-h", "--help") and len(arguments) < 2:
+    if word in ("help", "-h", "--help") and (len(arguments) < 2 or arguments[1] in ("help", "completion")):
         print(_overview())
         return 0
     if word == "completion":
@@ -42,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if word not in COMMANDS:
         from hetero_tvm.errors import unknown_name
 
-        message, hint = unknown_name("there is no command", word, COMMANDS)
+        if word.startswith("-"):
+            message, hint = unknown_name("there is no option", word, ("--help", "--version"))
+        else:
+            message, hint = unknown_name("there is no command", word, COMMANDS)
         print(f"error: {message}\nWhat to do: {hint}", file=sys.stderr)
         return 2
     return importlib.import_module(f"hetero_tvm.{word}").main(arguments[1:])

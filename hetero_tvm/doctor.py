@@ -45,7 +45,9 @@ def _run(options: argparse.Namespace) -> int:
         cli_common.say(options, f"  {_MARKS[one.status]:8}{one.name:16}{one.text}")
         if one.hint:
             cli_common.say(options, f"{'':26}{one.hint}")
-    verdict = f"{len(missing)} things are missing" if missing else "everything that is needed is there"
+    verdict = "everything that is needed is there"
+    if missing:
+        verdict = "1 thing is missing" if len(missing) == 1 else f"{len(missing)} things are missing"
     cli_common.say(options, verdict)
     return 1 if missing else 0
 

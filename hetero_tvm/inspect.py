@@ -49,6 +49,10 @@ def make_parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     if (library := inspect_library.library_of(options.model)) is not None:
         return _library(library, options)
+    if options.plot is not None:
+        from hetero_tvm.memory.plot import check_picture
+
+        check_picture(options.plot)
     optimized = cli_common.load_optimized(options)
     document = describe(optimized)
     memory = None

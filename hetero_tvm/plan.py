@@ -67,10 +67,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.memory import check_plan, plan, read_csv, write_csv
-    from hetero_tvm.memory.plot import plot
+    from hetero_tvm.memory.plot import check_picture, plot
 
     if options.out is not None and options.out.is_dir():
         raise UsageError(f"--out {options.out} is a folder")
+    if options.plot is not None:
+        check_picture(options.plot)
     problem, _ = read_csv(options.file)
     result = plan(
         problem,

@@ -1,5 +1,6 @@
 """``python -m hetero_tvm.inspect``: the report as JSON and as text, IR after each pass."""
 
+import importlib.util
 import json
 
 import pytest
@@ -93,6 +94,17 @@ def test_ir_after_each_pass_is_numbered(tmp_path, capsys):
 def test_bad_options_are_told(arguments, told, capsys):
     assert inspect.main(arguments) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_drawn_is_told_before_the_work(monkeypatch, capsys):
+    assert inspect.main(["nothing.onnx", "--plot", "arena.gif"]) == 2
+    assert "cannot plot to 'arena.gif'" in capsys.readouterr().err
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "matplotlib" else found(name, *more)
+    )
+    assert inspect.main(["nothing.onnx", "--plot", "arena.png"]) == 2
+    assert "drawing needs matplotlib" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

@@ -5,7 +5,9 @@ import pytest
 from hetero_tvm.__main__ import COMMANDS, main
 
 
-@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["help"], ["--help"], ["-h"], ["help", "help"], ["help", "completion"]]
+)
 def test_the_overview_names_every_command(arguments, capsys):
     assert main(arguments) == 0
     said = capsys.readouterr().out
@@ -31,6 +33,12 @@ def test_a_command_that_is_none(arguments, capsys):
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert "there is no command 'tnue'" in said and "did you mean 'tune'?" in said
+
+
+def test_an_option_that_is_none(capsys):
+    assert main(["--halp"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no option '--halp'" in said and "did you mean '--help'?" in said
 
 
 def test_completion_wants_a_shell(capsys):

@@ -1,6 +1,7 @@
 """The package itself: its verbs are seen by those who look, and by type checkers."""
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,12 @@ def test_misuse_says_what_to_do():
     with pytest.raises(UsageError, match="trials=-1 is negative") as caught:
         hetero_tvm.tune_model(hetero_tvm.optimize_model(model), trials=-1)
     assert "trials=64 is the default" in str(caught.value)
+
+
+def test_the_runtime_wheel_says_that_it_holds_no_compiler(monkeypatch):
+    monkeypatch.delattr(hetero_tvm, "api", raising=False)
+    monkeypatch.setitem(sys.modules, "hetero_tvm.api", None)  # as where the file is not there
+    with pytest.raises(UsageError, match="import_model is no part of hetero-tvm-runtime"):
+        hetero_tvm.import_model("net.onnx")
+    with pytest.raises(AttributeError, match="nothing"):
+        hetero_tvm.nothing  # noqa: B018

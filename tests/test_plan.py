@@ -119,6 +119,7 @@ def test_plot(source, tmp_path):
         (TEXT, ["--seconds", "0"], "seconds must be"),
         (TEXT, ["--alignment", "3"], "power of two"),
         (TEXT, ["--plot", "x.txt"], "cannot plot"),
+        ("no buffers at all", ["--plot", "/nowhere/at/all.png"], "there is no folder /nowhere/at"),
         (TEXT, ["--out", "/nowhere/at/all.csv"], "cannot write"),
         (TEXT, ["--out", "/"], "is a folder"),
     ],

@@ -155,11 +155,18 @@ def _tools() -> list[Finding]:
         Finding("tools", "nvcc", nvcc or "not there; the extra cuda does without", OK if nvcc else OPTIONAL)
     )
     folder = native.cache_dir()
-    existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-    writable = os.access(existing, os.W_OK | os.X_OK)
-    hint = "" if writable else f"export {native.CACHE_VARIABLE}=/path/to/a/folder"
-    found.append(Finding("tools", "cache", str(folder), OK if writable else MISSING, hint))
+    if (obstacle := _obstacle(folder)) is None:
+        found.append(Finding("tools", "cache", str(folder)))
+    else:
+        hint = f"export {native.CACHE_VARIABLE}=/path/to/a/folder"
+        found.append(Finding("tools", "cache", f"{folder}: {obstacle}", MISSING, hint))
     return found
+
+
+def _obstacle(folder: Path) -> str | None:
+    """Reason why nothing can be written to a folder that need not be there yet."""
+    existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} cannot be written to"
 
 
 def _packages() -> list[Finding]:
@@ -211,11 +218,15 @@ def _targets() -> list[Finding]:
 
 def _records() -> list[Finding]:
     from hetero_tvm.records.database import Filter, select
-    from hetero_tvm.records.store import shipped_logs, user_logs
+    from hetero_tvm.records.store import LOGS_VARIABLE, shipped_logs, user_logs
 
     machine = host.detect().microarchitecture
     found = []
     for name, folder in (("yours", user_logs()), ("shipped", shipped_logs())):
+        if name == "yours" and (obstacle := _obstacle(folder)) is not None:
+            hint = f"export {LOGS_VARIABLE}=/path/to/a/folder, or --logs: tune keeps its records there"
+            found.append(Finding("records", name, f"{folder}: {obstacle}", WARNING, hint))
+            continue
         if folder is None or not folder.is_dir():
             text = f"{folder}: not there yet; the first tune makes it" if folder else "none"
             found.append(Finding("records", name, text, OK if folder else OPTIONAL))

@@ -17,6 +17,22 @@ _OUTLINED = 3000  # more buffers than this, and outlines would cover the colours
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
 
+def check_picture(path: str | Path) -> None:
+    """Refuse a picture that cannot be drawn; for commands that work for long before they draw.
+
+    Raises
+    ------
+    UsageError : the name has another ending, its folder is not there, or matplotlib is not installed.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in _FORMATS:
+        raise UsageError(f"cannot plot to {path.name!r}", hint=f"end its name in {', '.join(_FORMATS)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {path.parent}", hint="make it first")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("drawing needs matplotlib", hint=extra_command("plot"))
+
+
 def plot(
     problem: Problem,
     offsets: Mapping[str, int],
@@ -30,10 +46,7 @@ def plot(
     Raises :class:`UsageError` for another ending or a path that cannot be written.
     """
     path = Path(path)
-    if path.suffix.lower() not in _FORMATS:
-        raise UsageError(f"cannot plot to {path.name!r}", hint=f"end its name in {', '.join(_FORMATS)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("drawing needs matplotlib", hint=extra_command("plot"))
+    check_picture(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure

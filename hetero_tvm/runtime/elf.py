@@ -24,7 +24,10 @@ def check_machine(path: Path) -> None:
     with path.open("rb") as file:
         head = file.read(64)
     if len(head) < 64 or head[:4] != b"\x7fELF":
-        raise LibraryError(f"{path} is not a shared library (no ELF header)", hint="export the model again")
+        raise LibraryError(
+            f"{path} is not a shared library (no ELF header)",
+            hint="name what build or tune wrote, or export it again",
+        )
     kind, machine = struct.unpack_from("<HH", head, 16)
     built_for = _MACHINES.get(machine, f"ELF machine {machine}")
     here = _ALIASES.get(platform.machine(), platform.machine())

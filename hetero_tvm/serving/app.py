@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -24,6 +25,7 @@ from hetero_tvm.serving.engine import Engine, Text
 from hetero_tvm.serving.wishes import Wishes, read
 
 _LARGEST_BODY = 16 << 20
+_ROUTES = "there are POST /v1/completions, POST /v1/chat/completions, GET /v1/models and GET /health"
 _STATUS = {InputError: 400, CapacityError: 400, LibraryError: 400, BusyError: 503}
 
 
@@ -70,7 +72,7 @@ class Server:
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
             ],
             lifespan=lifespan,
-            exception_handlers={HeteroTVMError: _failure},
+            exception_handlers={HeteroTVMError: _failure, HTTPException: _no_route},
         )
 
     async def _health(self, http: HttpRequest) -> Response:
@@ -139,10 +141,12 @@ class _Answer:
 
     def __init__(self, index: int, text: Text, words: Words, stop: StopText):
         self.index, self.text, self._words, self._stop = index, text, words, stop
+        self._read = 0
 
     async def pieces(self) -> AsyncIterator[str]:
         async with contextlib.aclosing(self.text.tokens()) as tokens:
             async for token in tokens:
+                self._read += 1
                 if token in self.text.request.stop:
                     break
                 if piece := self._stop.add(self._words.add(token)):
@@ -151,6 +155,11 @@ class _Answer:
                     return
         if piece := self._stop.add(self._words.finish()) + self._stop.finish():
             yield piece
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens up to the end of the text; the model may be further before it hears of a stop."""
+        return self._read if self._stop.stopped else len(self.text.request.tokens)
 
     @property
     def reason(self) -> str:
@@ -194,7 +203,7 @@ class _Form:
         return {**self._head, "object": kind, "choices": [], "usage": self.usage()}
 
     def usage(self) -> dict[str, int]:
-        made = sum(len(answer.text.request.tokens) for answer in self.answers)
+        made = sum(answer.tokens for answer in self.answers)
         total = self._prompt_tokens + made
         return {"prompt_tokens": self._prompt_tokens, "completion_tokens": made, "total_tokens": total}
 
@@ -274,6 +283,11 @@ async def _body(http: HttpRequest) -> Any:
 async def _failure(http: HttpRequest, error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
     return _error(status, str(error))
+
+
+async def _no_route(http: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, f"{http.method} {http.url.path}: {error.detail}", _ROUTES)
 
 
 def _error(status: int, text: str, hint: str = "") -> Response:

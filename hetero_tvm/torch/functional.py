@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.torch.compiling import compile_graph
@@ -90,13 +90,38 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
 
 def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **compilers: Any) -> Compiled:
     try:
-        return aot_module_simplified(gm, arguments, **compilers)
+        if not _has_open_sizes(gm):
+            return aot_module_simplified(gm, arguments, **compilers)
+        # Dynamo's context knows the sizes as open ones, and would open those of this variant again.
+        with unset_fake_temporarily(), torch._guards.tracing(None):
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            return aot_module_simplified(gm, [_fixed(mode, value) for value in arguments], **compilers)
     except HeteroTVMError:
         raise
     except Exception as error:  # AOTAutograd raises many kinds
         reason = ModelError(f"AOTAutograd cannot trace the graph. {type(error).__name__}: {last_line(error)}")
         eager = refused(gm, reason, options)
         return lambda *given: eager(given)
+
+
+def _has_open_sizes(gm: torch.fx.GraphModule) -> bool:
+    """Whether Dynamo made the graph for arguments of several sizes."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value", node.meta.get("val"))
+        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+        if any(isinstance(size, torch.SymInt) for size in sizes):
+            return True
+    return False
+
+
+def _fixed(mode: FakeTensorMode, value: Any) -> Any:
+    """A tensor without data like an argument, of a mode that has no open sizes."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    device = "cpu" if value.device.type == "meta" else value.device
+    with mode:
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+        return made.requires_grad_(value.requires_grad)
 
 
 def _compiled(

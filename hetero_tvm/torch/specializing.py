@@ -107,5 +107,7 @@ def _number(value: Any) -> Any:
 def _concrete(value: Any) -> Any:
     """A tensor like a symbolic one, of the sizes that it was traced with."""
     if isinstance(value, torch.Tensor) and any(isinstance(s, torch.SymInt) for s in value.shape):
-        return torch.empty([_number(s) for s in value.shape], dtype=value.dtype, device="meta")
+        sizes = [_number(s) for s in value.shape]
+        made = torch.empty(sizes, dtype=value.dtype, device="meta")
+        return made.requires_grad_(value.requires_grad)
     return value

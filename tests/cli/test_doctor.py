@@ -51,3 +51,11 @@ def test_what_is_missing_says_how_to_get_it(monkeypatch):
     assert found["rich"].status == doctor.MISSING and "pip install rich" in found["rich"].hint
     assert found["apache-tvm"].text == "0.26.0, but 0.27.0.post1 is wanted"
     assert found["apache-tvm-ffi"].text == "not installed"
+
+
+def test_folders_that_cannot_be_written_to_are_told(monkeypatch):
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
+    found = {one.name: one for one in [*doctor._tools(), *doctor._records()]}
+    assert found["cache"].status == doctor.MISSING and "cannot be written to" in found["cache"].text
+    assert found["yours"].status == doctor.WARNING and "HETERO_TVM_LOGS" in found["yours"].hint
+    assert found["shipped"].status == doctor.OK  # it is only read

@@ -87,6 +87,10 @@ def test_what_is_wrong_is_told(programs, mlp, tmp_path):
     assert result.returncode == 1 and "given 0 inputs, the model takes 1" in result.stderr
     result = run(programs / "plain", text)
     assert result.returncode == 1 and "not a shared library" in result.stderr
+    result = run(programs / "plain", mlp.parent)
+    assert result.returncode == 1 and "it is a folder: name the .so in it" in result.stderr
+    result = run(programs / "run", mlp, cut, text)
+    assert result.returncode == 1 and "2 files, and the model takes 1" in result.stderr
 
 
 def test_a_file_in_the_working_folder_is_found_by_its_name(programs, mlp):

@@ -92,9 +92,13 @@ def test_chat(client):
 def test_a_stop_ends_the_text_before_it(client, server):
     tokens = tiny_llama.greedy([5, 6, 7], 6)
     ask = {"prompt": [5, 6, 7], **GREEDY, "stop": [f" w{tokens[3]}"]}
-    [choice] = client.post("/v1/completions", json=ask).json()["choices"]
+    body = client.post("/v1/completions", json=ask).json()
+    [choice] = body["choices"]
     first = tokens.index(tokens[3]) or 3
     assert choice["text"] == text_of(tokens[:first]) and choice["finish_reason"] == "stop"
+    assert (
+        body["usage"]["completion_tokens"] == first + 1
+    )  # not what the model made before it heard of the stop
 
 
 def test_clients_at_once_get_their_own_texts(client, server):
@@ -136,7 +140,9 @@ def test_hostile_bodies(client):
     for content in (b"{", b"\xff", b"[" * 100_000):
         assert client.post("/v1/completions", content=content).status_code == 400
     assert client.post("/v1/completions", content=b" " * (17 << 20)).status_code == 400
-    assert client.get("/v1/completions").status_code == 405
+    wrong = client.get("/v1/completions")
+    assert wrong.status_code == 405 and "POST /v1/completions" in wrong.json()["error"]["message"]
+    assert client.get("/v1/engines").json()["error"]["message"].startswith("GET /v1/engines: Not Found")
     assert client.get("/health").json()["status"] == "ok"
 
 

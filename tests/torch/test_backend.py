@@ -110,6 +110,25 @@ def test_open_sizes_are_compiled_set_by_set(cache):
     assert events_of(events) == ["compiled"] * 3
 
 
+@pytest.mark.thorough
+def test_training_goes_on_with_batches_of_another_size(cache):
+    ours, theirs = (torch.nn.Sequential(torch.nn.BatchNorm1d(8), perceptron()) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    events = []
+    net = compiled(ours, cache, events, refused="raise")
+    for size in (6, 3, 4, 3):  # from the second on Dynamo leaves the size open
+        x = torch.randn(size, 8, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        net(x).square().mean().backward()
+        theirs(y).square().mean().backward()
+        torch.testing.assert_close(x.grad, y.grad, **TOLERANCE)
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-4)
+    for mine, other in zip(ours.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(mine, other, **TOLERANCE)
+    assert events_of(events).count("compiled") == 6  # forward and backward of three sizes
+
+
 @pytest.mark.exhaustive
 def test_operators_without_translation_run_in_pytorch_between_compiled_parts(cache):
     def function(x, y):

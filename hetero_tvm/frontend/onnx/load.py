@@ -21,6 +21,7 @@ from hetero_tvm.host.files import odd_kind
 
 #: Protobuf cannot hold more in one message.
 _LARGEST_FILE = 2**31 - 1
+_FOLDER = "Give the path of an .onnx file; of a language model, build takes the folder with config.json."
 
 
 def load_stored(path: Path) -> StoredModel:
@@ -35,11 +36,7 @@ def load_stored(path: Path) -> StoredModel:
     try:
         model = onnx.ModelProto.FromString(data)
     except (DecodeError, RecursionError, MemoryError, ValueError) as error:
-        raise ModelError(
-            f"{path} is not an ONNX model, or it is truncated ({len(data)} bytes).",
-            hint="Check that the download or export finished; Git LFS pointers must be pulled first.  "
-            "Subgraphs more than 30 deep inside one another cannot be read either.",
-        ) from error
+        raise _not_onnx(path, data) from error
     if not model.HasField("graph"):
         raise ModelError(
             f"{path} is not an ONNX model: it holds no graph.",
@@ -70,11 +67,31 @@ def tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
             stack.extend(subgraphs(attribute))
 
 
+def _not_onnx(path: Path, data: bytes) -> ModelError:
+    """Error for a file that does not parse; what often takes the place of a model is told by name."""
+    if data.startswith(b"\x7fELF"):
+        return ModelError(
+            f"{path} is a built library, not a model.",
+            hint="Name the model that it was built from; bench, profile, inspect and load() take libraries.",
+        )
+    if path.suffix.lower() == ".safetensors":
+        return ModelError(
+            f"{path} holds weights and no graph.",
+            hint="For a language model, build takes the folder with config.json; others are exported first: "
+            "torch.export, or an ONNX exporter.",
+        )
+    return ModelError(
+        f"{path} is not an ONNX model, or it is truncated ({len(data)} bytes).",
+        hint="Check that the download or export finished; Git LFS pointers must be pulled first.  "
+        "Subgraphs more than 30 deep inside one another cannot be read either.",
+    )
+
+
 def _read(path: Path) -> bytes:
     """Content of a file; every reason why it cannot be read is a :class:`ModelError`."""
     if path.is_dir():
         found = sorted(p.name for p in path.glob("*.onnx"))
-        hint = f"Name the file: {', '.join(found)}." if found else "Give the path of an .onnx file."
+        hint = f"Name the file: {', '.join(found)}." if found else _FOLDER
         raise ModelError(f"{path} is a folder, not an ONNX file.", hint=hint)
     if (kind := odd_kind(path)) is not None:
         raise ModelError(f"{path} is {kind}, not an ONNX file.", hint="Give the path of an .onnx file.")

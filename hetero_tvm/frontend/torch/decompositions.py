@@ -11,6 +11,7 @@ from hetero_tvm.frontend.torch.operators import (
     attention,
     bags,
     convolution,
+    encoders,
     groups,
     indexing,
     pooling,
@@ -35,7 +36,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     torch = require("torch")
     table: dict[Any, Callable[..., Any]] = {}
-    for part in (attention, bags, convolution, indexing, pooling, signals):
+    for part in (attention, bags, convolution, encoders, indexing, pooling, signals):
         table |= part.decompositions(torch)
     return table
 

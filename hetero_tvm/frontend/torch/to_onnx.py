@@ -121,7 +121,7 @@ def _impure(problems: list[str]) -> ModelError:
     return ModelError(
         "The program is not a fixed function of tensors.",
         problems=shortened(problems),
-        hint="Call model.eval() before torch.export.export, and export without number inputs.",
+        hint="To infer, call model.eval() before it is exported or compiled; export without number inputs.",
     )
 
 

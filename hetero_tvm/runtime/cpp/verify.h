@@ -195,6 +195,8 @@ static inline int hetero_tvm_verify(const char* path, char* message, size_t size
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0 || fstat(file, &status) != 0) {
     why = strerror(errno);
+  } else if (S_ISDIR(status.st_mode)) {
+    why = "it is a folder: name the .so in it";
   } else if (!S_ISREG(status.st_mode) || status.st_size < HETERO_ELF_HEADER) {
     why = "it is not a shared library";
   } else {

@@ -59,6 +59,20 @@ def test_other_bytes(tmp_path, data):
         import_model(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("model.so", b"\x7fELF\x02\x01" + bytes(58), "is a built library, not a model"),
+        ("model.safetensors", b"\x02" + bytes(7) + b"{}", "build takes the folder with config.json"),
+    ],
+)
+def test_what_takes_the_place_of_a_model_is_told_by_name(tmp_path, name, data, told):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ModelError) as caught:
+        import_model(tmp_path / name)
+    assert told in str(caught.value)
+
+
 def test_truncated_files(tmp_path, stored):
     path = tmp_path / "model.onnx"
     for length in np.linspace(1, len(stored) - 1, 25).astype(int):

@@ -33,6 +33,9 @@ Array make_up(const Spec& spec) {
 int main(int argc, char** argv) try {
   if (argc < 2) throw hetero_tvm::Error("usage: run ./model.so [input.npy ...]");
   hetero_tvm::Model model(argv[1]);
+  const int most = static_cast<int>(model.inputs().size());
+  if (argc - 2 > most)
+    throw hetero_tvm::Error(std::to_string(argc - 2) + " files, and the model takes " + std::to_string(most));
   std::vector<Array> inputs;
   int given = 2;
   for (const Spec& spec : model.inputs()) {

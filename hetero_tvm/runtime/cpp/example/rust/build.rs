@@ -1,6 +1,7 @@
 //! Compiles `shim.c`, which gives the functions of the C header a place, and links TVM's two libraries.
 //!
 //! They are those of the Python that `PYTHON` names (default: python3); `CC` is the C compiler (default: cc).
+//! A copy of this project elsewhere takes the header from that Python's hetero_tvm.
 
 use std::{env, path::PathBuf, process::Command};
 
@@ -8,14 +9,21 @@ const FOLDERS: &str = "import importlib.util as u, pathlib
 p = lambda n: pathlib.Path(u.find_spec(n).submodule_search_locations[0])
 print(p('tvm') / 'lib', p('tvm_ffi') / 'lib', p('tvm_ffi') / 'include', sep='\\n')";
 
+const HEADERS: &str = "import importlib.util as u, pathlib
+print(pathlib.Path(u.find_spec('hetero_tvm').submodule_search_locations[0]) / 'runtime' / 'cpp' / 'include')";
+
 fn main() {
     let python = env::var("PYTHON").unwrap_or_else(|_| "python3".into());
-    let found = Command::new(&python).args(["-c", FOLDERS]).output().expect("PYTHON cannot be run");
-    let text = String::from_utf8(found.stdout).expect("a path that is not UTF-8");
+    let text = answer(&python, FOLDERS);
     let folders: Vec<&str> = text.lines().collect();
     assert!(folders.len() == 3, "{python} has no apache-tvm: set PYTHON");
 
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap());
+    let mut headers = here.join("../../include");
+    if !headers.join("hetero_tvm.h").exists() {
+        headers = PathBuf::from(answer(&python, HEADERS).trim());
+        assert!(headers.join("hetero_tvm.h").exists(), "{python} has no hetero_tvm: set PYTHON");
+    }
     let out = PathBuf::from(env::var("OUT_DIR").unwrap());
     let object = out.join("shim.o");
     let archive = out.join("libshim.a");
@@ -24,7 +32,7 @@ fn main() {
         .args(["-std=c11", "-O2", "-fPIC", "-Wall", "-c"])
         .arg(here.join("shim.c"))
         .arg("-I")
-        .arg(here.join("../../include"))
+        .arg(headers)
         .args(["-isystem", folders[2], "-o"])
         .arg(&object));
     run(Command::new("ar").arg("crs").arg(&archive).arg(&object));
@@ -39,6 +47,11 @@ fn main() {
     println!("cargo:rustc-link-arg=-ldl");
     println!("cargo:rerun-if-changed=shim.c");
     println!("cargo:rerun-if-env-changed=PYTHON");
+}
+
+fn answer(python: &str, script: &str) -> String {
+    let found = Command::new(python).args(["-c", script]).output().expect("PYTHON cannot be run");
+    String::from_utf8(found.stdout).expect("a path that is not UTF-8")
 }
 
 fn run(command: &mut Command) {
