@@ -10,6 +10,9 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Call, Expr, PrimFunc, Stmt, TensorLoad, tirx, tvm, tvm_ffi
 
+_OWN_EXPONENTIALS = "hetero_tvm.own_exponentials"
+"""Attribute of functions that take exponentials by their bits before polynomials are put in."""
+
 _ENDS = {"float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308, "float16": 65504.0}
 """Largest finite number of a type."""
 
@@ -75,7 +78,9 @@ def _is_softmax(body: Stmt) -> bool:
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.BeginAtInfinity")
 def begin_at_infinity(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
     """Let reductions to a maximum or minimum begin at infinity."""
-    reduced = {} if _is_softmax(func.body) else _reduced(func.body)
+    if _is_softmax(func.body):
+        return func.with_attr(_OWN_EXPONENTIALS, True)
+    reduced = _reduced(func.body)
 
     def begin(store: tirx.BufferStore) -> Stmt:
         dtype = str(store.buffer.dtype)
@@ -98,7 +103,8 @@ def keep_nan(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
     It follows the vectoriser, which would take a test for NaN apart, and the simplifier, for which every
     value equals itself.
     """
-    body, rewrite = func.body, _constant_first if _is_softmax(func.body) else _keeping_nan
+    own = func.attrs is not None and _OWN_EXPONENTIALS in func.attrs
+    body, rewrite = func.body, _constant_first if own else _keeping_nan
     for kind in (tirx.Max, tirx.Min):
         body = tvm_ffi.structural_map(body, (kind, rewrite), order="post")
     return func.with_body(body)

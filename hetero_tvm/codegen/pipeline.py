@@ -87,9 +87,24 @@ _POLYNOMIALS = {
 }
 
 
+def _beyond_one(value: Expr) -> Expr | None:
+    """y of ``1 + y``, whose logarithm is rounded to nothing where y is small; None of anything else."""
+    if isinstance(value, tirx.Add):
+        for one, rest in ((value.a, value.b), (value.b, value.a)):
+            if isinstance(one, tirx.FloatImm) and float(one.value) == 1.0:
+                return rest
+    return None
+
+
 def _vector_math(call: Call) -> Expr:
     """``call``, or what replaces it."""
     name = call.op.name if isinstance(call.op, tvm.ir.Op) else None
+    if (
+        name == "tirx.log"
+        and str(call.ty.dtype) == "float32"
+        and (rest := _beyond_one(call.args[0])) is not None
+    ):
+        return vector_functions.log1p(rest)
     if name in _POLYNOMIALS and str(call.args[0].ty.dtype) == "float32":
         return _POLYNOMIALS[name](*call.args)
     if name == "tirx.erf" and str(call.ty.dtype) == "float64":

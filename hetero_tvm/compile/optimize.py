@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.frontend.given_lengths import GivenLengths, weighted_sizes
 from hetero_tvm.compile.tasks import tasks_of
 from hetero_tvm.errors import (
     BuildError,
@@ -21,6 +20,7 @@ from hetero_tvm.errors import (
 )
 from hetero_tvm.frontend import ImportedModel, Signature, Span, TensorSpec, source_names
 from hetero_tvm.frontend import import_model as _import_model
+from hetero_tvm.frontend.given_lengths import GivenLengths, weighted_sizes
 from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.host.terminal import number_of
 from hetero_tvm.host.tvm import IRModule

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetero_tvm.compile.build import BuiltModel
-from hetero_tvm.compile.calibration import Calibration
+from hetero_tvm.compile.calibrating.calibration import Calibration
 from hetero_tvm.compile.optimize import OptimizedModel, optimize_model
 from hetero_tvm.compile.rounding import (
     Layer,
@@ -137,7 +137,8 @@ def quantize_model(
         sampled ones, which say little of the accuracy on real data.
     least_cosine : bar for the cosine between every output and float32's, on every sample.  While it does not
         hold, the most sensitive products stay in float32, twice as many each time.
-    calibration : how ``static`` finds ranges (:data:`hetero_tvm.compile.calibration.CALIBRATIONS`).
+    calibration : how ``static`` finds ranges
+        (:data:`hetero_tvm.compile.calibrating.calibration.CALIBRATIONS`).
     metric : judges the outputs of float32 and of the quantised model, for the report.
     storage : form of weights of ``weight-only``; None for 8 bits in groups of 128.
 

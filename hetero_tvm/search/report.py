@@ -47,7 +47,7 @@ def summary(report: TuneReport) -> list[str]:
     lines = []
     default, tuned = report.total_seconds("default_seconds"), report.total_seconds("tuned_seconds")
     if default and tuned:
-        timed = sum(task.tuned_seconds is not None for task in report.tasks)
+        timed = sum(task.compared and task.tuned_seconds is not None for task in report.tasks)
         which = (
             "all kernels together"
             if timed == len(report.tasks)

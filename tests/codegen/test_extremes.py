@@ -34,6 +34,17 @@ def test_nan_stays_nan(operator):
     same_as_onnxruntime(text, x=SPECIAL, **({"z": np.ones(COUNT, np.float32)} if second else {}))
 
 
+@pytest.mark.parametrize("function", ["Selu", "Exp", "Softplus"])
+@pytest.mark.parametrize("operator", ["Min(t, z)", "Max(z, t)"])
+def test_nan_stays_behind_exponentials(operator, function):
+    """They are taken by their bits, as in our kernels of softmax, which keep NaN by their sums."""
+    text = f"g (float[{COUNT}] x, float[{COUNT}] z) => (float[{COUNT}] y) "
+    text += f"{{ t = {function}(x) t2 = Identity(t) y = {operator.replace('t', 't2')} }}"
+    source, ones = text_model(text), np.ones(COUNT, np.float32)
+    (y,) = build_model(optimize_model(import_model(source)), use_shipped=False).run({"x": SPECIAL, "z": ones})
+    assert np.isnan(y[np.isnan(SPECIAL)]).all()
+
+
 @pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
 def test_reductions_begin_at_infinity(operator):
     x = np.array([[-np.inf] * 3, [1, 2, 3], [np.inf] * 3], np.float32)

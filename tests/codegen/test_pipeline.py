@@ -71,6 +71,14 @@ def test_whole_numbers_of_functions(name, dtype):
         assert (of(-x) == np.iinfo(dtype).min).all()
 
 
+def test_logarithms_just_beyond_one():
+    """The softplus of what is far below 0 is its exponential: 1 + y would round it away."""
+    function = elementwise(lambda x: topi.log(1.0 + topi.exp(x)))
+    (run,) = compiled([(function, (8, 64))])
+    x = np.linspace(-80, 20, 512, dtype="float32").reshape(8, 64)
+    np.testing.assert_allclose(run(x), np.logaddexp(0, x.astype("float64")), rtol=1e-6)
+
+
 @pytest.mark.parametrize("power", [2.0, 3.0])
 def test_small_powers_are_products(power):
     function = elementwise(lambda x: topi.power(x, power))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hetero_tvm.frontend.given_lengths import parse_lengths, weighted_sizes
 from hetero_tvm.errors import UsageError
+from hetero_tvm.frontend.given_lengths import parse_lengths, weighted_sizes
 from hetero_tvm.frontend.signature import Symbol
 
 SEQUENCE = (Symbol("sequence", 8, 256),)

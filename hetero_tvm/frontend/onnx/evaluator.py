@@ -2,7 +2,8 @@
 
 Its own evaluator computes Erf in single precision, BatchNormalization of opset 9 to 13 as in
 training, the softmaxes from before opset 13 along one axis, convolutions and pools too slowly for real
-networks, LRN for as many channels as there are images, and gathers no elements of long axes.
+networks, global maxima of images alone, norms of magnitudes with their signs, LRN for as many channels as
+there are images, and gathers no elements of long axes.
 """
 
 from __future__ import annotations
@@ -115,6 +116,26 @@ class MaxPool(_SlowMaxPool):
         return result, (found + planes * math.prod(plane)).astype(np.int64)
 
 
+class GlobalMaxPool(OpRun):
+    """Maximum of each channel; onnx's own takes other axes but of images."""
+
+    op_domain = ""
+
+    def _run(self, x):
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class LpNormalization(OpRun):
+    """Division by the norm, whose magnitudes onnx's own leaves out; 0 by 0 is 0."""
+
+    op_domain = ""
+
+    def _run(self, x, axis=None, p=None):
+        axis = -1 if axis is None else axis
+        norm = np.abs(x).sum(axis, keepdims=True) if p == 1 else np.sqrt((x * x).sum(axis, keepdims=True))
+        return (np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm)).astype(x.dtype),)
+
+
 class BatchNormalization(OpRun):
     """Normalization with the running statistics; raises in training mode, which is not for inference."""
 
@@ -225,7 +246,7 @@ class DequantizeLinear(OpRun):
 #: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
 REFERENCE_OPS: tuple[type[OpRun], ...] = (
     *(Erf, Conv, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN),
-    *(Softmax, LogSoftmax, Hardmax),
+    *(Softmax, LogSoftmax, Hardmax, GlobalMaxPool, LpNormalization),
 )
 
 

@@ -7,7 +7,7 @@ import onnx.reference
 import pytest
 
 from hetero_tvm.frontend import import_onnx
-from hetero_tvm.frontend.onnx.evaluator import LRN
+from hetero_tvm.frontend.onnx.evaluator import LRN, GlobalMaxPool, LpNormalization
 from hetero_tvm.frontend.stored import detached
 from hetero_tvm.reference import run_reference
 from hetero_tvm.reference.running import run_double
@@ -92,6 +92,25 @@ def test_neighbouring_channels(size):
         expected[:, channel] = x[:, channel] / (2.0 + 0.5 / size * np.square(seen).sum(1))
     evaluator = onnx.reference.ReferenceEvaluator(node, new_ops=[LRN])
     np.testing.assert_allclose(evaluator.run(None, {"x": x})[0], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_global_maxima(rank):
+    x = np.random.default_rng(0).normal(size=(2, 3, 4, 5, 6)[:rank])
+    node = onnx.helper.make_node("GlobalMaxPool", ["x"], ["y"])
+    (y,) = onnx.reference.ReferenceEvaluator(node, new_ops=[GlobalMaxPool]).run(None, {"x": x})
+    np.testing.assert_array_equal(y, x.reshape(2, 3, -1).max(2).reshape(2, 3, *[1] * (rank - 2)))
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_norms_are_of_magnitudes(p, axis):
+    x = np.random.default_rng(0).normal(size=(3, 4))
+    x[:, 0] = x[0] = 0
+    node = onnx.helper.make_node("LpNormalization", ["x"], ["y"], p=p, axis=axis)
+    (y,) = onnx.reference.ReferenceEvaluator(node, new_ops=[LpNormalization]).run(None, {"x": x})
+    norm = np.linalg.norm(x, p, axis, keepdims=True)
+    np.testing.assert_allclose(y, np.divide(x, norm, out=np.zeros_like(x), where=norm > 0), rtol=1e-12)
 
 
 @pytest.mark.parametrize("opset", [11, 13])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Buffer, Expr
-from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_pieces
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def block_from_rows(
         target = k.address(packed, [panel, d * lanes, block * lanes])
         start = source.base + (panel * columns + block * lanes) * source.stride + d * lanes
         address = k.address(source.buffer, [start])
-        k.call(transpose.name_of(lanes), target, int32(columns), address, int32(source.stride))
+        k.call(transpose.name_of(lanes), target, int32(columns), address, as_index(source.stride))
     if source.length % lanes:
         with k.serial(lanes) as j:
             column_from_row(k, packed, source, panel, block * lanes + j, columns, blocks * lanes)

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from hetero_tvm.compile.least_error import Values, least_error_ranges
+from hetero_tvm.compile.calibrating.least_error import Values, least_error_ranges
 from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend import ImportedModel, import_model
 from hetero_tvm.ops.integers.dynamic_matmul import safe_range

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.compile.least_error import BINS, least_error_range, least_error_ranges
+from hetero_tvm.compile.calibrating.least_error import BINS, least_error_range, least_error_ranges
 
 RNG = np.random.default_rng(0)
 
