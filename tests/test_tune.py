@@ -52,7 +52,7 @@ def calls(monkeypatch):
 
     def optimize_model(model, target, **options):
         seen.append(("optimize", target, options["disable"]))
-        return SimpleNamespace(tasks=(task, task))
+        return SimpleNamespace(tasks=(task, task), lengths=None)
 
     def tune_model(plan, on_event, **options):
         seen.append(("tune", options))

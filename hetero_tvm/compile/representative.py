@@ -68,7 +68,7 @@ class AtLengths:
 
 
 def to_tune(optimized: OptimizedModel) -> OptimizedModel | AtLengths:
-    """What a tuner is given of a model: its kernels at the representative lengths, where there are some."""
+    """A model as a tuner is given it: with its kernels at the representative lengths, where there are some."""
     lengths = optimized.lengths
     if lengths is None or not lengths.representative:
         return optimized
@@ -133,7 +133,7 @@ def _known(
     store: RecordStore,
     target: Target,
 ) -> list[_Known]:
-    """What records say of a kernel at these sizes; points that differ in what a call decides are one."""
+    """Records of a kernel at these sizes; points that differ in what a call decides are one."""
     found = []
     for sizes, weight in at:
         try:

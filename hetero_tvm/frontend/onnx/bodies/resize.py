@@ -62,6 +62,9 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     exclude = bool(b.attributes.get("exclude_outside", 0))
     crops = coordinates == "tf_crop_and_resize"
     smooth = bool(b.attributes.get("antialias", 0)) and shrinks and mode != "nearest"
+    if not changed and not crops:  # an image of one pixel has no corners to align
+        b.end(0, node.input[0])
+        return b.nodes
     if coordinates == "align_corners" and not exact:
         raise _refusal(
             node, f"coordinate_transformation_mode={coordinates} and scales that give broken sizes"

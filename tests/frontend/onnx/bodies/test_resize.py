@@ -30,6 +30,17 @@ def _model(extents, values, opset=19, scales=True, **attributes) -> onnx.ModelPr
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_nothing_to_resize(mode):
+    """An image of one pixel has no corners to align; others stay as they are as well."""
+    for extents in ([1, 1, 1, 1], [1, 2, 3, 4]):
+        source = _model(
+            extents, extents, scales=False, mode=mode, coordinate_transformation_mode="align_corners"
+        )
+        x = np.random.default_rng(0).standard_normal(extents, np.float32)
+        np.testing.assert_array_equal(run_tvm(import_onnx(source), {"x": x})[0], x)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("scales", [[1, 1, 0.6, 0.6], [1, 1, 1.3, 2.7], [1, 1, 2, 3]])
 def test_the_ratio_is_that_of_scales(mode, scales):
     from onnx.reference import ReferenceEvaluator

@@ -34,6 +34,20 @@ def test_attention_of_any_length(dim, kv_heads, mask, options):
     check(make, kernels.emit(witnesses, SPACE, point, AVX2))
 
 
+@pytest.mark.thorough
+def test_keys_whose_rows_are_a_batch_apart():
+    """[S, B, H * D], as PyTorch's multi-head attention has them: the stride is known at the call."""
+
+    def make(b, s):
+        width = 2 * 16
+        places = tuple((n, 0, width, 16, b * width) for n in range(3))
+        return Attention(b, 2, s, s, 16, 0.25, 2, tensors=((s, b, width),) * 3, places=places)
+
+    witnesses = witnesses_of(make)
+    point = SPACE.default(witnesses.largest, AVX2)
+    check(make, kernels.emit(witnesses, SPACE, point, AVX2))
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("pieces", [2, 4])
 def test_the_queries_of_a_head_may_be_shared_out(pieces):
