@@ -68,7 +68,7 @@ class AtLengths:
 
 
 def to_tune(optimized: OptimizedModel) -> OptimizedModel | AtLengths:
-    """A model as a tuner is given it: with its kernels at the representative lengths, where there are some."""
+    """A model as a tuner is given it: with its kernels at the representative lengths, if there are some."""
     lengths = optimized.lengths
     if lengths is None or not lengths.representative:
         return optimized
