@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     text = "Build a model from existing records (or defaults), check it, export one .so."
     parser = cli_common.parser("build", text, _EXAMPLES)
+    cli_common.add_lengths(parser)
     parser.add_argument(
         "--verify", action="store_true", help="check the memory plan independently of the planner"
     )
@@ -54,6 +55,8 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.language.build import is_checkpoint
 
     if is_checkpoint(options.model):
+        if options.lengths is not None:
+            raise UsageError("--lengths: a language model's library is for every length as it is")
         return _run_language(options)
     given = [name for name in ("group", "zero_points", "cache", "context") if getattr(options, name)]
     if given:

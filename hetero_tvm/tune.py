@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     text = "Tune a model's kernels for this machine, check the result, export one .so."
     parser = cli_common.parser("tune", text, _EXAMPLES)
+    cli_common.add_lengths(parser)
     parser.add_argument(
         "--trials",
         type=cli_common.count,

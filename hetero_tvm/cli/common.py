@@ -148,6 +148,11 @@ def parser(
         help="arrays by input name: they fix shapes, and outputs are compared for them (default: sampled)",
     )
     result.add_argument("--no-check", action="store_true", help="do not compare outputs with a reference")
+    return result
+
+
+def add_lengths(result: argparse.ArgumentParser) -> None:
+    """Add ``--lengths``, for commands that choose kernels of a model with open dimensions."""
     result.add_argument(
         "--lengths",
         type=lengths,
@@ -155,7 +160,6 @@ def parser(
         help="of a range of lengths, those that kernels are tuned and chosen for, as in 16:0.2,128:0.8; with "
         "several open dimensions batch=1/sequence=16:0.2,... (default: what there are records of)",
     )
-    return result
 
 
 def model_parser(

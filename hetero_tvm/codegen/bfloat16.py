@@ -36,9 +36,6 @@ def _widened(value: Expr) -> Expr:
         return tirx.const(float(value.value), "float32")
     if isinstance(value, tirx.Select):
         return tirx.Select(value.condition, _widened(value.true_value), _widened(value.false_value))
-    if isinstance(value, tvm.ir.Call) and getattr(value.op, "name", "") == "tirx.if_then_else":
-        condition, first, second = value.args
-        return tirx.if_then_else(condition, _widened(first), _widened(second))
     return tirx.Cast(_lanes("float32", value), value)
 
 
@@ -62,14 +59,11 @@ def _stored(store: tirx.BufferStore) -> tirx.Stmt:
     return tirx.SeqStmt([tirx.Bind(name, wide), rounded])
 
 
-_ANY_WIDTH = ("tirx.reinterpret", "tirx.if_then_else")
-"""Functions that TVM's vectoriser treats by itself."""
-
-
 def _is_scalar(call: Call) -> bool:
     """Whether a function has no form for vectors: what it is in is cut into scalars, and a bfloat16 lost."""
     op = call.op
-    return isinstance(op, tvm.ir.Op) and op.name not in _ANY_WIDTH and not op.get_attr("TVectorizable")
+    # The vectoriser treats changes of type by itself.
+    return isinstance(op, tvm.ir.Op) and op.name != "tirx.reinterpret" and not op.get_attr("TVectorizable")
 
 
 def _serial(loop: tirx.For) -> tirx.For:

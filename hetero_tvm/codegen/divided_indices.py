@@ -5,7 +5,9 @@ of what rises is right, and so both are written by it::
 
     a // m = -1 - (-1 - a) // m            a % m = m - 1 - (-1 - a) % m
 
-It likewise loses the 1 in ``((i + 4) % 5 + 1) // 5``, as a roll that is cut has: such an operand is hidden.
+Divisors below 0, which it makes of such, have wrong bounds and are not left either.  It likewise loses
+constants between two of them, as in ``((i + 4) % 5 + 1) // 5``, which a roll that is cut has: such an operand
+is hidden.
 """
 
 from __future__ import annotations
@@ -51,9 +53,12 @@ class _Sum:
         factors = [factor for _, factor in self.terms if factor % divisor]
         return bool(factors) and max(factors) < 0
 
-    def shifts_a_remainder(self, divisor: int) -> bool:
-        """Whether there is a remainder among the terms, and beside it a constant that counts."""
-        return self.constant % divisor != 0 and any(isinstance(t, tirx.FloorMod) for t, _ in self.terms)
+    def is_shifted(self, divisor: int) -> bool:
+        """Whether it holds another quotient or remainder, and a constant counts beside or inside of that."""
+        inner = [term for term, _ in self.terms if isinstance(term, (tirx.FloorDiv, tirx.FloorMod))]
+        if self.constant % divisor:
+            return bool(inner)
+        return any(_holds_constant(term) for term in inner)
 
     def turned(self, dtype: str) -> Expr:
         """-1 minus the sum."""
@@ -64,12 +69,24 @@ class _Sum:
         return total
 
 
+def _holds_constant(division: Expr) -> bool:
+    """Whether a constant is added within a quotient or remainder, at any depth."""
+    found = _Sum(division.a)
+    divisions = [term for term, _ in found.terms if isinstance(term, (tirx.FloorDiv, tirx.FloorMod))]
+    return found.constant != 0 or any(map(_holds_constant, divisions))
+
+
 def _rising(division: Expr) -> Expr:
     dtype, divisor = str(division.ty.dtype), division.b
-    if dtype not in ("int32", "int64") or not isinstance(divisor, tirx.IntImm) or int(divisor) <= 0:
+    if dtype not in ("int32", "int64") or not isinstance(divisor, tirx.IntImm) or not int(divisor):
         return division
+    if int(divisor) < 0:
+        positive = tirx.const(-int(divisor), dtype)
+        less = _rising(type(division)(division.a - tirx.const(1, dtype), positive))
+        one = tirx.const(1, dtype)
+        return less - (positive - one) if isinstance(division, tirx.FloorMod) else -one - less
     found = _Sum(division.a)
-    if found.shifts_a_remainder(int(divisor)):
+    if found.is_shifted(int(divisor)):
         return type(division)(tirx.bitwise_or(division.a, tirx.const(0, dtype)), divisor)
     if not found.falls(int(divisor)):
         return division

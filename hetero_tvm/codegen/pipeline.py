@@ -25,6 +25,7 @@ from hetero_tvm.host.tvm import (
     PrimFunc,
     TVMTarget,
     compilation_pipeline,
+    s_tir,
     s_tir_pipeline,
     tirx,
     tvm,
@@ -143,18 +144,21 @@ def _named(store: tirx.BufferStore) -> tirx.Stmt:
     """``store`` of no float, with a name for each function of floats that its value is made of.
 
     TVM's bounds of integers contradict themselves in the bits that a polynomial binds.  What is behind a
-    condition stays there.
+    condition, or made of what is bound inside of the value, stays there.
     """
     if "float" in str(store.value.ty.dtype):
         return store
     found: list[tuple[Expr, tirx.Var]] = []
-    conditional = []
+    inside = []
 
     def name(value: Expr) -> Expr:
+        if isinstance(value, tirx.Let):
+            inside.append(value)
+            return value
         if isinstance(value, tvm.ir.Call):
             function = getattr(value.op, "name", "")
-            if function == "tirx.if_then_else":
-                conditional.append(value)
+            if function == "prim.if_then_else":
+                inside.append(value)
             if function not in (*_POLYNOMIALS, "tirx.pow"):
                 return value
         if not str(value.ty.dtype).startswith("float32"):
@@ -165,8 +169,8 @@ def _named(store: tirx.BufferStore) -> tirx.Stmt:
         found.append((value, tirx.Var("named", str(value.ty.dtype))))
         return found[-1][1]
 
-    value = tvm_ffi.structural_map(store.value, ((tvm.ir.Call, tirx.Mod), name), order="post")
-    if conditional or not found:
+    value = tvm_ffi.structural_map(store.value, ((tvm.ir.Call, tirx.Mod, tirx.Let), name), order="post")
+    if inside or not found:
         return store
     value = tvm_ffi.structural_map(value, (tirx.Cast, _defined), order="post")
     names = [tirx.Bind(variable, made) for made, variable in found]
@@ -268,12 +272,29 @@ def take_what_malloc_gives(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFun
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AttrStmt, _less_aligned)))
 
 
+def _to_loops() -> list[Any]:
+    """TVM's passes up to the one that lowers blocks to loops."""
+    s = s_tir.transform
+    return [
+        *(s.CanonicalizeLoop(), s.LowerCrossThreadReduction(), s.LowerInitBlock()),
+        *(s.PlanAndUpdateBufferAllocationLocation(), s.ConvertBlocksToOpaque(), s.LiftThreadBinding()),
+        *(s.ManifestSharedMemoryLocalStage(), s.CompactBufferAllocation(), s.LowerAutoCopy()),
+        *(s.UnifyThreadBinding(), s.LowerMatchBuffer(), s.StmtSimplify(), s.InjectPermutedLayout()),
+        *(s.AnnotateIrregularLoop(), s.InjectSoftwarePipeline(), s.TransformMmaBufferLayout()),
+        s.LowerOpaqueBlock(),
+    ]
+
+
 def _pipeline_factory() -> tuple[Any, Any, Any]:
     """Lowering, and the passes that follow it on the host and on a device, as TVM's registry wants them."""
     lower, finalize_host, finalize_device = s_tir_pipeline.default_s_tir_pipeline()
 
     def finalize() -> Any:
         return tvm.ir.transform.Sequential([keep_small_buffers_on_stack, keep_nan, finalize_host()])
+
+    # Indices are whole once blocks are lowered, and buffers are not flattened yet; loops without blocks pass
+    # through what lowers blocks a second time as they are.
+    plain = tvm.ir.transform.Sequential([*_to_loops(), divide_what_rises])
 
     @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.Lower")
     def lower_without_cse(module: IRModule, context: Any) -> IRModule:
@@ -282,13 +303,13 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
         # and the checks of each kernel's arguments take a fifth of the time to compile.
         config = {**dict(context.config), "tirx.disable_cse_tir": True}
         with tvm.transform.PassContext(opt_level=context.opt_level, config=config):
-            return take_what_malloc_gives(skip_argument_checks(lower(module)))
+            return take_what_malloc_gives(skip_argument_checks(lower(plain(module))))
 
     # A subexpression that occurs twice brings its variables twice, and neither the vectoriser nor LLVM takes
     # a variable that is bound in two places.
     rename = tirx.transform.ConvertSSA()
     semantics = [begin_at_infinity, divide_without_traps, keep_cancellation, use_vector_math, convert_once]
-    lowering = [*semantics, divide_what_rises, rename, lower_without_cse]
+    lowering = [*semantics, rename, lower_without_cse]
     return tvm.ir.transform.Sequential(lowering), finalize, finalize_device
 
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_tvm.compile.optimize import OptimizedModel, Representative
+from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.records.candidates import point_key
-from hetero_tvm.records.choose import Choice
+from hetero_tvm.records.choose import Choice, predates
 from hetero_tvm.records.record import VERIFIED, Record
 from hetero_tvm.records.store import RecordFolders, RecordStore
 from hetero_tvm.schedules.base import DesignSpace, Point, thaw
@@ -41,7 +42,8 @@ class AtLengths:
         found: dict[str, Task] = {}
         taken: set[str] = set()
         for one in representative:
-            for task in one.model.tasks:
+            # What no space is for is not searched: of any length it is built as it is.
+            for task in (task for task in one.model.tasks if task.space is not None):
                 known = found.get(task.key)
                 before = 0.0 if known is None else known.uses
                 name = task.name if known is None else known.name
@@ -80,7 +82,8 @@ def chosen_for_lengths(
 ) -> dict[str, Choice]:
     """The choices, with the best point over all lengths for kernels of which records know some.
 
-    Without representative lengths those count that records happen to be of, all alike.
+    Without representative lengths those in range count that records happen to be of, all alike: by how much
+    slower a point is than the best one there.
     """
     lengths = optimized.lengths
     assert lengths is not None
@@ -94,8 +97,8 @@ def chosen_for_lengths(
         if task.space is None or len({type(one.op) for one in tasks}) > 1:
             continue
         witnesses = Witnesses(tuple(one.op for one in tasks), lengths.sizes)
-        at = given or _recorded_sizes(task.space, witnesses, store)
-        known = _known(task.space, witnesses, at, store, optimized.target)
+        at = given or _recorded_sizes(task.space, witnesses, store, lengths.symbols)
+        known = _known(task.space, witnesses, at, store, optimized.target, not given)
         if known:
             standing = found[task.key].point
             if standing is not None:
@@ -132,8 +135,12 @@ def _known(
     at: Sequence[tuple[Sizes, float]],
     store: RecordStore,
     target: Target,
+    alike: bool,
 ) -> list[_Known]:
-    """Records of a kernel at these sizes; points that differ in what a call decides are one."""
+    """Records of a kernel at these sizes; points that differ in what a call decides are one.
+
+    ``alike``: lengths count by their best time, and not by the seconds that a longer one has more of.
+    """
     found = []
     for sizes, weight in at:
         try:
@@ -152,6 +159,7 @@ def _known(
             best = min(seconds, key=lambda key: seconds[key])
             point = thaw(json.loads(best)) if winner is None else thaw(winner.point)
             point = target.kept_decisions(space, point)
+            weight = weight / seconds[point_key(point)] if alike else weight
             found.append(_Known(sizes, weight, op, seconds, point))
     return found
 
@@ -170,6 +178,8 @@ def _best(task: Task, known: Sequence[_Known], standing: Point | None, machine: 
             space.check(task.op, point, machine)
         except (ValueError, TypeError):
             continue
+        if predates(task, point, machine):
+            continue
         times = [one.time(space, point, machine) for one in known]
         if None not in times:
             scored.append((sum(t * one.weight for t, one in zip(times, known, strict=True)), point))
@@ -181,16 +191,18 @@ def _best(task: Task, known: Sequence[_Known], standing: Point | None, machine: 
 
 
 def _recorded_sizes(
-    space: DesignSpace, witnesses: Witnesses, store: RecordStore
+    space: DesignSpace, witnesses: Witnesses, store: RecordStore, symbols: Sequence[Symbol]
 ) -> list[tuple[Sizes, float]]:
-    """Sizes that records of the kernel are of, each with the weight 1."""
+    """Sizes in range that records of the kernel are of, each with the weight 1."""
     names = list(witnesses.sizes[0])
     if len(names) != 1:
         return []
+    (symbol,) = symbols
     found: dict[int, Sizes] = {}
     for text in store.operators(space):
         for size in _numbers(json.loads(text)):
-            if size in found or len(found) >= _MOST_SIZES:
+            inside = symbol.low <= size <= symbol.high
+            if size in found or not inside or len(found) >= _MOST_SIZES:
                 continue
             sizes = {names[0]: size}
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 
 from hetero_tvm.errors import UsageError, expect
 from hetero_tvm.frontend.signature import Symbol
@@ -10,6 +11,7 @@ from hetero_tvm.frontend.signature import Symbol
 GivenLengths = Mapping[int, float] | Sequence[tuple[Mapping[str, int], float]]
 """Weight of each size of the only open dimension, or of each (name -> size, of all open dimensions)."""
 
+_TAKES = "lengths are weights by size, {16: 0.2, 128: 0.8}, or pairs of sizes by name and a weight"
 _HINT = (
     "--lengths 16:0.2,128:0.8 for one open dimension; batch=1/sequence=16:0.2,batch=8/sequence=128 for two"
 )
@@ -26,8 +28,10 @@ def parse_lengths(text: str) -> GivenLengths:
         entries = [_entry(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"{text!r} is no list of lengths with weights", hint=_HINT) from None
-    if any(set(sizes) != {""} for sizes, _ in entries):
+    if all("" not in sizes for sizes, _ in entries):
         return entries
+    if any(set(sizes) != {""} for sizes, _ in entries):
+        raise UsageError(f"{text!r} names some lengths and not others", hint=_HINT)
     if len({sizes[""] for sizes, _ in entries}) < len(entries):
         raise UsageError(f"{text!r} gives a length twice", hint=_HINT)
     return {sizes[""]: weight for sizes, weight in entries}
@@ -54,12 +58,22 @@ def weighted_sizes(
     ------
     UsageError : a size outside of its range, a name that is none, a weight that is none; all are listed.
     """
-    expect(lengths, (Mapping, Sequence), "lengths are weights by size, as in {16: 0.2, 128: 0.8}")
+    if isinstance(lengths, str):
+        raise UsageError(_TAKES)
+    expect(lengths, (Mapping, Sequence), _TAKES)
     known = {symbol.name: symbol for symbol in symbols}
     problems: list[str] = []
     found: list[tuple[dict[str, int], float]] = []
-    pairs = lengths.items() if isinstance(lengths, Mapping) else lengths
+    pairs = list(lengths.items() if isinstance(lengths, Mapping) else lengths)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise UsageError(_TAKES)
     for given, weight in pairs:
+        numbers = [*given.values()] if isinstance(given, Mapping) else [given]
+        strange = [n for n in numbers if not isinstance(n, Integral)]
+        strange += [weight] if not isinstance(weight, Real) else []
+        if strange:
+            problems += [f"{n!r} is no number of this kind" for n in strange]
+            continue
         sizes = given if isinstance(given, Mapping) else {next(iter(known)): given}
         if not isinstance(given, Mapping) and len(known) > 1:
             problems.append(f"{given}: of which of {', '.join(known)}?")
@@ -69,7 +83,7 @@ def weighted_sizes(
         for name, size in sizes.items():
             if name in known and not known[name].low <= size <= known[name].high:
                 problems.append(f"{name} = {size} is outside of {known[name]}")
-        if not 0 < weight < float("inf"):
+        if not 0 < weight < 1e30:
             problems.append(f"the weight of {_text(sizes)} is {weight:g}, not a positive number")
         found.append(({name: int(size) for name, size in sizes.items()}, float(weight)))
     if not found and not problems:

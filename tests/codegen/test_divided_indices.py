@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.codegen.divided_indices import divide_what_rises
 from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.host.tvm import tirx, tvm
+from hetero_tvm.host.tvm import Schedule, te, tirx, tvm
 
 V, W = 6, 4
 X = np.arange(400, dtype="float32")
@@ -67,6 +67,36 @@ def test_places(index, kind):
         library[f"f{n}"](tvm.runtime.tensor(X), found)
         expected = divide(index(constant, v, w), divisor)
         np.testing.assert_array_equal(found.numpy(), expected, err_msg=f"{constant} {divisor} {divide}")
+
+
+@pytest.mark.parametrize("kind", [tirx.ForKind.SERIAL, tirx.ForKind.VECTORIZED], ids=["loop", "vector"])
+@pytest.mark.parametrize("divisor", [2, 5, 7])
+def test_what_falls_behind_a_name(divisor, kind):
+    """The fall shows where names are put in place: while blocks are lowered."""
+    x = tirx.decl_buffer(X.shape, "float32", name="X")
+    y = tirx.decl_buffer((V,), "float32", name="Y")
+    v, u = tirx.Var("v", "int64"), tirx.Var("u", "int64")
+    read = tirx.BufferLoad(x, [remainder(u, divisor)])
+    body = tirx.SeqStmt([tirx.Bind(u, tirx.const(24, "int64") - v), tirx.BufferStore(y, read, [v])])
+    loop = tirx.For(v, tirx.const(0, "int64"), tirx.const(V, "int64"), kind, body)
+    function = tirx.PrimFunc([x, y], loop).with_attr("global_symbol", "main").with_attr("s_tir", True)
+    found = tvm.runtime.tensor(np.full(V, -1, "float32"))
+    compile_kernels(function, tvm.target.Target("llvm"))["main"](tvm.runtime.tensor(X), found)
+    np.testing.assert_array_equal(found.numpy(), (24 - np.arange(V)) % divisor)
+
+
+@pytest.mark.parametrize("divisor", [2, 3, 5])
+def test_a_producer_moved_into_its_flipped_consumer(divisor):
+    a = te.placeholder((divisor,), name="a")
+    b = te.compute((24,), lambda i: te.exp(a[i % divisor]), name="b")
+    c = te.compute((24,), lambda i: b[23 - i] * 2, name="c")
+    sch = Schedule(te.create_prim_func([a, c]))
+    sch.compute_at(sch.get_sblock("b"), sch.get_loops(sch.get_sblock("c"))[0])
+    function = sch.mod["main"].with_attr("global_symbol", "main")
+    given = np.linspace(-1, 1, divisor, dtype="float32")
+    found = tvm.runtime.tensor(np.zeros(24, "float32"))
+    compile_kernels(function, tvm.target.Target("llvm"))["main"](tvm.runtime.tensor(given), found)
+    np.testing.assert_allclose(found.numpy(), 2 * np.exp(given)[(23 - np.arange(24)) % divisor], rtol=1e-6)
 
 
 def test_what_rises_stays():

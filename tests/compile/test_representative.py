@@ -1,7 +1,6 @@
 """One point for all lengths, from records of some."""
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -17,7 +16,7 @@ LENGTHS = {4: 0.25, 12: 0.75}
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def proto():
     """Two products of 24 columns, with rows in a range."""
     random = np.random.default_rng(0)
     weights = [random.standard_normal(shape).astype(np.float32) for shape in ((16, 24), (24, 24))]
@@ -29,9 +28,12 @@ def model(tmp_path_factory):
     ]
     constants = [numpy_helper.from_array(w, f"w{n}") for n, w in enumerate(weights)]
     graph = helper.make_graph(nodes, "rows", ends[:1], ends[1:], constants)
-    path = tmp_path_factory.mktemp("rows") / "rows.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return import_model(path, shapes={"x": (Span(2, 32), 16)})
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def model(proto):
+    return import_model(proto, shapes={"x": (Span(2, 32), 16)})
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,13 @@ def test_without_lengths_those_that_records_are_of_count(model, optimized, tmp_p
     assert found.point["tile"] == tiles_of(optimized)[1] and found.origin == "records at rows=12"
     nothing = plain.store(RecordFolders(tmp_path / "none", use_shipped=False))
     assert chosen(plain, nothing).origin == "default"
+
+
+def test_records_of_lengths_out_of_range_do_not_count(proto, model, tmp_path):
+    wider = import_model(proto, shapes={"x": (Span(2, 64), 16)})
+    long = optimize_model(wider, lengths={48: 1.0})
+    store = recorded(long, tmp_path, {48: [4e-6, 3e-6]})
+    assert chosen(optimize_model(model), store).origin == "default"
 
 
 def test_a_verified_winner_beats_a_faster_trial(optimized, tmp_path):

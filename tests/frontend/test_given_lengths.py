@@ -25,11 +25,30 @@ def test_lengths_of_several_dimensions():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "16:", "x", "16:0.2;128:0.8", "16:1,16:2", "a=1/a=2:1", "16/32", "a=b", "16:0.2:3", ","]
+    "text",
+    [
+        "",
+        "16:",
+        "x",
+        "16:0.2;128:0.8",
+        "16:1,16:2",
+        "a=1/a=2:1",
+        "16/32",
+        "a=b",
+        "16:0.2:3",
+        ",",
+        "batch=16,32",
+    ],
 )
 def test_texts_that_are_none(text):
     with pytest.raises(UsageError, match="length"):
         parse_lengths(text)
+
+
+@pytest.mark.parametrize("lengths", ["16:0.2", [16, 128], {"16": 1.0}, {16: "0.2"}, {16.7: 1.0}, {16: 1e308}])
+def test_other_types_are_refused(lengths):
+    with pytest.raises(UsageError):
+        weighted_sizes(lengths, SEQUENCE)
 
 
 def test_everything_wrong_is_listed():
