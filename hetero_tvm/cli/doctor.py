@@ -165,8 +165,10 @@ def _tools() -> list[Finding]:
 
 def _obstacle(folder: Path) -> str | None:
     """Reason why nothing can be written to a folder that need not be there yet."""
-    existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-    return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} cannot be written to"
+    from hetero_tvm.records.appending import unwritable
+
+    obstacle = unwritable(folder / "file")
+    return None if obstacle is None else f"{obstacle} cannot be written to"
 
 
 def _packages() -> list[Finding]:

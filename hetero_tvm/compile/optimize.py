@@ -88,6 +88,14 @@ class OptimizedModel:
         """The hardware as the target's design spaces see it."""
         return self.target.machine
 
+    def tasks_at_sizes(self) -> list[tuple[Task, ...]]:
+        """Each kernel at all sizes that lengths were imported at, this model's first; none where there are
+        kernels that are one at some sizes and several at others."""
+        assert self.lengths is not None
+        several = [self.tasks, *(other.tasks for other in self.lengths.others)]
+        same = len({len(tasks) for tasks in several}) == 1
+        return list(zip(*several, strict=True)) if same else []
+
     @property
     def checks(self) -> tuple[str, ...]:
         """Texts for the numbers behind the model's results: what is wrong where one is not 0."""

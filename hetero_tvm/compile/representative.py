@@ -7,12 +7,14 @@ operator with its sizes, so those of one length serve a library of any range aro
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_tvm.compile.optimize import OptimizedModel, Representative
+from hetero_tvm.frontend.given_lengths import sizes_text
 from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import FusedOp
@@ -88,11 +90,8 @@ def chosen_for_lengths(
     lengths = optimized.lengths
     assert lengths is not None
     found = dict(choices)
-    several = [optimized.tasks, *(other.tasks for other in lengths.others)]
-    if len({len(tasks) for tasks in several}) > 1:
-        return found  # kernels that are one at some sizes and several at others
     given = [(one.sizes, one.weight) for one in lengths.representative]
-    for tasks in zip(*several, strict=True):
+    for tasks in optimized.tasks_at_sizes():
         task = tasks[0]
         if task.space is None or len({type(one.op) for one in tasks}) > 1:
             continue
@@ -186,7 +185,7 @@ def _best(task: Task, known: Sequence[_Known], standing: Point | None, machine: 
     if not scored:
         return None
     _, point = min(scored, key=lambda pair: pair[0])
-    at = ", ".join("/".join(f"{name}={size}" for name, size in one.sizes.items()) for one in known)
+    at = ", ".join(sizes_text(one.sizes) for one in known)
     return Choice(point, None, f"records at {at}")
 
 
@@ -198,20 +197,15 @@ def _recorded_sizes(
     if len(names) != 1:
         return []
     (symbol,) = symbols
-    found: dict[int, Sizes] = {}
-    for text in store.operators(space):
-        for size in _numbers(json.loads(text)):
-            inside = symbol.low <= size <= symbol.high
-            if size in found or not inside or len(found) >= _MOST_SIZES:
-                continue
-            sizes = {names[0]: size}
-            try:
-                alike = witnesses.at(sizes).to_json() == text
-            except (Unfit, ValueError, ArithmeticError):
-                continue
-            if alike:
-                found[size] = sizes
-    return [(sizes, 1.0) for sizes in found.values()]
+    texts = store.operators(space)
+    numbers = dict.fromkeys(n for text in texts for n in _numbers(json.loads(text)))
+    found: list[tuple[Sizes, float]] = []
+    for size in numbers:
+        if symbol.low <= size <= symbol.high and len(found) < _MOST_SIZES:
+            with contextlib.suppress(Unfit, ValueError, ArithmeticError):
+                if witnesses.at({names[0]: size}).to_json() in texts:
+                    found.append(({names[0]: size}, 1.0))
+    return found
 
 
 def _numbers(value: Any) -> Iterator[int]:

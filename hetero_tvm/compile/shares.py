@@ -29,11 +29,8 @@ def shared_out(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> dict
     lengths = optimized.lengths
     assert lengths is not None
     found = dict(choices)
-    several = [optimized.tasks, *(other.tasks for other in lengths.others)]
-    if len({len(tasks) for tasks in several}) > 1:
-        return found  # kernels that are one at some sizes and several at others
     at = _sizes(optimized)
-    for tasks in zip(*several, strict=True):
+    for tasks in optimized.tasks_at_sizes():
         task, choice = tasks[0], found.get(tasks[0].key)
         if task.space is None or choice is None or choice.point is None:
             continue

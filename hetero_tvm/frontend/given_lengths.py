@@ -79,12 +79,12 @@ def weighted_sizes(
             problems.append(f"{given}: of which of {', '.join(known)}?")
             continue
         problems += [f"there is no open dimension {name}" for name in sizes if name not in known]
-        problems += [f"{_text(sizes)} has no size for {name}" for name in known if name not in sizes]
+        problems += [f"{sizes_text(sizes)} has no size for {name}" for name in known if name not in sizes]
         for name, size in sizes.items():
             if name in known and not known[name].low <= size <= known[name].high:
                 problems.append(f"{name} = {size} is outside of {known[name]}")
         if not 0 < weight < 1e30:
-            problems.append(f"the weight of {_text(sizes)} is {weight:g}, not a positive number")
+            problems.append(f"the weight of {sizes_text(sizes)} is {weight:g}, not a positive number")
         found.append(({name: int(size) for name, size in sizes.items()}, float(weight)))
     if not found and not problems:
         problems.append("there are none")
@@ -96,5 +96,6 @@ def weighted_sizes(
     return tuple((sizes, weight / total) for sizes, weight in found)
 
 
-def _text(sizes: Mapping[str, int]) -> str:
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Sizes as in ``batch=1/sequence=16``."""
     return "/".join(f"{name}={size}" for name, size in sizes.items())
