@@ -192,6 +192,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
+    if unknown := sorted({*options.names} - {*MODELS, *OF_ZOO}):
+        parser.error(f"no such model: {', '.join(unknown)}; there are {', '.join((*MODELS, *OF_ZOO))}")
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(options.folder or scratch)

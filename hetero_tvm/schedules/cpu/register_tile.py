@@ -56,14 +56,15 @@ class RegisterTile:
         """Scalars in the vectors of one row."""
         return self.vectors * lanes
 
-    def step_cycles(self, machine: CpuModel, load_cycles: float) -> float:
+    def step_cycles(self, machine: CpuModel, load_cycles: float, fetch_cycles: float = 0.0) -> float:
         """Cycles of one k: FMA issue, load issue or FMA latency, whichever is the bound.
 
-        ``load_cycles`` is what one vector load takes.
+        ``load_cycles`` is what one vector load takes, ``fetch_cycles`` what all loads wait for cache lines
+        that are not in L1.
         """
         return max(
             self.rows * self.vectors / machine.fma_units,
-            machine.broadcast_cycles * self.rows + load_cycles * self.vectors,
+            machine.broadcast_cycles * self.rows + load_cycles * self.vectors + fetch_cycles,
             _EXPOSED_LATENCY * machine.fma_latency,
         )
 

@@ -166,6 +166,11 @@ _CROWDED_L2 = 0.4
 """Share of L2's rate that is left beside transforms."""
 
 
+_LINE, _LINE_CYCLES = 64, 2.0
+"""Bytes of a cache line, and cycles that loads wait for one of the pixels' from L2: these are apart from one
+another, so that none is fetched ahead (measured with vectors of 8, where they show)."""
+
+
 def _cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     """Cycles of one call."""
     size = WINOGRAD.get(point["method"])
@@ -184,7 +189,8 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     block = -(-tiles.count // blocks)
     blocks, pieces = -(-tiles.count // block), -(-block // most)
     height = -(-block // pieces)
-    per_k = RegisterTile(height, vectors).step_cycles(machine, machine.load_cycles)
+    lines = height / _LINE * 4  # per channel
+    per_k = RegisterTile(height, vectors).step_cycles(machine, machine.load_cycles, _LINE_CYCLES * lines)
     weights = tiles.points * op.channels * vectors * lanes * 4  # of one panel
     from_l2 = 0.25 * vectors * lanes / 16
     piece = (per_k + from_l2) * op.channels + 20 + 2.0 * height * vectors
@@ -242,10 +248,16 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     panels = -(-shape.filter_blocks // vectors)
 
     depth = shape.depth * _share_inside(op)
+    units = shape.tile_units(rows, columns)
+    blocks, groups = min(point["blocks"], units), min(groups, panels)
+    block_bytes = shape.read_bytes / blocks
+    # A line is fetched once for all taps and for all channels in it.
+    lines = min(_LINE, 4 * shape.x.block * op.strides[1]) / _LINE / shape.x.block / len(shape.taps)
 
     def tile(height: int, width: int) -> float:
         pixels = height * width
-        per_k = RegisterTile(pixels, vectors).step_cycles(machine, machine.load_cycles)
+        fetch = _LINE_CYCLES * lines * pixels if block_bytes > machine.l1 / 2 else 0.0
+        per_k = RegisterTile(pixels, vectors).step_cycles(machine, machine.load_cycles, fetch)
         # Weights come from L2, once per tile, when the panel is too large for L1.
         if shape.depth * vectors * lanes * 4 > machine.l1 / 2:
             per_k += 0.15 * vectors * lanes / 16
@@ -261,14 +273,13 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
                 full += tile(height % rows, width % columns)
         return full
 
-    units = shape.tile_units(rows, columns)
-    blocks, groups = min(point["blocks"], units), min(groups, panels)
     work = blocks * groups * op.batch
     share = _busiest_share(panels, groups, units, blocks, op.batch, machine)
     weights_bytes = shape.depth * panels * vectors * lanes * 4
-    block_bytes = shape.input_bytes / blocks
     # Each panel passes over the block's input, each block over the group's weights.
-    reread = block_bytes * blocks * (panels - 1) * (block_bytes > machine.l2 / 2) / 12
+    kept = block_bytes + weights_bytes / panels
+    beyond = max(0.0, 1.0 - 0.75 * machine.l2 / kept)
+    reread = beyond * block_bytes * blocks * (panels - 1) / 12
     reread += weights_bytes * (blocks - 1) * (weights_bytes / groups > machine.l2 / 2) / 12
     total = plane(shape.height, shape.width) * panels * op.batch + reread * op.batch
     return total * share + 300.0 * work / machine.threads

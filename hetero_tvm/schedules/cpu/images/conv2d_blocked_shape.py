@@ -103,6 +103,13 @@ class BlockedShape:
         """Bytes of one image of X, halo included."""
         return 4 * math.prod(self.x.shape(self.op.image)[1:])
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the rows of X that the filter's taps reach."""
+        op = self.op
+        reached = min(1.0, ((op.kernel[0] - 1) * op.dilation[0] + 1) / op.strides[0])
+        return int(self.input_bytes * reached)
+
     def weight_shape(self, vectors: int) -> tuple[int, int, int]:
         """[panels, channel blocks * taps * block, NR]."""
         panels = -(-self.filter_blocks // vectors)

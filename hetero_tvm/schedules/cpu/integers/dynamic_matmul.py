@@ -42,6 +42,10 @@ _MAX_ROWS = 14
 _MAX_VECTORS = 8
 
 
+_SHOWN = 0.2
+"""Share of the products that shows where weights come too slowly for them."""
+
+
 class DynamicMatmulSpace(DesignSpace):
     """Knobs: register tile, grid of row and column blocks, unrolling of K, prefetch of the next panel."""
 
@@ -136,7 +140,7 @@ class DynamicMatmulSpace(DesignSpace):
         size = 2 if dot.sums == "float32" else 1
         rereads = per_thread * n * op.k * size / column_blocks / 10.0  # weights, from beyond L2
         if unit == VECTORS:
-            return max(compute, rereads)
+            return max(compute, rereads + _SHOWN * compute)
         # Tiles take weights faster than they can be fetched ahead: the two add up.  Threads that share out
         # columns only read rows that other cores wrote.
         other = 1 - 1 / machine.threads if row_blocks < machine.threads else 0.0

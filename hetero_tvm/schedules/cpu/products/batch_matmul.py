@@ -35,6 +35,9 @@ from hetero_tvm.schedules.emit import Index, Kernel, int32, strided_position
 _PANEL_LIMIT = 1 << 20
 """Bytes of a packed panel that still make sense in L2; longer reductions are refused."""
 
+_TILE_CYCLES, _RESULT_CYCLES = 16.0, 2.0
+"""Cycles of a register tile beside its products, and of each vector of results."""
+
 
 PANELS = "panels"
 """The order of the register tiles: B is read by columns of one."""
@@ -89,7 +92,8 @@ class BatchMatmulSpace(DesignSpace):
         work = op.batch * panels
         per_k += few_rows.page_cycles(op, vectors, machine) / -(-op.m // rows)
         per_k += 0 if _reads_in_place(op, rows) else 1.5 * vectors / -(-op.m // rows)
-        return per_k * steps * (-(-work // machine.threads) * machine.threads / work)
+        once = _TILE_CYCLES + _RESULT_CYCLES * rows * vectors
+        return (per_k + once / op.k) * steps * (-(-work // machine.threads) * machine.threads / work)
 
     def canonical(self, op: BatchMatmul, point: Point, machine: CpuModel) -> Point:
         if _order(point) == PANELS:
