@@ -4,8 +4,8 @@
     python benchmarks/search.py judge [--json FILE]                           the shipped tables
     python benchmarks/search.py replay [--json FILE]                          64 trials on the large ones
 
-``judge`` takes each table out in turn, trains on the others of its space, and asks the model for the best
-8, 16 and 32 points of the one it has not seen.  Regret is how much slower the best of these is than the
+``judge`` takes each operator out in turn, on every machine, trains on the other tables of its space, and asks
+the model for the best 8, 16 and 32 points of the table it has not seen.  Regret is how much slower the best of these is than the
 best of the table; beside it are random points (the mean of many draws) and the same trees on MetaSchedule's
 stock features.  ``replay`` lets the search itself spend 64 trials on each table of 128 points or more, which
 answers in place of the machine: how near to the best point it comes, beginning with a model that has not seen
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.search_cases import cases
 from benchmarks.search_collect import collect
-from benchmarks.search_replay import can_replay, line_of, replayed
+from benchmarks.search_replay import can_replay, line_of, other_shapes, replayed
 from hetero_tvm.cli.common import load_target
 from hetero_tvm.records.store import shipped_logs
 from hetero_tvm.records.tables import SUFFIX, Table, read_tables, shipped_tables, write_tables
@@ -152,7 +152,7 @@ def _mean(key: str, values: Sequence[float]) -> float:
 
 
 def _one(held: Table, tables: Sequence[Table], space: DesignSpace, stock: bool) -> dict[str, float]:
-    others = [table for table in tables if table is not held]
+    others = other_shapes(held, tables)
     seconds = np.array([math.inf if s is None else s for s in held.seconds])
     points = [description for description, _ in pretrained.rows_of(held, space)]
     if len(points) != len(seconds):

@@ -73,10 +73,16 @@ def replay(table: Table, space: DesignSpace, base: Any, seed: int) -> dict[int, 
     return {step: shares.get(step, least / best) for step in STEPS}
 
 
+def other_shapes(held: Table, tables: Sequence[Table]) -> list[Table]:
+    """Tables of other operators than ``held``'s, which another machine may have in blocks of other sizes."""
+    label = held.operator().label
+    return [table for table in tables if table.operator().label != label]
+
+
 def replayed(table: Table, tables: Sequence[Table], space: DesignSpace, seeds: int = 5) -> dict[str, Any]:
     """A row about one operator: the least share over some seeds, of a search that begins with trees of other
     operators, of one that begins with the estimate alone, and the mean of random trials."""
-    trained = pretrained.model_of([one for one in tables if one.op != table.op], space)
+    trained = pretrained.model_of(other_shapes(table, tables), space)
     row: dict[str, Any] = {
         "space": table.space,
         "operator": table.operator().label,

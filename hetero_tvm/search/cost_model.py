@@ -26,6 +26,8 @@ _LEAST_SAMPLES = 12
 _FAILED = 4.0
 """A candidate without a time counts as this factor slower than the slowest measured one of its task."""
 _ROUNDS = 50
+_CAREFUL = {"max_depth": 2, "min_child_weight": 8, "lambda": 5}
+"""Limits of trees for other operators than they were trained on."""
 
 
 class Description(NamedTuple):
@@ -81,15 +83,15 @@ class SpaceModel:
     def booster(self) -> Any:
         """Trees trained with all measurements, to be shipped; None where there is nothing to learn.
 
-        They must hold for other operators: every task counts alike, however many points it has, and no leaf
-        is of a few points.
+        They must hold for other operators, on other machines: every task counts alike, however many points it
+        has, no leaf is of a few points, and no rule has more than two conditions.
         """
         labels = self._residuals()
         if labels is None:
             return None
         counts = [len(s) for s in self._seconds.values() if any(one is not None for one in s)]
         weights = np.concatenate([np.full(count, len(labels[1]) / len(counts) / count) for count in counts])
-        return _train(*labels, self._seed, weights=weights, max_depth=3, min_child_weight=4)
+        return _train(*labels, self._seed, weights=weights, **_CAREFUL)
 
     def _begin(self, described: Sequence[Description]) -> np.ndarray:
         """Scores before any measurement of this model."""

@@ -133,6 +133,10 @@ def _reach(op: Conv2d, rows: int, columns: int) -> int:
     return len(used)
 
 
+_CROWDED = 0.5
+"""Share of a tile's products that load their weight again where registers do not hold them."""
+
+
 def _cost(op: Conv2d, point: Point, machine: CpuModel) -> float:
     """Cycles of one call on the busiest thread."""
     chosen, taps = PixelTile.of(point["tile"]), math.prod(op.kernel)
@@ -143,7 +147,11 @@ def _cost(op: Conv2d, point: Point, machine: CpuModel) -> float:
             return 0.0
         pixels = height * width
         held = pixels + taps + 1 <= machine.registers  # the weights stay in registers
-        loads = (_reach(op, height, width) + (0 if held else taps)) * machine.load_cycles
+        loads = _reach(op, height, width) + (0 if held else taps)
+        # An input pixel meets the weights of as many filter rows as the tile has.
+        if pixels + min(height, op.kernel[0]) * op.kernel[1] + 1 > machine.registers:
+            loads += _CROWDED * taps * pixels
+        loads *= machine.load_cycles
         products = taps * max(pixels / machine.fma_units, machine.fma_latency)
         return max(loads, products) + 0.3 * min(loads, products) + 3.0 * pixels + 10
 

@@ -53,6 +53,8 @@ _FEW_ROWS = 8
 """Rows below which a product waits for its weights."""
 _WANTED_VECTORS = 4
 """Accumulators of each of two streams that hide latency and read whole pages of weights."""
+_LEAST_COLUMNS = 16
+"""Columns of a panel whose rows are whole cache lines: from half ones too little is on its way."""
 _IDLE = 1.15
 """Share of threads that wait for the last panel, beyond which narrower panels are better."""
 
@@ -122,10 +124,11 @@ class MatmulSpace(DesignSpace):
 
     def _few_rows(self, op: Matmul | GatedMatmul, machine: CpuModel) -> Point | None:
         """The point for rows that fit into a register tile twice: all time goes to reading the weights."""
+        least = min(_LEAST_COLUMNS, self.product(op).n)
         panels = {
             tile: -(-self.product(op).n // tile.columns(machine.lanes))
             for tile in self._tiles(op, machine)
-            if tile.rows == op.m and tile.streams(machine)
+            if tile.rows == op.m and tile.streams(machine) and tile.columns(machine.lanes) >= least
         }
         # Enough accumulators, and no wider than that, with the same number of panels for each thread.
         if op.m > _FEW_ROWS or not panels:

@@ -112,6 +112,15 @@ def test_default_is_a_choice_and_features_are_finite():
             assert np.isfinite(SPACE.features(op, point, machine)).all()
 
 
+def test_deep_convolutions_of_small_images_use_a_pixel_for_several_vectors():
+    """With one vector of filters every product has a broadcast of its own, from lines that L1 does not have."""
+    shallow = Conv2d(1, 64, 56, 56, 64, (3, 3), padding=PAD)
+    deep = [Conv2d(1, 2048, 7, 7, 512, (1, 1)), Conv2d(1, 1024, 14, 14, 2048, (1, 1), (2, 2))]
+    for op, x in [(shallow, "+1,1,1,1"), *((op, "") for op in deep)]:
+        _, _, vectors = SPACE.default(on(AVX2, op, x), AVX2)["tile"]
+        assert vectors >= 2
+
+
 def test_refusals():
     assert SPACE.refuses(Softmax((3,), 4), AVX2) == "not a convolution"
     op = Conv2d(1, 8, 5, 5, 8, (3, 3), padding=PAD)

@@ -117,6 +117,12 @@ def test_default_is_a_choice_for_all_sizes():
                 GATED.check(gated, GATED.default(gated, here), here)
 
 
+def test_one_row_has_several_sums_although_it_waits_for_its_weights():
+    for here in (machine(8, "avx2"), machine(16, "avx512f", "avx512bw", "avx512_vnni")):
+        rows, vectors = PLAIN.default(DynamicMatmul((1,), 1000, 2048), here)["tile"]
+        assert rows == 1 and vectors > 1
+
+
 def test_grids_share_out_rows_before_columns():
     here = dataclasses.replace(machine(16), threads=4)
     assert (4, 1) in grids(128, 512, here) and (1, 4) in grids(1, 512, here)

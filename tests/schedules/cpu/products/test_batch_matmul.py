@@ -62,6 +62,12 @@ def test_defaults_and_refusals():
     assert "does not fit" in SPACE.refuses(plain((1,), 4, 5, 1 << 20), avx2)
 
 
+def test_short_reductions_take_large_tiles():
+    """What a tile costs beside its products is shared by more of them."""
+    rows, vectors = SPACE.default(plain((8,), 49, 49, 32), MACHINES["avx512"])["tile"]
+    assert rows * vectors >= 8
+
+
 def test_bad_values_stay_in_their_rows_and_columns():
     op = plain((2,), 5, 9, 6)
     (run,) = point_runners(SPACE, op, [SPACE.default(op, MACHINES["avx2"])], MACHINES["avx2"])

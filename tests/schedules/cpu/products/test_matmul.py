@@ -114,6 +114,13 @@ def test_default_is_a_choice_for_all_sizes():
                 SPACE.check(op, SPACE.default(op, machine), machine)
 
 
+def test_panels_for_few_rows_are_whole_cache_lines():
+    for machine in (AVX2, MACHINES["avx512"]):
+        for m in (2, 3, 7):
+            _, vectors = SPACE.default(Matmul((m,), 2048, 768), machine)["tile"]
+            assert 4 * vectors * machine.lanes >= 64
+
+
 def test_tiles_fit_the_register_file():
     for machine in MACHINES.values():
         for rows, vectors in SPACE.knobs(Matmul((64,), 512, 64), machine)[0].choices:
