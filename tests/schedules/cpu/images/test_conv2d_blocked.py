@@ -113,7 +113,7 @@ def test_default_is_a_choice_and_features_are_finite():
 
 
 def test_deep_convolutions_of_small_images_use_a_pixel_for_several_vectors():
-    """With one vector of filters every product has a broadcast of its own, from lines that L1 does not have."""
+    """With one vector of filters every product has a broadcast, from lines that L1 does not have."""
     shallow = Conv2d(1, 64, 56, 56, 64, (3, 3), padding=PAD)
     deep = [Conv2d(1, 2048, 7, 7, 512, (1, 1)), Conv2d(1, 1024, 14, 14, 2048, (1, 1), (2, 2))]
     for op, x in [(shallow, "+1,1,1,1"), *((op, "") for op in deep)]:
