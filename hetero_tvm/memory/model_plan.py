@@ -32,6 +32,8 @@ class Tensor:
     """Source nodes that the tensor stands for."""
     workspace: bool = False
     """Scratch of one kernel call instead of a tensor of the graph."""
+    begin: int = 0
+    """First byte within the buffer, of a part of a concatenation."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class MemoryPlan:
     """Bytes allocated per call for the results, which belong to the caller."""
     in_place: tuple[str, ...] = ()
     """Tensors that were written over an input of their kernel."""
+    joined: tuple[str, ...] = ()
+    """Concatenations whose parts are written where they belong, so that nothing is copied."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Kernel and operand -> why it could not work in place though nobody reads the operand later."""
     stack: Mapping[str, int] = field(default_factory=dict)
@@ -128,13 +132,18 @@ class MemoryPlan:
                     "device": arena.device,
                     "plan": arena.plan.to_dict(),
                     "tensors": [
-                        {**asdict(t), "nodes": list(t.nodes), "offset": arena.plan.offsets[t.buffer]}
+                        {
+                            **asdict(t),
+                            "nodes": list(t.nodes),
+                            "offset": arena.plan.offsets[t.buffer] + t.begin,
+                        }
                         for t in arena.tensors
                     ],
                 }
                 for arena in self.arenas
             ],
             "in_place": list(self.in_place),
+            "joined": list(self.joined),
             "refused": dict(self.refused),
             "stack": dict(self.stack),
         }
@@ -160,6 +169,7 @@ class MemoryPlan:
             )
             plain = {name: data[name] for name in ("steps", "static_plan", "outputs")}
             mappings = {name: dict(data[name]) for name in ("refused", "stack")}
-            return cls(arenas, in_place=tuple(data["in_place"]), **plain, **mappings)
+            names = {"in_place": tuple(data["in_place"]), "joined": tuple(data.get("joined", ()))}
+            return cls(arenas, **names, **plain, **mappings)
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"the memory plan is damaged: {error!r}") from error

@@ -57,6 +57,10 @@ class ImageNode(ABC):
         """Zeros that the node wants around operand ``index``."""
         return NO_HALO
 
+    def passed_halo(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        """Zeros that the node wants around its operands where its result has ``own`` around it."""
+        return NO_HALO
+
     def reads_plain(self, index: int) -> bool:
         """Whether operand ``index`` may as well be plain NCHW."""
         return False
@@ -150,7 +154,12 @@ class ConcatNode(ImageNode):
     def __init__(self, graph: Graph, var: Var):
         super().__init__(graph, var, graph.value(graph.value(var).args[0]).fields)
 
+    def passed_halo(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        return own
+
     def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
+        if all(image.layout == y for image in images):
+            return relax.op.concat([image.var for image in images], 1)
         parts = [bind(without_halo(i)) if any(i.layout.halo) else i.var for i in images]
         value = relax.op.concat(parts, 1)
         return with_halo(bind(value), y) if any(y.halo) else value

@@ -1,4 +1,4 @@
-"""Kernels that write their result over an input that nobody reads afterwards.
+"""Kernels that write their result over an input that nobody reads later, or into a part of a concatenation.
 
 For each call, in program order: an input may give its memory to the output when it is of the same
 size, was allocated by the function itself (never an input of the user, never a constant), nothing
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hetero_tvm.codegen.access_order import why_not_in_place
-from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, SBlock, SBlockRealize, tirx, tvm
+from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, SBlock, SBlockRealize, Var, tirx, tvm
+from hetero_tvm.relax_passes.storage.concatenation import parts_of
 from hetero_tvm.relax_passes.storage.live_ranges import ELSEWHERE, KernelCall, LiveRanges, Storage
 
 
@@ -31,6 +32,10 @@ class Sharing:
     """Storages that are one piece of memory, and the calls that rely on it."""
 
     owner: dict[int, int] = field(default_factory=dict)
+    begins: dict[int, int] = field(default_factory=dict)
+    """First byte within its owner of a storage that is a part of a concatenation."""
+    left_out: set[Var] = field(default_factory=set)
+    """Variables of the concatenations that have nothing to copy."""
     calls: list[InPlace] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     """Kernels that cannot work in place though the graph would allow it, with the reason."""
@@ -41,14 +46,25 @@ class Sharing:
             number = self.owner[number]
         return number
 
+    def offset(self, number: int) -> int:
+        """First byte of a storage within the one whose memory it uses."""
+        total = 0
+        while number in self.owner:
+            total, number = total + self.begins.get(number, 0), self.owner[number]
+        return total
+
 
 def share(module: IRModule, ranges: LiveRanges) -> Sharing:
     """Decide which calls work in place; gives the owning storages the live range of all that share them."""
     sharing = Sharing()
+    for joined, whole, begins in parts_of(module, ranges):
+        sharing.left_out.add(joined.var)
+        for part, begin in begins.items():
+            _join(ranges.storages, sharing, whole, part, begin)
     proofs: dict[tuple[GlobalVar, tuple[int, ...], int], str | None] = {}
     for call in ranges.calls:
         function = _kernel(module, call)
-        if function is None or len(function.params) != len(call.args):
+        if call.var in sharing.left_out or function is None or len(function.params) != len(call.args):
             continue
         taken: set[int] = set()
         for output, arg in enumerate(call.args):
@@ -97,7 +113,7 @@ def _dying(
     unclear: set[int] = set()
     for index, arg in enumerate(call.args):
         numbers = {sharing.find(number) for number in ranges.of(arg)}
-        if len(numbers) > 1:
+        if len(numbers) > 1 or any(number in sharing.begins for number in ranges.of(arg)):
             unclear |= numbers
         for number in numbers - {ELSEWHERE}:
             inside.setdefault(number, []).append(index)
@@ -117,6 +133,12 @@ def _unite(storages: list[Storage], sharing: Sharing, owner: int, other: int) ->
     sharing.owner[other] = owner
     a.upper = max(a.upper, b.upper)
     a.escapes |= b.escapes
+
+
+def _join(storages: list[Storage], sharing: Sharing, whole: int, part: int, begin: int) -> None:
+    a, b = storages[whole], storages[part]
+    sharing.owner[part], sharing.begins[part] = whole, begin
+    a.lower, a.upper = min(a.lower, b.lower), max(a.upper, b.upper)
 
 
 def variant(function: PrimFunc, views: Mapping[int, int]) -> PrimFunc:

@@ -136,10 +136,11 @@ class _Rewriting:
     def __init__(self, graph: Graph, blocked: dict[Var, ImageNode], block: int, halos: bool):
         self.graph, self.blocked, self.block, self.with_halos = graph, blocked, block, halos
         self.halos: dict[Var, tuple[int, ...]] = {}
-        for node in blocked.values() if halos else ():
-            for index, x in enumerate(node.images):
-                known = self.halos.get(x, NO_HALO)
-                self.halos[x] = tuple(map(max, known, node.halo(index)))
+        for var in reversed(graph.bindings()) if halos else ():
+            node = blocked.get(var)
+            for index, x in enumerate(node.images if node else ()):
+                passed = node.passed_halo(self.halos.get(var, NO_HALO))
+                self.halos[x] = tuple(map(max, self.halos.get(x, NO_HALO), node.halo(index), passed))
         self.images: dict[Var, Image] = {}
         self.functions: dict[FusedOp, GlobalVar] = {}
 

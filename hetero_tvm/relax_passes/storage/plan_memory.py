@@ -71,6 +71,7 @@ def plan_memory(
             if storage.escapes and not storage.is_input and storage.number not in sharing.owner
         ),
         in_place=tuple(ranges.storages[_number(ranges, call)].name for call in sharing.calls),
+        joined=tuple(sorted({ranges.storages[sharing.owner[part]].name for part in sharing.begins})),
         refused=sharing.refused,
         stack=_per_thread(module, ranges),
     )
@@ -91,6 +92,7 @@ def _tensor(storage: Storage, lived: tuple[int, int], sharing: in_place.Sharing,
         nbytes=storage.nbytes,
         nodes=tuple(sources.get(storage.name, ())),
         workspace=storage.var.name == workspaces.NAME,
+        begin=sharing.offset(storage.number),
     )
 
 
@@ -143,6 +145,8 @@ def _rewrite(
     def each(binding: relax.Binding) -> list[relax.Binding]:
         if binding.var in views.storage_of:
             return views.instead_of(binding)
+        if binding.var in sharing.left_out:
+            return []
         if binding.var not in work:
             return [binding]
         call = binding.value
@@ -193,6 +197,7 @@ class _Views:
             base, offset = self._base(owner, owner.number, owner.nbytes), 0
         else:
             return [binding]
+        offset += self._sharing.offset(self.storage_of[binding.var].number)
         var = binding.var
         key = (base, offset, tuple(map(str, var.ty.shape)), str(var.ty.dtype))
         if key not in self._views:

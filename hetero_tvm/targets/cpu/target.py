@@ -43,6 +43,7 @@ from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
+from hetero_tvm.relax_passes.storage.concatenation import JoinParts
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
@@ -324,6 +325,7 @@ class CpuTarget(Target):
             # It lays out what the fusions have left.
             BlockImages(self.machine.lanes, claims, pays=functools.partial(blocks_pay, machine=self.machine)),
             FusePool2d(claims),  # after it: pooling that no neighbour wants in blocks
+            JoinParts(),  # of what all others have left
             CheckAtRunTime(),  # by now it is known which indices and divisors are constants
             ScatterAsKernel(
                 functools.partial(emit_scatter_rows, self.machine)
@@ -343,7 +345,7 @@ class CpuTarget(Target):
 
     run_time_sizes = True
     fixed_size_passes = frozenset(
-        {ResizeAsKernel.name, ArgAsKernel.name, ScanAsKernel.name}
+        {ResizeAsKernel.name, ArgAsKernel.name, ScanAsKernel.name, JoinParts.name}
     )  # constants and loops of each size
 
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
