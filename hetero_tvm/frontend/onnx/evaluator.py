@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_average_pool import AveragePool_19 as _SlowAveragePool
 from onnx.reference.ops.op_max_pool import MaxPool as _SlowMaxPool
 
 
@@ -114,6 +115,43 @@ class MaxPool(_SlowMaxPool):
             np.maximum(result, window, out=result)
         planes = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * spatial)
         return result, (found + planes * math.prod(plane)).astype(np.int64)
+
+
+class AveragePool(_SlowAveragePool):
+    """Means of windows; of a single one that reaches over the whole image at once: onnx pads the image to
+    the window, slowly, and then takes another part of it."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x,
+        auto_pad=None,
+        ceil_mode=None,
+        dilations=None,
+        kernel_shape=None,
+        pads=None,
+        strides=None,
+        count_include_pad=None,
+    ):
+        steps = strides or [1] * (x.ndim - 2)
+        beyond = [k - extent for k, extent in zip(kernel_shape, x.shape[2:], strict=True)]
+        reaches = all(
+            0 <= rest < (step if ceil_mode else 1) for rest, step in zip(beyond, steps, strict=True)
+        )
+        plain = not any(pads or ()) and auto_pad in (None, "NOTSET") and {*(dilations or ()), 1} == {1}
+        if reaches and plain:
+            return (x.mean(axis=tuple(range(2, x.ndim)), keepdims=True),)
+        return super()._run(
+            x,
+            auto_pad=auto_pad,
+            ceil_mode=ceil_mode,
+            dilations=dilations,
+            kernel_shape=kernel_shape,
+            pads=pads,
+            strides=strides,
+            count_include_pad=count_include_pad,
+        )
 
 
 class GlobalMaxPool(OpRun):
@@ -246,7 +284,7 @@ class DequantizeLinear(OpRun):
 #: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
 REFERENCE_OPS: tuple[type[OpRun], ...] = (
     *(Erf, Conv, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN),
-    *(Softmax, LogSoftmax, Hardmax, GlobalMaxPool, LpNormalization),
+    *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization),
 )
 
 

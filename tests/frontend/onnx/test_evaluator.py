@@ -7,7 +7,7 @@ import onnx.reference
 import pytest
 
 from hetero_tvm.frontend import import_onnx
-from hetero_tvm.frontend.onnx.evaluator import LRN, GlobalMaxPool, LpNormalization
+from hetero_tvm.frontend.onnx.evaluator import LRN, AveragePool, GlobalMaxPool, LpNormalization
 from hetero_tvm.frontend.stored import detached
 from hetero_tvm.reference import run_reference
 from hetero_tvm.reference.running import run_double
@@ -92,6 +92,31 @@ def test_neighbouring_channels(size):
         expected[:, channel] = x[:, channel] / (2.0 + 0.5 / size * np.square(seen).sum(1))
     evaluator = onnx.reference.ReferenceEvaluator(node, new_ops=[LRN])
     np.testing.assert_allclose(evaluator.run(None, {"x": x})[0], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("attributes", [
+    {"kernel_shape": [9, 9], "strides": [9, 9], "ceil_mode": 1},
+    {"kernel_shape": [9, 9], "strides": [9, 9], "ceil_mode": 1, "count_include_pad": 1},
+    {"kernel_shape": [5, 6]},
+])  # fmt: skip
+def test_means_of_whole_images(attributes):
+    """onnx's own evaluator takes the mean of another part of the image where the window reaches beyond it."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 6)).astype(np.float32)
+    node = onnx.helper.make_node("AveragePool", ["x"], ["y"], **attributes)
+    (y,) = onnx.reference.ReferenceEvaluator(node, new_ops=[AveragePool]).run(None, {"x": x})
+    np.testing.assert_allclose(y, x.mean((2, 3), keepdims=True), rtol=1e-6, atol=1e-7)  # sums of 30
+
+
+@pytest.mark.parametrize("attributes", [
+    {"kernel_shape": [5, 4], "strides": [1, 2]},
+    {"kernel_shape": [7, 7], "pads": [1, 1, 1, 1], "count_include_pad": 1},
+])  # fmt: skip
+def test_other_means_are_those_of_onnx(attributes):
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 6)).astype(np.float32)
+    node = onnx.helper.make_node("AveragePool", ["x"], ["y"], **attributes)
+    (ours,) = onnx.reference.ReferenceEvaluator(node, new_ops=[AveragePool]).run(None, {"x": x})
+    (theirs,) = onnx.reference.ReferenceEvaluator(node).run(None, {"x": x})
+    np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("rank", [3, 4, 5])
