@@ -1,6 +1,6 @@
-"""Pooling on channel blocks (NCHW[x]c), and the conversion of an image to and from them.
+"""Pooling on channel blocks (NCHW[x]c).
 
-Pooling::
+Loop structure::
 
     parallel over planes (channel blocks) x output rows:
         rows of the input that the window sees (at the border fewer)
@@ -12,9 +12,6 @@ Pooling::
 A vector is the channels of one pixel: no shuffle anywhere.  The window is clipped, not padded, because
 zeros around the image would win over negative values in a maximum.  Windows over the whole image have
 several accumulators, as one would wait for its own latency.
-
-Conversion: ``parallel over planes: for each row, for each pixel: one vector``, gathered from, or
-scattered to, the plain planes; zeros into the halo.  It moves each value once; there are few of them.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.pool2d import MAX, Pool2d, Relayout
+from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu.images.blocked import Plane
 from hetero_tvm.schedules.emit import Kernel, int32
@@ -147,76 +144,3 @@ class _PoolKernel:
             count = tirx.max(self._counted(0, row, height) * self._counted(1, column, width), 1)
             value = value / k.splat(tirx.Cast("float32", count), lanes)
         k.store(self.y, value, self.output.at(plane, row, column))
-
-
-class RelayoutSpace(DesignSpace):
-    """Space of changes of layout; no knobs, as it only moves data."""
-
-    name = "cpu.relayout"
-    version = 1
-
-    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
-        if not isinstance(op, Relayout):
-            return "not a change of layout"
-        x, y = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
-        if max(x.block, y.block) != machine.lanes or min(x.block, y.block) not in (1, machine.lanes):
-            return f"{op.x_layout} to {op.y_layout} is not between plain and blocks of {machine.lanes}"
-        if any(any(form.halo) and not form.blocked for form in (x, y)):
-            return "a plain image has a halo"
-        if min(*op.image) < 1:
-            return "an extent is zero"
-        return None
-
-    def knobs(self, op: Relayout, machine: CpuModel) -> tuple[Knob, ...]:
-        return ()
-
-    def default(self, op: Relayout, machine: CpuModel) -> Point:
-        return {}
-
-    def emit(self, op: Relayout, point: Point, machine: CpuModel) -> PrimFunc:
-        k, lanes = Kernel(), machine.lanes
-        forms = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
-        pixels, blocks, tail = op.height * op.width, -(-op.channels // lanes), op.channels % lanes
-        with k:
-            buffers = [k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)]
-            planes = [Plane(k, form, op.height, op.width) for form in forms]
-            x, y = (
-                plane.view(buffer)
-                if plane.layout.blocked
-                else k.view(buffer, (op.batch, op.channels * pixels))
-                for plane, buffer in zip(planes, buffers, strict=True)
-            )
-
-            def move(plane: Expr, row: Expr, column: Expr, count: int) -> None:
-                """Move ``count`` channels of one pixel."""
-                first = tirx.floormod(plane, blocks) * (lanes * pixels) + row * op.width + column
-                at = tirx.Ramp(first, int32(pixels), count) if count > 1 else first
-                plain = [tirx.floordiv(plane, blocks), at]
-                if planes[0].layout.blocked and planes[1].layout.blocked:
-                    k.store(y, k.load(x, planes[0].at(plane, row, column)), planes[1].at(plane, row, column))
-                    return
-                side = planes[0] if planes[0].layout.blocked else planes[1]
-                base, lane = side.at(plane, row, column)
-                short = [base, tirx.Ramp(lane.base, int32(1), count) if count > 1 else lane.base]
-                if planes[0].layout.blocked:
-                    k.store(y, k.load(x, short), plain)
-                    return
-                if count < lanes:
-                    k.store(y, k.splat(0.0, lanes), [base, lane])
-                k.store(y, k.load(x, plain), short)
-
-            with k.parallel(op.batch * blocks, op.output.nbytes) as plane:
-                with k.serial(op.height) as row, k.serial(op.width) as column:
-                    if tail == 0:
-                        move(plane, row, column, lanes)
-                    elif blocks == 1:
-                        move(plane, row, column, tail)
-                    else:
-                        k.branch(
-                            tirx.floormod(plane, blocks) < blocks - 1,
-                            lambda: move(plane, row, column, lanes),
-                            lambda: move(plane, row, column, tail),
-                        )
-                if forms[1].blocked:
-                    planes[1].clear_halo(y, plane, 0, op.height, tirx.const(True), tirx.const(True))
-        return k.function

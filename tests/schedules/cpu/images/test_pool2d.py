@@ -1,22 +1,21 @@
-"""Pooling on channel blocks, and changes of an image's layout."""
+"""Pooling on channel blocks."""
 
 import numpy as np
 import pytest
 
 from hetero_tvm.ops.pool2d import Pool2d, Relayout
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace, RelayoutSpace
+from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
-    check_points,
     check_shapes,
     compiled,
     exact,
     point_runners,
 )
 
-POOL, RELAYOUT = Pool2dSpace(), RelayoutSpace()
+POOL = Pool2dSpace()
 PAD, NONE = (1, 1, 1, 1), (0, 0, 0, 0)
 SHAPES = [
     (2, 20, 9, 11, (3, 3), (2, 2), PAD, (5, 6), "max"),
@@ -36,23 +35,6 @@ def test_pooling(machine):
         {"x_layout": block + "+1,1,1,1", "y_layout": block},
     ]
     check_shapes(POOL, [Pool2d(*shape, **forms[i % 2]) for i, shape in enumerate(SHAPES)], machine)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-def test_relayout(machine):
-    block = f"NCHW{machine.lanes}c"
-    for channels in (1, machine.lanes, 2 * machine.lanes + 3):
-        for x, y in [
-            ("NCHW", block),
-            ("NCHW", block + "+1,2,0,1"),
-            (block + "+1,2,0,1", "NCHW"),
-            (block, block + "+1,1,1,1"),
-            (block + "+1,1,1,1", block),
-        ]:
-            op = Relayout(2, channels, 5, 3, x, y)
-            assert RELAYOUT.refuses(op, machine) is None
-            check_points(RELAYOUT, op, [{}], machine, tolerance=0)
 
 
 @pytest.mark.thorough
@@ -78,6 +60,3 @@ def test_refusals():
     machine = MACHINES["avx2"]
     assert POOL.refuses(Softmax((3,), 4), machine) == "not a pooling"
     assert "not in blocks of 8" in POOL.refuses(Pool2d(*SHAPES[0]), machine)
-    assert RELAYOUT.refuses(Softmax((3,), 4), machine) == "not a change of layout"
-    assert "not between plain" in RELAYOUT.refuses(Relayout(1, 8, 2, 2, "NCHW4c", "NCHW8c"), machine)
-    assert "halo" in RELAYOUT.refuses(Relayout(1, 8, 2, 2, "NCHW+1,1,1,1", "NCHW8c"), machine)

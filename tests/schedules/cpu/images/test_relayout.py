@@ -1,0 +1,47 @@
+"""Changes of an image's layout: whole squares, rows that fill none, channels that fill no block, halos."""
+
+import pytest
+
+from hetero_tvm.ops.pool2d import Relayout
+from hetero_tvm.ops.softmax import Softmax
+from hetero_tvm.schedules.cpu.images.relayout import RelayoutSpace
+from tests.schedules.cpu.running import MACHINES, check_points
+
+SPACE = RelayoutSpace()
+
+
+def forms(machine):
+    block = f"NCHW{machine.lanes}c"
+    return [
+        ("NCHW", block),
+        (block, "NCHW"),
+        ("NCHW", block + "+1,2,0,1"),
+        (block + "+1,2,0,1", "NCHW"),
+        (block, block + "+1,1,1,1"),
+        (block + "+1,1,1,1", block),
+    ]
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_squares_and_what_is_beside_them(machine):
+    for x, y in forms(machine):
+        op = Relayout(1, machine.lanes + 3, 2, 2 * machine.lanes + 5, x, y)
+        check_points(SPACE, op, [{}], machine, tolerance=0)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_images_of_any_size(machine):
+    for channels in (1, machine.lanes, 2 * machine.lanes + 3):
+        for height, width in ((5, 3), (1, 1), (4, machine.lanes), (2, 3 * machine.lanes)):
+            for x, y in forms(machine):
+                op = Relayout(2, channels, height, width, x, y)
+                assert SPACE.refuses(op, machine) is None
+                check_points(SPACE, op, [{}], machine, tolerance=0)
+
+
+def test_refusals():
+    machine = MACHINES["avx2"]
+    assert SPACE.refuses(Softmax((3,), 4), machine) == "not a change of layout"
+    assert "not between plain" in SPACE.refuses(Relayout(1, 8, 2, 2, "NCHW4c", "NCHW8c"), machine)
+    assert "halo" in SPACE.refuses(Relayout(1, 8, 2, 2, "NCHW+1,1,1,1", "NCHW8c"), machine)
