@@ -46,6 +46,58 @@ def _read(cast: tirx.Cast) -> Expr:
     return wide if str(cast.ty.dtype) == str(wide.ty.dtype) else tirx.Cast(str(cast.ty.dtype), wide)
 
 
+def _is_widened(value: Expr) -> bool:
+    """Whether a float32 is a bfloat16's value as it stands."""
+    return isinstance(value, tirx.Cast) and _is_bfloat16(value.value)
+
+
+def _rounded(value: Expr) -> Expr:
+    """The bfloat16 nearest to each float32, ties to even, as float32; NaN stays NaN."""
+
+    def number(bits: int) -> Expr:
+        lanes = tvm.DataType(str(value.ty.dtype)).lanes
+        one = tirx.const(bits, "uint32")
+        return tirx.Broadcast(one, lanes) if lanes > 1 else one
+
+    bits = tirx.call_intrin(_lanes("uint32", value), "tirx.reinterpret", value)
+    odd = tirx.bitwise_and(tirx.shift_right(bits, number(16)), number(1))
+    upper = tirx.bitwise_and(bits + number(0x7FFF) + odd, number(0xFFFF0000))
+    nearest = tirx.call_intrin(_lanes("float32", value), "tirx.reinterpret", upper)
+    return tirx.Select(tirx.NE(value, value), value, nearest)
+
+
+def _without_bound(body: tirx.Stmt) -> tirx.Stmt:
+    """``body`` with float32 variables in the place of those that are bfloat16."""
+    wide: dict[tirx.Var, tirx.Var] = {}
+
+    def bind(node: tirx.Bind) -> tirx.Bind:
+        if not _is_bfloat16(node.var):
+            return node
+        value = node.value
+        if isinstance(value, tirx.Cast) and str(value.value.ty.dtype).startswith("float32"):
+            value = value.value if _is_widened(value.value) else _rounded(value.value)
+        else:
+            value = tirx.Cast(_lanes("float32", value), value)
+        wide[node.var] = tirx.Var(f"{node.var.name}_wide", str(value.ty.dtype))
+        return tirx.Bind(wide[node.var], value)
+
+    def read(cast: tirx.Cast) -> Expr:
+        var = wide.get(cast.value) if isinstance(cast.value, tirx.Var) else None
+        if var is None:
+            return cast
+        return var if str(cast.ty.dtype) == str(var.ty.dtype) else tirx.Cast(str(cast.ty.dtype), var)
+
+    body = tvm_ffi.structural_map(body, (tirx.Bind, bind), order="post")
+    if not wide:
+        return body
+    body = tvm_ffi.structural_map(body, (tirx.Cast, read), order="post")
+
+    def use(var: tirx.Var) -> Expr:
+        return tirx.Cast(str(var.ty.dtype), wide[var]) if var in wide else var
+
+    return tvm_ffi.structural_map(body, (tirx.Var, use))
+
+
 def _stored(store: tirx.BufferStore) -> tirx.Stmt:
     """``store``, with a name for the float32 value that it rounds."""
     value = store.value
@@ -105,6 +157,7 @@ def _serial(loop: tirx.For) -> tirx.For:
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.ConvertOnce")
 def convert_once(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     """Write out the conversion of every bfloat16 that is read, and name every value that is rounded to it."""
-    body = tvm_ffi.structural_map(func.body, (tirx.Cast, _read), order="post")
+    body = _without_bound(func.body)
+    body = tvm_ffi.structural_map(body, (tirx.Cast, _read), order="post")
     body = tvm_ffi.structural_map(body, (tirx.BufferStore, _stored), order="post")
     return func.with_body(tvm_ffi.structural_map(body, (tirx.For, _serial), order="post"))

@@ -88,3 +88,31 @@ def test_loops_without_bfloat16_stay():
     loop = tirx.For(i, 0, 8, tirx.ForKind.VECTORIZED, tirx.BufferStore(y, tirx.const(1.0, "float32"), [i]))
     module = tvm.IRModule({"main": tirx.PrimFunc([y], loop).with_attr("s_tir", True)})
     tvm.ir.assert_structural_equal(convert_once(module), module)
+
+
+@KINDS
+def test_a_value_that_is_bound_is_rounded_once(kind):
+    """A copy, and a product rounded to the nearest, ties to even, NaN and infinity kept."""
+    special = np.array(
+        [0.82, -1.4, 1.00390625, 1.01171875, np.nan, np.inf, -np.inf, 3.3e38], ml_dtypes.bfloat16
+    )
+    x = tirx.decl_buffer(special.shape, "bfloat16", name="X")
+    y = tirx.decl_buffer((2, *special.shape), "bfloat16", name="Y")
+    i = tirx.Var("i", "int32")
+    copy, product = tirx.Var("copy", "bfloat16"), tirx.Var("product", "bfloat16")
+    factor = tirx.const(1.005, "float32")
+    body = [
+        tirx.Bind(copy, tirx.Cast("bfloat16", wide(x, i))),
+        tirx.Bind(product, tirx.Cast("bfloat16", wide(x, i) * factor)),
+        tirx.BufferStore(y, copy, [0, i]),
+        tirx.BufferStore(y, tirx.Cast("bfloat16", tirx.Cast("float32", product)), [1, i]),
+    ]
+    func = tirx.PrimFunc([x, y], tirx.For(i, 0, len(special), kind, tirx.SeqStmt(body)))
+    func = func.with_attr("global_symbol", "main").with_attr("s_tir", True)
+    result = tvm.runtime.tensor(np.zeros((2, *special.shape), special.dtype))
+    compile_kernels(func, tvm.target.Target("llvm"))["main"](tvm.runtime.tensor(special), result)
+    got = result.numpy().astype("float32")
+    with np.errstate(over="ignore"):
+        expected = (special.astype("float32") * np.float32(1.005)).astype(special.dtype).astype("float32")
+    np.testing.assert_array_equal(got[0], special.astype("float32"))
+    np.testing.assert_array_equal(got[1], expected)
