@@ -32,8 +32,16 @@ def cumulative_product(b: PromisedBody) -> bool:
     return elements.cumulative_product(b) or run_time_axes.cumulative(b)
 
 
+def extremum(b: PromisedBody) -> bool:
+    """ReduceMax or ReduceMin over axes that come at run time, or of flags."""
+    if b.input(1) and b.value(1) is None:
+        return run_time_axes.reduction(b)
+    return elements.extremum_of_flags(b)
+
+
 PROMISED: dict[str, tuple[tuple[int, ...], Writer]] = {
     **dict.fromkeys(run_time_axes.REDUCTIONS, ((1,), run_time_axes.reduction)),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), ((), extremum)),
     "AffineGrid": ((1,), given_shapes.affine_grid),
     "CenterCropPad": ((), given_shapes.center_crop_pad),
     "Col2Im": ((), windows.col2im),

@@ -39,6 +39,16 @@ def cumulative_product(b: PromisedBody) -> bool:
     return True
 
 
+def extremum_of_flags(b: PromisedBody) -> bool:
+    """ReduceMax or ReduceMin of bools, which have no least and largest value in TVM: that of bytes."""
+    if b.dtype(b.input(0)) != "bool":
+        return False
+    axes = [b.input(1)] if b.input(1) else []
+    y = b.op(b.node.op_type, b.op("Cast", b.input(0), to=TensorProto.UINT8), *axes, **b.attributes)
+    b.end(0, b.op("Cast", y, to=TensorProto.BOOL))
+    return True
+
+
 def determinant(b: PromisedBody) -> bool:
     """Det of matrices of up to 4 rows, by expansion along the first row."""
     shape = b.shape(b.input(0))

@@ -26,6 +26,24 @@ def test_products_and_determinants():
     against_reference(model, {"x": x, "y": y}, atol=1e-5)
 
 
+def test_extrema_of_flags():
+    model = text_model(
+        """g (bool[3,4] x) => (bool[3,1] a, bool[4] b, bool[1,1] c, bool[3,4] d) {
+          one = Constant <value = int64[1] {1}> ()
+          zero = Constant <value = int64[1] {0}> ()
+          a = ReduceMax (x, one)
+          b = ReduceMin <keepdims = 0> (x, zero)
+          c = ReduceMin (x)
+          d = ReduceMax <noop_with_empty_axes = 1> (x)
+        }""",
+        opset=20,
+        ir=10,
+    )
+    x = np.array([[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 1]], bool)
+    against_reference(model, {"x": x}, atol=0)
+    against_reference(model, {"x": ~x}, atol=0)
+
+
 def test_larger_determinants_are_refused():
     with pytest.raises(UnsupportedOperatorError, match="matrices of 5 rows"):
         import_onnx(text_model("g (float[5,5] x) => (float y) { y = Det (x) }"))
