@@ -4,13 +4,12 @@
     python benchmarks/search.py judge [--json FILE]                           the shipped tables
     python benchmarks/search.py replay [--json FILE]                          64 trials on the large ones
 
-``judge`` takes each operator out in turn, on every machine, trains on the other tables of its space, and asks
-the model for the best 8, 16 and 32 points of the table it has not seen.  Regret is how much slower the best of
-these is than the best of the table; beside it are random points (the mean of many draws) and the same trees
-on MetaSchedule's stock features.  ``replay`` lets the search itself spend 64 trials on each table of 128
-points or more, which answers in place of the machine: how near to the best point it comes, beginning with a
-model that has not seen the operator.
-"""
+``judge`` takes each operator out in turn, on every machine, trains on the other tables of its space, and
+asks the model for the best 8, 16 and 32 points of the table it has not seen.  Regret is how much slower the
+best of these is than the best of the table; beside it are random points (the mean of many draws) and the same
+trees on MetaSchedule's stock features.  ``replay`` lets the search itself spend 64 trials on each table of
+128 points or more, which answers in place of the machine: how near to the best point it comes, beginning with
+a model that has not seen the operator.
 
 from __future__ import annotations
 
