@@ -10,6 +10,7 @@ best of these is than the best of the table; beside it are random points (the me
 trees on MetaSchedule's stock features.  ``replay`` lets the search itself spend 64 trials on each table of
 128 points or more, which answers in place of the machine: how near to the best point it comes, beginning with
 a model that has not seen the operator.
+"""
 
 from __future__ import annotations
 
