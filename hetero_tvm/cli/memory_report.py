@@ -38,6 +38,7 @@ def report(plan: MemoryPlan | Mapping[str, Any]) -> dict[str, Any]:
         "buffers": sum(len(arena.problem) for arena in plan.arenas),
         "steps": plan.steps,
         "in_place": list(plan.in_place),
+        "joined": list(plan.joined),
         "refused": dict(plan.refused),
         "arenas": [_arena(arena) for arena in plan.arenas],
     }
@@ -65,7 +66,7 @@ def tables(plan: MemoryPlan | Mapping[str, Any]) -> list[Any]:
         summary.add_row(name, "-" if nbytes is None else f"{nbytes:,}", ratio)
     summary.caption = (
         f"{figures['tensors']} tensors in {figures['buffers']} buffers over {figures['steps']} steps; "
-        f"{len(figures['in_place'])} calls work in place"
+        f"{len(figures['in_place'])} calls work in place, {len(figures['joined'])} concatenations copy nothing"
     )
     found = [summary]
     for arena in figures["arenas"]:
@@ -134,7 +135,11 @@ def _arena(arena: Arena) -> dict[str, Any]:
         "fullest_step": fullest,
         "live_there": most,
         "largest": [
-            {**dataclasses.asdict(t), "nodes": list(t.nodes), "offset": arena.plan.offsets[t.buffer]}
+            {
+                **dataclasses.asdict(t),
+                "nodes": list(t.nodes),
+                "offset": arena.plan.offsets[t.buffer] + t.begin,
+            }
             for t in there[:_LARGEST]
         ],
     }

@@ -32,6 +32,7 @@ from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
+from hetero_tvm.relax_passes.storage.concatenation import is_joined
 from hetero_tvm.relax_passes.storage.live_ranges import UPPER_BOUND
 from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, refuse_flagged
 from hetero_tvm.runtime.quiet import quiet_fd2
@@ -157,22 +158,26 @@ class BuiltModel:
     @property
     def kernels(self) -> list[dict[str, Any]]:
         """Entries, one per distinct kernel, in the order of first use (for tables and the manifest)."""
-        rows = []
+        rows, joined = [], {tuple(nodes) for nodes in self.memory.joined.values()}
         for task in self.optimized.tasks:
-            choice = self.choices[task.key]
+            choice, calls = self.choices[task.key], task.calls
+            if is_joined(task.workload):  # some are left out
+                calls = [nodes for nodes in calls if tuple(nodes) not in joined]
+            if not calls:
+                continue
             rows.append(
                 {
                     "kernel": task.name,
-                    "calls": task.count,
+                    "calls": task.count - (len(task.calls) - len(calls)),
                     "flops": task.flops,
                     "bytes": task.nbytes,
                     "space": task.space.name if task.space else "generic",
                     "record": choice.origin,
                     "point": dict(choice.point) if choice.point is not None else None,
                     "seconds": choice.seconds,
-                    "nodes": list(task.calls[0]),
+                    "nodes": list(calls[0]),
                     "symbols": sorted(self.symbols.get(task.key, ())),
-                    "call_nodes": [list(nodes) for nodes in task.calls],
+                    "call_nodes": [list(nodes) for nodes in calls],
                 }
             )
         return rows

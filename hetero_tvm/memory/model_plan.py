@@ -77,8 +77,8 @@ class MemoryPlan:
     """Bytes allocated per call for the results, which belong to the caller."""
     in_place: tuple[str, ...] = ()
     """Tensors that were written over an input of their kernel."""
-    joined: tuple[str, ...] = ()
-    """Concatenations whose parts are written where they belong, so that nothing is copied."""
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Concatenations whose parts are written where they belong, so that nothing is copied -> source nodes."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Kernel and operand -> why it could not work in place though nobody reads the operand later."""
     stack: Mapping[str, int] = field(default_factory=dict)
@@ -110,6 +110,12 @@ class MemoryPlan:
         problems = []
         for arena in self.arenas:
             plan = arena.plan
+            sizes = {buffer.id: buffer.size for buffer in arena.problem.buffers}
+            problems += [
+                f"{arena.device}: {t.name} at byte {t.begin} of {t.buffer} ends beyond it or is not aligned"
+                for t in arena.tensors
+                if t.begin % plan.alignment or t.begin + t.nbytes > sizes[t.buffer]
+            ]
             try:
                 check_plan(arena.problem, plan.offsets, capacity=plan.peak, alignment=plan.alignment)
             except PlanError as error:
@@ -143,7 +149,7 @@ class MemoryPlan:
                 for arena in self.arenas
             ],
             "in_place": list(self.in_place),
-            "joined": list(self.joined),
+            "joined": {name: list(nodes) for name, nodes in self.joined.items()},
             "refused": dict(self.refused),
             "stack": dict(self.stack),
         }
@@ -169,7 +175,7 @@ class MemoryPlan:
             )
             plain = {name: data[name] for name in ("steps", "static_plan", "outputs")}
             mappings = {name: dict(data[name]) for name in ("refused", "stack")}
-            names = {"in_place": tuple(data["in_place"]), "joined": tuple(data.get("joined", ()))}
-            return cls(arenas, **names, **plain, **mappings)
+            joined = {name: tuple(nodes) for name, nodes in data.get("joined", {}).items()}
+            return cls(arenas, in_place=tuple(data["in_place"]), joined=joined, **plain, **mappings)
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"the memory plan is damaged: {error!r}") from error

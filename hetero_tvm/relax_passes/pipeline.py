@@ -94,7 +94,7 @@ def optimize(
     """
     report = Report()
     observe("import", lambda: module)
-    graph = Graph(module, sources=sources)
+    graph = Graph(module, sources=sources, disabled=disabled)
     anchors = anchors_of(graph)
     for rule in rules:
         start = time.perf_counter()

@@ -118,8 +118,8 @@ class MaxPool(_SlowMaxPool):
 
 
 class AveragePool(_SlowAveragePool):
-    """Means of windows; of a single one that reaches over the whole image at once: onnx pads the image to
-    the window, slowly, and then takes another part of it."""
+    """Means of windows.  A single window over the whole image is one mean here: onnx pads the image to the
+    window, which is slow, and takes the mean of another part."""
 
     op_domain = ""
 

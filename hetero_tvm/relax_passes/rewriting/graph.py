@@ -28,10 +28,17 @@ class Graph:
     ----------
     module, name : the module and the function in it.
     sources : source node names by variable name; variables not in it stand for their own name.
+    disabled : names of passes that are switched off, for passes that prepare what others do.
     """
 
-    def __init__(self, module: IRModule, name: str = "main", sources: Sources | None = None):
-        self._name = name
+    def __init__(
+        self,
+        module: IRModule,
+        name: str = "main",
+        sources: Sources | None = None,
+        disabled: frozenset[str] = frozenset(),
+    ):
+        self._name, self.disabled = name, disabled
         self._function = module[name]
         self._builder = relax.BlockBuilder(module)
         self._output = self._function.body.body

@@ -118,13 +118,18 @@ def _copy(shapes: list[tuple[int, ...]], axis: int, dtype: str) -> PrimFunc:
     return function.with_attr({JOINED: True, "op_pattern": 8, "tirx.noalias": True})
 
 
+def is_joined(function: PrimFunc) -> bool:
+    """Whether a kernel is that of a marked concatenation."""
+    return JOINED in (function.attrs or {})
+
+
 def parts_of(module: IRModule, ranges: LiveRanges) -> Iterator[tuple[KernelCall, int, dict[int, int]]]:
     """Calls of marked concatenations whose parts may all lie in the whole: the call, the whole's number, and
     the first byte of each part's storage, by number."""
     taken: set[int] = set()
     for call in ranges.calls:
         function = module[call.callee] if isinstance(call.callee, tvm.ir.GlobalVar) else None
-        if not isinstance(function, tirx.PrimFunc) or JOINED not in (function.attrs or {}):
+        if not isinstance(function, tirx.PrimFunc) or not is_joined(function):
             continue
         *numbers, whole = (_only(ranges, arg) for arg in call.args)
         parts = [ranges.storages[number] for number in numbers if number is not None]

@@ -92,12 +92,17 @@ class ConvNode(ImageNode):
         )
 
     def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
-        operands = list(self.operands)
+        operands, residuals = list(self.operands), images[1:]
+        if any(image.layout != residuals[0].layout for image in residuals):
+            plain = Layout(residuals[0].layout.block)
+            even = [
+                image if image.layout == plain else Image(bind(without_halo(image)), plain)
+                for image in residuals
+            ]
+            images = [images[0], *even]
         for position, image in zip(self.positions, images, strict=True):
             operands[position] = image.var
         residual = images[1].layout if len(images) > 1 else None
-        if len(images) > 2 and any(image.layout != residual for image in images[2:]):
-            raise ValueError("two residuals in different layouts")
         return call(self.blocked_op(images[0].layout, y, residual), operands)
 
 

@@ -26,6 +26,7 @@ from hetero_tvm.ops.pool2d import Relayout
 from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
+from hetero_tvm.relax_passes.storage.concatenation import JoinParts
 from hetero_tvm.relax_passes.storage.image_nodes import NO_HALO, ConvNode, Image, ImageNode, node_of
 
 
@@ -136,10 +137,11 @@ class _Rewriting:
     def __init__(self, graph: Graph, blocked: dict[Var, ImageNode], block: int, halos: bool):
         self.graph, self.blocked, self.block, self.with_halos = graph, blocked, block, halos
         self.halos: dict[Var, tuple[int, ...]] = {}
+        joins = JoinParts.name not in graph.disabled
         for var in reversed(graph.bindings()) if halos else ():
             node = blocked.get(var)
             for index, x in enumerate(node.images if node else ()):
-                passed = node.passed_halo(self.halos.get(var, NO_HALO))
+                passed = node.passed_halo(self.halos.get(var, NO_HALO)) if joins else NO_HALO
                 self.halos[x] = tuple(map(max, self.halos.get(x, NO_HALO), node.halo(index), passed))
         self.images: dict[Var, Image] = {}
         self.functions: dict[FusedOp, GlobalVar] = {}

@@ -71,7 +71,10 @@ def plan_memory(
             if storage.escapes and not storage.is_input and storage.number not in sharing.owner
         ),
         in_place=tuple(ranges.storages[_number(ranges, call)].name for call in sharing.calls),
-        joined=tuple(sorted({ranges.storages[sharing.owner[part]].name for part in sharing.begins})),
+        joined={
+            name: tuple((sources or {}).get(name, ()))
+            for name in sorted({ranges.storages[sharing.owner[part]].name for part in sharing.begins})
+        },
         refused=sharing.refused,
         stack=_per_thread(module, ranges),
     )

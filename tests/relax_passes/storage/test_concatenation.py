@@ -66,8 +66,9 @@ def test_parts_lie_in_the_whole(tmp_path):
     part = next(t for t in made.memory.arenas[0].tensors if t.begin)
     whole = offsets[name]
     assert part.begin == 4 * 16 * SIDE * SIDE and offsets[part.name] == whole + part.begin
-    assert MemoryPlan.from_json(made.memory.to_json()).joined == (name,)
-    assert built(nodes, ["y"], 16, tmp_path, disable=("concatenation_in_place",)).memory.joined == ()
+    assert MemoryPlan.from_json(made.memory.to_json()).joined == made.memory.joined
+    assert "concatenate" not in [kernel["kernel"] for kernel in made.kernels]
+    assert built(nodes, ["y"], 16, tmp_path, disable=("concatenation_in_place",)).memory.joined == {}
 
 
 def test_a_part_may_be_a_whole_itself(tmp_path):
@@ -124,7 +125,7 @@ def test_the_whole_may_be_a_result(tmp_path):
     ],
 )
 def test_what_is_copied(nodes, outputs, channels, batch, tmp_path):
-    assert built(nodes, outputs, channels, tmp_path, batch).memory.joined == ()
+    assert built(nodes, outputs, channels, tmp_path, batch).memory.joined == {}
 
 
 def test_a_part_of_two_wholes_lies_in_the_first(tmp_path):
@@ -156,3 +157,26 @@ def test_zeros_around_images_are_in_the_parts_already(tmp_path):
     scales = numpy_helper.from_array(np.array([1, 1, 2, 2], "float32"), "scales")
     nodes[3] = nodes[3][0], scales
     assert len(built(nodes, ["y"], 16, tmp_path).memory.joined) == 1
+
+
+def test_residuals_with_and_without_zeros_around_them(tmp_path):
+    nodes = [
+        *(convolution(name, "x", 16, 16) for name in ("a", "r", "c")),
+        node("Add", "ca", "c", "a"),
+        node("Add", "e", "ca", "r"),
+        convolution("b", "e", 16, 16),
+        concat("joined", "a", "b"),
+        convolution("y", "joined", 32, 16, 3),
+        convolution("z", "r", 16, 16),
+    ]
+    built(nodes, ["y", "z"], 16, tmp_path)
+
+
+def test_a_last_part_of_any_size(tmp_path):
+    nodes = [
+        convolution("a", "x", 3, 16),
+        convolution("b", "x", 3, 5),
+        concat("joined", "a", "b"),
+        node("Relu", "y", "joined"),
+    ]
+    built(nodes, ["y"], 3, tmp_path)

@@ -167,8 +167,8 @@ _CROWDED_L2 = 0.4
 
 
 _LINE, _LINE_CYCLES = 64, 2.0
-"""Bytes of a cache line, and cycles that loads wait for one of the pixels' from L2: these are apart from one
-another, so that none is fetched ahead (measured with vectors of 8, where they show)."""
+"""Bytes of a cache line, and cycles that loads wait for a line of pixels from L2: such lines are apart from
+one another, so that none is fetched ahead (measured with vectors of 8, where it shows)."""
 
 
 def _cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:

@@ -3,7 +3,7 @@
 Loop structure::
 
     parallel over blocks of channels:
-        for each square of as many pixels of a row: transposed in registers
+        for as many pixels of a row as the block has channels: a square, transposed in registers
         the pixels of a shorter row, and channels that fill no block: one by one
         the halo of Y: zeros
 
@@ -98,6 +98,7 @@ class RelayoutSpace(DesignSpace):
                 k.store(y, k.load(x, plain), short)
 
             def row_of(plane: Expr, row: Expr, count: int) -> None:
+                """Move ``count`` channels of a row."""
                 squares = width // lanes if count == lanes and not all(form.blocked for form in forms) else 0
                 if squares:
                     with k.serial(squares) as piece:
@@ -109,6 +110,7 @@ class RelayoutSpace(DesignSpace):
                     pixel(plane, row, column, count)
 
             def move(plane: Expr, count: int) -> None:
+                """Move ``count`` channels of a plane."""
                 with k.serial(height) as row:
                     row_of(plane, row, count)
 

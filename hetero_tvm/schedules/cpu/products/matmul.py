@@ -124,7 +124,7 @@ class MatmulSpace(DesignSpace):
 
     def _few_rows(self, op: Matmul | GatedMatmul, machine: CpuModel) -> Point | None:
         """The point for rows that fit into a register tile twice: all time goes to reading the weights."""
-        least = min(_LEAST_COLUMNS, self.product(op).n)
+        least = min(_LEAST_COLUMNS, 2 * machine.lanes, self.product(op).n)
         panels = {
             tile: -(-self.product(op).n // tile.columns(machine.lanes))
             for tile in self._tiles(op, machine)
