@@ -66,7 +66,8 @@ def tables(plan: MemoryPlan | Mapping[str, Any]) -> list[Any]:
         summary.add_row(name, "-" if nbytes is None else f"{nbytes:,}", ratio)
     summary.caption = (
         f"{figures['tensors']} tensors in {figures['buffers']} buffers over {figures['steps']} steps; "
-        f"{len(figures['in_place'])} calls work in place, {len(figures['joined'])} concatenations copy nothing"
+        f"{len(figures['in_place'])} calls work in place, "
+        f"{len(figures['joined'])} concatenations copy nothing"
     )
     found = [summary]
     for arena in figures["arenas"]:
