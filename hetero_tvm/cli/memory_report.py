@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -135,12 +134,5 @@ def _arena(arena: Arena) -> dict[str, Any]:
         "optimal": arena.plan.optimal,
         "fullest_step": fullest,
         "live_there": most,
-        "largest": [
-            {
-                **dataclasses.asdict(t),
-                "nodes": list(t.nodes),
-                "offset": arena.plan.offsets[t.buffer] + t.begin,
-            }
-            for t in there[:_LARGEST]
-        ],
+        "largest": [arena.row(t) for t in there[:_LARGEST]],
     }

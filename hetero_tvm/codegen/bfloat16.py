@@ -23,14 +23,19 @@ def _lanes(dtype: str, value: Expr) -> str:
     return f"{dtype}x{lanes}" if lanes > 1 else dtype
 
 
+def _number(number: int, value: Expr) -> Expr:
+    """An unsigned ``number`` of 32 bits for each lane of ``value``."""
+    lanes = tvm.DataType(str(value.ty.dtype)).lanes
+    one = tirx.const(number, "uint32")
+    return tirx.Broadcast(one, lanes) if lanes > 1 else one
+
+
 def _widened(value: Expr) -> Expr:
     """A bfloat16 value as float32: its bits are the upper half."""
     if isinstance(value, tvm.ir.TensorLoad):
         bits = tirx.call_intrin(_lanes("uint16", value), "tirx.reinterpret", value)
         wide = tirx.Cast(_lanes("uint32", value), bits)
-        half = tirx.const(16, "uint32")
-        lanes = tvm.DataType(str(value.ty.dtype)).lanes
-        shifted = tirx.shift_left(wide, tirx.Broadcast(half, lanes) if lanes > 1 else half)
+        shifted = tirx.shift_left(wide, _number(16, value))
         return tirx.call_intrin(_lanes("float32", value), "tirx.reinterpret", shifted)
     if isinstance(value, tirx.FloatImm):
         return tirx.const(float(value.value), "float32")
@@ -53,15 +58,9 @@ def _is_widened(value: Expr) -> bool:
 
 def _rounded(value: Expr) -> Expr:
     """The bfloat16 nearest to each float32, ties to even, as float32; NaN stays NaN."""
-
-    def number(bits: int) -> Expr:
-        lanes = tvm.DataType(str(value.ty.dtype)).lanes
-        one = tirx.const(bits, "uint32")
-        return tirx.Broadcast(one, lanes) if lanes > 1 else one
-
     bits = tirx.call_intrin(_lanes("uint32", value), "tirx.reinterpret", value)
-    odd = tirx.bitwise_and(tirx.shift_right(bits, number(16)), number(1))
-    upper = tirx.bitwise_and(bits + number(0x7FFF) + odd, number(0xFFFF0000))
+    odd = tirx.bitwise_and(tirx.shift_right(bits, _number(16, value)), _number(1, value))
+    upper = tirx.bitwise_and(bits + _number(0x7FFF, value) + odd, _number(0xFFFF0000, value))
     nearest = tirx.call_intrin(_lanes("float32", value), "tirx.reinterpret", upper)
     return tirx.Select(tirx.NE(value, value), value, nearest)
 

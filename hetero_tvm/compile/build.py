@@ -168,7 +168,7 @@ class BuiltModel:
             rows.append(
                 {
                     "kernel": task.name,
-                    "calls": task.count - (len(task.calls) - len(calls)),
+                    "calls": len(calls),
                     "flops": task.flops,
                     "bytes": task.nbytes,
                     "space": task.space.name if task.space else "generic",

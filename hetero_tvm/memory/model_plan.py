@@ -53,6 +53,11 @@ class Arena:
             ranges[t.buffer] = min(lower, t.lower), max(upper, t.upper), max(size, t.nbytes)
         return Problem(Buffer(name, *values) for name, values in ranges.items())
 
+    def row(self, tensor: Tensor) -> dict[str, Any]:
+        """A tensor with its first byte in the arena, as JSON values."""
+        begin = self.plan.offsets[tensor.buffer] + tensor.begin
+        return {**asdict(tensor), "nodes": list(tensor.nodes), "offset": begin}
+
     @property
     def naive(self) -> int:
         """Sum of all tensors' bytes: the arena without any sharing."""
@@ -137,14 +142,7 @@ class MemoryPlan:
                 {
                     "device": arena.device,
                     "plan": arena.plan.to_dict(),
-                    "tensors": [
-                        {
-                            **asdict(t),
-                            "nodes": list(t.nodes),
-                            "offset": arena.plan.offsets[t.buffer] + t.begin,
-                        }
-                        for t in arena.tensors
-                    ],
+                    "tensors": [arena.row(t) for t in arena.tensors],
                 }
                 for arena in self.arenas
             ],

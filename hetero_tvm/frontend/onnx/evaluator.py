@@ -123,35 +123,15 @@ class AveragePool(_SlowAveragePool):
 
     op_domain = ""
 
-    def _run(
-        self,
-        x,
-        auto_pad=None,
-        ceil_mode=None,
-        dilations=None,
-        kernel_shape=None,
-        pads=None,
-        strides=None,
-        count_include_pad=None,
-    ):
-        steps = strides or [1] * (x.ndim - 2)
-        beyond = [k - extent for k, extent in zip(kernel_shape, x.shape[2:], strict=True)]
-        reaches = all(
-            0 <= rest < (step if ceil_mode else 1) for rest, step in zip(beyond, steps, strict=True)
-        )
-        plain = not any(pads or ()) and auto_pad in (None, "NOTSET") and {*(dilations or ()), 1} == {1}
-        if reaches and plain:
+    def _run(self, x, **given):
+        kernel, strides = given["kernel_shape"], given.get("strides") or [1] * (x.ndim - 2)
+        reach = strides if given.get("ceil_mode") else [1] * len(strides)
+        beyond = [k - extent for k, extent in zip(kernel, x.shape[2:], strict=True)]
+        reaches = all(0 <= rest < most for rest, most in zip(beyond, reach, strict=True))
+        unpadded = not any(given.get("pads") or ()) and given.get("auto_pad") in (None, "NOTSET")
+        if reaches and unpadded and {*(given.get("dilations") or ()), 1} == {1}:
             return (x.mean(axis=tuple(range(2, x.ndim)), keepdims=True),)
-        return super()._run(
-            x,
-            auto_pad=auto_pad,
-            ceil_mode=ceil_mode,
-            dilations=dilations,
-            kernel_shape=kernel_shape,
-            pads=pads,
-            strides=strides,
-            count_include_pad=count_include_pad,
-        )
+        return super()._run(x, **given)
 
 
 class GlobalMaxPool(OpRun):

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, Var, relax, te, tirx, tvm
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, is_tensor
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
-from hetero_tvm.relax_passes.storage.live_ranges import ELSEWHERE, KernelCall, LiveRanges
+from hetero_tvm.relax_passes.storage.live_ranges import ELSEWHERE, KernelCall, LiveRanges, kernel_of
 
 JOINED = "hetero_tvm.joined"
 """Attribute of the kernel of a marked concatenation."""
@@ -128,8 +128,8 @@ def parts_of(module: IRModule, ranges: LiveRanges) -> Iterator[tuple[KernelCall,
     the first byte of each part's storage, by number."""
     taken: set[int] = set()
     for call in ranges.calls:
-        function = module[call.callee] if isinstance(call.callee, tvm.ir.GlobalVar) else None
-        if not isinstance(function, tirx.PrimFunc) or not is_joined(function):
+        function = kernel_of(module, call)
+        if function is None or not is_joined(function):
             continue
         *numbers, whole = (_only(ranges, arg) for arg in call.args)
         parts = [ranges.storages[number] for number in numbers if number is not None]

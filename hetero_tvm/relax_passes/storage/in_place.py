@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hetero_tvm.codegen.access_order import why_not_in_place
-from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, SBlock, SBlockRealize, Var, tirx, tvm
+from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, SBlock, SBlockRealize, Var, tirx
 from hetero_tvm.relax_passes.storage.concatenation import parts_of
-from hetero_tvm.relax_passes.storage.live_ranges import ELSEWHERE, KernelCall, LiveRanges, Storage
+from hetero_tvm.relax_passes.storage.live_ranges import ELSEWHERE, KernelCall, LiveRanges, Storage, kernel_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def share(module: IRModule, ranges: LiveRanges) -> Sharing:
             _join(ranges.storages, sharing, whole, part, begin)
     proofs: dict[tuple[GlobalVar, tuple[int, ...], int], str | None] = {}
     for call in ranges.calls:
-        function = _kernel(module, call)
+        function = kernel_of(module, call)
         if call.var in sharing.left_out or function is None or len(function.params) != len(call.args):
             continue
         taken: set[int] = set()
@@ -85,13 +85,6 @@ def share(module: IRModule, ranges: LiveRanges) -> Sharing:
                 taken.add(number)
                 break
     return sharing
-
-
-def _kernel(module: IRModule, call: KernelCall) -> PrimFunc | None:
-    if not isinstance(call.callee, tvm.ir.GlobalVar):
-        return None
-    function = module[call.callee]
-    return function if isinstance(function, tirx.PrimFunc) else None
 
 
 def _made_here(ranges: LiveRanges, sharing: Sharing, call: KernelCall, arg: Expr) -> Storage | None:

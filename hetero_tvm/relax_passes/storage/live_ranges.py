@@ -17,7 +17,18 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hetero_tvm.errors import BuildError
-from hetero_tvm.host.tvm import Call, Expr, GlobalVar, RelaxFunction, Var, relax, tirx, tvm
+from hetero_tvm.host.tvm import (
+    Call,
+    Expr,
+    GlobalVar,
+    IRModule,
+    PrimFunc,
+    RelaxFunction,
+    Var,
+    relax,
+    tirx,
+    tvm,
+)
 
 ALLOC = "relax.builtin.alloc_tensor"
 UPPER_BOUND = "tir_var_upper_bound"
@@ -119,6 +130,12 @@ def bindings_of(body: relax.SeqExpr) -> Iterator[relax.Binding]:
 
 def callee_name(callee: GlobalVar | relax.ExternFunc) -> str:
     return callee.name_hint if isinstance(callee, tvm.ir.GlobalVar) else str(callee.global_symbol)
+
+
+def kernel_of(module: IRModule, call: KernelCall) -> PrimFunc | None:
+    """The kernel that a call runs; None for functions of the runtime."""
+    function = module[call.callee] if isinstance(call.callee, tvm.ir.GlobalVar) else None
+    return function if isinstance(function, tirx.PrimFunc) else None
 
 
 def is_op_call(value: Expr, *names: str) -> bool:

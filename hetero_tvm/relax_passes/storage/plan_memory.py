@@ -20,7 +20,14 @@ from hetero_tvm.memory.model_plan import Arena, MemoryPlan, Tensor
 from hetero_tvm.relax_passes.rewriting.bindings import map_bindings
 from hetero_tvm.relax_passes.rewriting.graph import Sources
 from hetero_tvm.relax_passes.storage import in_place, workspaces
-from hetero_tvm.relax_passes.storage.live_ranges import LiveRanges, Storage, analyse, bindings_of, is_op_call
+from hetero_tvm.relax_passes.storage.live_ranges import (
+    LiveRanges,
+    Storage,
+    analyse,
+    bindings_of,
+    is_op_call,
+    kernel_of,
+)
 
 ALIGNMENT = 64
 """Alignment of every tensor, in bytes: one cache line, which is also what TVM's kernels require."""
@@ -128,8 +135,8 @@ def _static_plan(module: IRModule, ranges: LiveRanges) -> int | None:
 def _per_thread(module: IRModule, ranges: LiveRanges) -> dict[str, int]:
     found = {}
     for call in ranges.calls:
-        function = module[call.callee] if isinstance(call.callee, tvm.ir.GlobalVar) else None
-        if isinstance(function, tvm.tirx.PrimFunc) and (nbytes := workspaces.per_thread(function)):
+        function = kernel_of(module, call)
+        if function is not None and (nbytes := workspaces.per_thread(function)):
             found[call.name] = nbytes
     return found
 

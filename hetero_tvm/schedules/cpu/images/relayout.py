@@ -52,6 +52,7 @@ class RelayoutSpace(DesignSpace):
         k, lanes = Kernel(), machine.lanes
         forms = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
         pixels, blocks, tail = op.height * op.width, -(-op.channels // lanes), op.channels % lanes
+        both = all(form.blocked for form in forms)
         flat = not any(map(any, (form.halo for form in forms)))
         height, width = (1, pixels) if flat else (op.height, op.width)
         with k:
@@ -73,24 +74,21 @@ class RelayoutSpace(DesignSpace):
             def square(plane: Expr, row: Expr, column: Index) -> None:
                 """Transpose all channels of as many pixels."""
                 base, lane = side.at(plane, row, column)
-                plain = first_of(plane, row, column)
-                ways = [(k.address(x, [base, lane.base]), lanes), (k.address(y, plain), pixels)]
-                if not planes[0].layout.blocked:
-                    ways = [(k.address(x, plain), pixels), (k.address(y, [base, lane.base]), lanes)]
-                (source, source_stride), (target, target_stride) = ways
-                strides = int32(target_stride), int32(source_stride)
-                k.call(transpose.name_of(lanes), target, strides[0], source, strides[1])
+                ends = [([base, lane.base], lanes), (first_of(plane, row, column), pixels)]
+                (x_at, x_stride), (y_at, y_stride) = ends if forms[0].blocked else reversed(ends)
+                target, source = k.address(y, y_at), k.address(x, x_at)
+                k.call(transpose.name_of(lanes), target, int32(y_stride), source, int32(x_stride))
 
             def pixel(plane: Expr, row: Expr, column: Expr, count: int) -> None:
                 """Move ``count`` channels of one pixel."""
-                if planes[0].layout.blocked and planes[1].layout.blocked:
+                if both:
                     k.store(y, k.load(x, planes[0].at(plane, row, column)), planes[1].at(plane, row, column))
                     return
                 image, first = first_of(plane, row, column)
                 plain = [image, tirx.Ramp(first, int32(pixels), count) if count > 1 else first]
                 base, lane = side.at(plane, row, column)
                 short = [base, tirx.Ramp(lane.base, int32(1), count) if count > 1 else lane.base]
-                if planes[0].layout.blocked:
+                if forms[0].blocked:
                     k.store(y, k.load(x, short), plain)
                     return
                 if count < lanes:
@@ -99,7 +97,7 @@ class RelayoutSpace(DesignSpace):
 
             def row_of(plane: Expr, row: Expr, count: int) -> None:
                 """Move ``count`` channels of a row."""
-                squares = width // lanes if count == lanes and not all(form.blocked for form in forms) else 0
+                squares = width // lanes if count == lanes and not both else 0
                 if squares:
                     with k.serial(squares) as piece:
                         square(plane, row, piece * lanes)
