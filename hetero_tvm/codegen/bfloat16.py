@@ -10,7 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import Call, Expr, IRModule, PrimFunc, SBlockRealize, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import (
+    Call,
+    Expr,
+    IRModule,
+    PrimFunc,
+    SBlockRealize,
+    structural_equal,
+    tirx,
+    tvm,
+    tvm_ffi,
+)
 
 
 def _is_bfloat16(value: Expr) -> bool:
@@ -41,6 +51,8 @@ def _widened(value: Expr) -> Expr:
         return tirx.const(float(value.value), "float32")
     if isinstance(value, tirx.Select):
         return tirx.Select(value.condition, _widened(value.true_value), _widened(value.false_value))
+    if isinstance(value, tirx.Broadcast):
+        return tirx.Broadcast(_widened(value.value), value.lanes)
     return tirx.Cast(_lanes("float32", value), value)
 
 
@@ -153,10 +165,16 @@ def _serial(loop: tirx.For) -> tirx.For:
     )
 
 
+def _one_of_two(select: tirx.Select) -> Expr:
+    """``select``, or the value of both its branches: TVM finds that later, and spreads a bfloat16."""
+    return select.true_value if structural_equal(select.true_value, select.false_value) else select
+
+
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.ConvertOnce")
 def convert_once(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     """Write out the conversion of every bfloat16 that is read, and name every value that is rounded to it."""
-    body = _without_bound(func.body)
+    body = tvm_ffi.structural_map(func.body, (tirx.Select, _one_of_two), order="post")
+    body = _without_bound(body)
     body = tvm_ffi.structural_map(body, (tirx.Cast, _read), order="post")
     body = tvm_ffi.structural_map(body, (tirx.BufferStore, _stored), order="post")
     return func.with_body(tvm_ffi.structural_map(body, (tirx.For, _serial), order="post"))

@@ -52,7 +52,7 @@ def _bytes_of(buffer: Buffer) -> int | None:
 
 def _keep_on_stack(alloc: tirx.AllocBuffer) -> tirx.AllocBuffer:
     size = _bytes_of(alloc.buffer)
-    if size is None or size > STACK_LIMIT:
+    if size is None or size > STACK_LIMIT or not size:  # TVM has no stack slot without bytes
         return alloc
     keep = {**dict(alloc.annotations or {}), "disable_lower_builtin": tirx.const(1, "bool")}
     return tirx.AllocBuffer(alloc.buffer, keep, alloc.span)

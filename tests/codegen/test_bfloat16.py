@@ -69,6 +69,10 @@ VALUES = {
         lambda x, i: tirx.Select(i > 2, tirx.BufferLoad(x, [0]), tirx.BufferLoad(x, [i])),
         np.where(np.arange(len(X)) > 2, X[0], X),
     ),
+    "the same of a choice": (
+        lambda x, i: tirx.Cast("bfloat16", tirx.Select(wide(x, i) > 0.0, wide(x, 1), wide(x, 1))),
+        np.full_like(X, X[1]),
+    ),
     "a sum": (
         lambda x, i: tirx.Cast("bfloat16", wide(x, i) + wide(x, 1)),
         (X.astype("f") + X[1].astype("f")).astype(X.dtype),

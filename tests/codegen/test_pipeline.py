@@ -156,3 +156,10 @@ def test_arguments_may_lie_where_malloc_puts_them():
             k.store(y, k.load(x, at) * k.splat(2.0, 16), at)
     accesses = [line for line in llvm_of(k.function).splitlines() if "x float>" in line and "align" in line]
     assert accesses and all("align 16" in line for line in accesses), accesses
+
+
+def test_memory_without_elements_is_compiled():
+    x = te.placeholder((4, 0), "float32")
+    kernel = te.create_prim_func([x, topi.exp(topi.add(x, 1.0))])
+    result = tvm.runtime.tensor(np.zeros((4, 0), "float32"))
+    compile_kernels(kernel, TARGET).jit()["main"](result, result)

@@ -66,7 +66,11 @@ class Conv(OpRun):
 
 
 class MaxPool(_SlowMaxPool):
-    """Maxima of windows, and their places, which onnx counts within a plane; ``ceil_mode`` its slow way."""
+    """Maxima of windows, and their places, which onnx counts within a plane.
+
+    ``ceil_mode`` pads the image for a last window that is not whole, which begins in the image or in the
+    borders before it; onnx forgets the borders.
+    """
 
     op_domain = ""
 
@@ -81,19 +85,10 @@ class MaxPool(_SlowMaxPool):
         storage_order=None,
         strides=None,
     ):
-        if ceil_mode:
-            return super()._run(
-                x,
-                auto_pad=auto_pad,
-                ceil_mode=ceil_mode,
-                dilations=dilations,
-                kernel_shape=kernel_shape,
-                pads=pads,
-                storage_order=storage_order,
-                strides=strides,
-            )
         spatial = x.ndim - 2
         strides, dilations = strides or [1] * spatial, dilations or [1] * spatial
+        if ceil_mode and auto_pad in (None, "NOTSET"):
+            pads = _whole_windows(x.shape[2:], kernel_shape, strides, dilations, pads or [0] * (2 * spatial))
         lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         plane = x.shape[2:]
         x = _padded(x, kernel_shape, strides, dilations, pads, auto_pad, fill=lowest)
@@ -295,6 +290,25 @@ def _padded(
     return np.pad(
         x, [(0, 0), (0, 0), *zip(pads[:spatial], pads[spatial:], strict=True)], constant_values=fill
     )
+
+
+def _whole_windows(
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+) -> list[int]:
+    """``pads`` with as much more behind an image that a last window, begun before its end, is whole."""
+    spatial = len(sizes)
+    before, after = pads[:spatial], list(pads[spatial:])
+    for n in range(spatial):
+        reach = (kernel[n] - 1) * dilations[n] + 1
+        count = -(-(before[n] + sizes[n] + after[n] - reach) // strides[n]) + 1
+        if (count - 1) * strides[n] >= before[n] + sizes[n]:
+            count -= 1
+        after[n] = max(after[n], (count - 1) * strides[n] + reach - sizes[n] - before[n])
+    return [*before, *after]
 
 
 def _output_sizes(

@@ -56,7 +56,9 @@ def check_types(schema: Any, inputs: Sequence[Value | None]) -> None:
             raise Rejected("two types")
 
 
-_WRONG = {"Erf", "LRN", "BatchNormalization", "MaxPool", "Softmax", "LogSoftmax", "Hardmax"}
+_WRONG = {"Erf", "LRN", "BatchNormalization", "MaxPool", "Softmax", "LogSoftmax", "Hardmax"} | {
+    "LpNormalization"
+}
 MENDED = [op for op in REFERENCE_OPS if op.__name__ in _WRONG]
 """What is wrong in ONNX's evaluator; ONNX Runtime has no Erf of float64 and no LRN of an even size."""
 EVALUATOR, RUNTIME = "evaluator", "onnxruntime"

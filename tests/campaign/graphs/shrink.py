@@ -191,6 +191,8 @@ def _bypassed(model: onnx.ModelProto, draw: Arrays) -> Iterator[tuple[onnx.Model
         if len(node.output) != 1 or node.output[0] in returned:
             continue
         result = values[node.output[0]]
+        if not isinstance(result, np.ndarray):
+            continue
         for name in node.input:
             value = values.get(name)
             if isinstance(value, np.ndarray) and value.shape == result.shape and value.dtype == result.dtype:

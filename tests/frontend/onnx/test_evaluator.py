@@ -41,6 +41,10 @@ def test_elements_of_a_long_axis_are_gathered():
         ("Conv", {"auto_pad": "VALID"}, (6, 4, 3, 3)),
         ("MaxPool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}, None),
         ("MaxPool", {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}, None),
+        ("MaxPool", {"kernel_shape": [3, 4], "pads": [1, 1, 1, 1], "strides": [2, 3], "ceil_mode": 1}, None),
+        ("MaxPool", {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1], "strides": [3, 3], "ceil_mode": 1}, None),
+        ("MaxPool", {"kernel_shape": [3, 3], "dilations": [2, 3], "ceil_mode": 1, "strides": [2, 2]}, None),
+        ("MaxPool", {"kernel_shape": [3, 4], "pads": [1, 1, 1, 1], "ceil_mode": 1}, None),
     ],
 )
 def test_convolutions_and_pools(op, attributes, weight):

@@ -315,16 +315,21 @@ class ReductionKernel:
         kept = split_index(row, [self._sizes[n] for n in self._kept])
         for axis, position in zip(self._kept, kept, strict=True):
             tile[axis] = position
+        alone = math.prod(self._sizes[n] for n in self._kept) == 1
+        begin = int32(0) if alone else row * self._columns
 
-        def at(columns: int) -> None:
+        def at(place: Expr, columns: int) -> None:
             if self._column is not None:
-                tile[self._column] = strip * self._strip
-            body(tile, row * self._columns + strip * self._strip, columns)
+                tile[self._column] = place * self._strip
+            body(tile, begin + place * self._strip, columns)
 
         if rest and strips:
-            self._k.branch(strip < strips, lambda: at(self._strip), lambda: at(rest))
+            # Numbers where a branch knows the strip: TVM cuts memory between two loops to what they reach,
+            # and takes an index that the branch leaves one value for a variable of that memory's size.
+            whole = strip if strips > 1 else int32(0)
+            self._k.branch(strip < strips, lambda: at(whole, self._strip), lambda: at(int32(strips), rest))
         else:
-            at(rest or self._strip)
+            at(strip, rest or self._strip)
 
     @property
     def of_rows(self) -> bool:

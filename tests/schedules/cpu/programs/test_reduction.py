@@ -138,6 +138,22 @@ def test_what_is_fused_around_a_reduction():
             np.testing.assert_allclose(result, truth[name], rtol=2e-6, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("shape", [(4, 5, 2), (7, 20, 3), (1, 100, 2), (3, 33, 2)])
+def test_a_sum_of_a_sum_over_strips_of_which_the_last_is_narrow(shape):
+    """Memory between two loops over the same strips, as a variance of short rows has it."""
+
+    def variance(x):
+        mean = topi.sum(x, 2, keepdims=True) / float(shape[2])
+        centred = topi.subtract(x, mean)
+        return topi.sum(topi.multiply(centred, centred), 2, keepdims=True)
+
+    x = array(shape, "float32", np.random.default_rng(6))
+    for machine in MACHINES.values():
+        (result,) = run_all({"sum": plain(variance, [shape])}, {"sum": [x]}, machine).values()
+        truth = shape[2] * x.astype("float64").var(axis=2, keepdims=True)
+        np.testing.assert_allclose(result, truth, rtol=2e-6, atol=2e-6)
+
+
 @pytest.mark.parametrize(
     "compute, shapes",
     [
