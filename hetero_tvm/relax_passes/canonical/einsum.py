@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
@@ -20,10 +23,12 @@ class _Found:
 
 
 class ExpandEinsum(Rule):
-    """``einsum`` of one operand -> a transposition; of two -> ``matmul`` between transpositions.
+    """``einsum`` of one operand -> a sum and a transposition; of two -> ``matmul`` between transpositions.
 
     Letters in both operands and the result are the product's batch, those in both operands alone its
-    reduction.  Sums over a letter of one operand, repeated letters and ellipses are left alone.
+    reduction; what one operand alone has is summed before.  More operands are multiplied two by two, in the
+    order that takes the fewest operations.  Two that share nothing to sum over, repeated letters and ellipses
+    are left alone.
     """
 
     name = "expand_einsum"
@@ -36,58 +41,114 @@ class ExpandEinsum(Rule):
         fields = list(fields.fields) if isinstance(fields, relax.Tuple) else []
         left, arrow, result = str(call.attrs.subscripts).replace(" ", "").partition("->")
         terms = left.split(",")
-        if not arrow or len(terms) != len(fields) or len(fields) not in (1, 2) or "." in left:
+        if not arrow or len(terms) != len(fields) or "." in left:
             return None
         extents: dict[str, int] = {}
         for field, term in zip(fields, terms, strict=True):
             for letter, extent in zip(term, shape_of(field), strict=True):
                 if extents.setdefault(letter, extent) != extent:
                     return None  # an extent of 1 is broadcast
-        if any(len(set(term)) < len(term) for term in (*terms, result)):
+        if any(len(set(term)) < len(term) for term in (*terms, result)) or set(result) - set(extents):
             return None
-        if len(terms) == 1:
-            return _Found([(fields[0], terms[0])], result, extents) if set(result) == set(left) else None
-        one, other = map(set, terms)
-        if (one ^ other) - set(result) or not (one & other) - set(result):
+        if len(terms) > 2 and not all(isinstance(extent, int) for extent in extents.values()):
+            return None
+        if len(terms) == 2 and not _summed(terms, result):
             return None
         operands = list(zip(fields, terms, strict=True))
-        if array_of(graph.value(fields[0])) is not None:
+        if len(terms) == 2 and array_of(graph.value(fields[0])) is not None:
             operands.reverse()  # weights to the right
         return _Found(operands, result, extents)
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
-        if len(found.operands) == 1:
-            ((x, term),) = found.operands
-            graph.replace(var, relax.op.permute_dims(x, [term.index(letter) for letter in found.result]))
-            return
-        (x, own), (y, others) = found.operands
-        batch = [letter for letter in found.result if letter in own and letter in others]
-        reduced = [letter for letter in others if letter in own and letter not in found.result]
-        rows = [letter for letter in found.result if letter in own and letter not in others]
-        columns = [letter for letter in found.result if letter in others and letter not in own]
+        writer = _Writer(graph, var, found.extents)
+        operands = list(found.operands)
+        for pair in _path(found)[:-1]:
+            chosen = [operands.pop(n) for n in sorted(pair, reverse=True)][::-1]
+            seen = {*found.result}.union(*(term for _, term in operands))
+            letters = "".join(x for x in dict.fromkeys(chosen[0][1] + chosen[1][1]) if x in seen)
+            value = writer.product(chosen, letters)
+            operands.append((writer.insert(value, "pair"), letters))
+        graph.replace(var, writer.product(operands, found.result))
 
-        def extent(letters: list[str]) -> int:
-            return math.prod(found.extents[letter] for letter in letters)
 
-        def moved(expr: Expr, term: str, letters: list[str], shape: list[int], name: str) -> Expr:
-            order = [term.index(letter) for letter in letters]
-            if order != sorted(order):
-                expr = graph.insert_before(var, relax.op.permute_dims(expr, order), f"{var.name}#{name}", [])
-            if list(shape_of(expr)) != shape:
-                expr = graph.insert_before(var, relax.op.reshape(expr, shape), f"{var.name}#{name}", [])
-            return expr
+def _summed(terms: Sequence[str], result: str) -> set[str]:
+    """Letters of both of two operands alone."""
+    return {*terms[0]} & {*terms[1]} - {*result}
 
-        lead = [found.extents[letter] for letter in batch]
+
+def _path(found: _Found) -> list[tuple[int, ...]]:
+    """Places of the operands that are multiplied in each step; products go to the end."""
+    if len(found.operands) < 3:
+        return [tuple(range(len(found.operands)))]
+    nothing = [
+        np.broadcast_to(np.float32(0), [found.extents[letter] for letter in term])
+        for _, term in found.operands
+    ]
+    equation = ",".join(term for _, term in found.operands) + "->" + found.result
+    path, _ = np.einsum_path(equation, *nothing, optimize="greedy")
+    steps = [tuple(step) for step in path[1:]]
+    # NumPy multiplies what it finds too small to care for all at once: two by two from the left then.
+    return steps if all(len(step) == 2 for step in steps) else [(0, 1)] * (len(found.operands) - 1)
+
+
+class _Writer:
+    """Writes transposes and products in the place of an ``einsum``."""
+
+    def __init__(self, graph: Graph, var: Var, extents: dict[str, int]):
+        self._graph, self._var, self._extents = graph, var, extents
+
+    def insert(self, value: Expr, name: str, origins: Sequence[Var] = ()) -> Expr:
+        """Bind a value before the ``einsum``."""
+        return self._graph.insert_before(self._var, value, f"{self._var.name}#{name}", list(origins))
+
+    def product(self, operands: Sequence[tuple[Expr, str]], result: str) -> Expr:
+        """The value with the letters ``result`` of one or two operands."""
+        known = [term for _, term in operands]
+        operands = [
+            self._summed(*operand, {*result}.union(*known[:n], *known[n + 1 :]))
+            for n, operand in enumerate(operands)
+        ]
+        if len(operands) == 1:
+            ((x, term),) = operands
+            order = [term.index(letter) for letter in result]
+            return relax.op.permute_dims(x, order)
+        (x, own), (y, others) = operands
+        if not _summed([own, others], result):
+            return relax.op.einsum((x, y), f"{own},{others}->{result}")
+        batch = [letter for letter in result if letter in own and letter in others]
+        reduced = [letter for letter in others if letter in own and letter not in result]
+        rows = [letter for letter in result if letter in own and letter not in others]
+        columns = [letter for letter in result if letter in others and letter not in own]
+        lead = [self._extents[letter] for letter in batch]
         # Without a batch the rows keep their axes, as in a product with a weight.
-        heights = [extent(rows)] if batch else [found.extents[letter] for letter in rows] or [1]
-        depth = extent(reduced)
-        left = moved(x, own, [*batch, *rows, *reduced], [*lead, *heights, depth], "left")
-        right = moved(y, others, [*batch, *reduced, *columns], [*lead, depth, extent(columns)], "right")
-        product = graph.insert_before(var, relax.op.matmul(left, right), f"{var.name}#product", [var])
+        heights = [self._extent(rows)] if batch else [self._extents[letter] for letter in rows] or [1]
+        depth = self._extent(reduced)
+        left = self._moved(x, own, [*batch, *rows, *reduced], [*lead, *heights, depth], "left")
+        right = self._moved(
+            y, others, [*batch, *reduced, *columns], [*lead, depth, self._extent(columns)], "right"
+        )
+        product = self.insert(relax.op.matmul(left, right), "product", [self._var])
         letters = [*batch, *rows, *columns]
-        order = [letters.index(letter) for letter in found.result]
-        value: Expr = relax.op.reshape(product, [found.extents[letter] for letter in letters])
+        order = [letters.index(letter) for letter in result]
+        value: Expr = relax.op.reshape(product, [self._extents[letter] for letter in letters])
         if order != sorted(order):
-            split = graph.insert_before(var, value, f"{var.name}#split", [])
-            value = relax.op.permute_dims(split, order)
-        graph.replace(var, value)
+            value = relax.op.permute_dims(self.insert(value, "split"), order)
+        return value
+
+    def _extent(self, letters: Sequence[str]) -> int:
+        return math.prod(self._extents[letter] for letter in letters)
+
+    def _summed(self, x: Expr, term: str, wanted: set[str]) -> tuple[Expr, str]:
+        """An operand without the letters that nothing else has."""
+        alone = [n for n, letter in enumerate(term) if letter not in wanted]
+        if not alone:
+            return x, term
+        total = self.insert(relax.op.sum(x, alone), "sum", [self._var])
+        return total, "".join(letter for letter in term if letter in wanted)
+
+    def _moved(self, x: Expr, term: str, letters: Sequence[str], shape: list[int], name: str) -> Expr:
+        """An operand with its axes in the order of ``letters``, in ``shape``."""
+        order = [term.index(letter) for letter in letters]
+        if order != sorted(order):
+            x = self.insert(relax.op.permute_dims(x, order), name)
+        return x if list(shape_of(x)) == shape else self.insert(relax.op.reshape(x, shape), name)

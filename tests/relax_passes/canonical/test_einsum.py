@@ -57,15 +57,39 @@ def test_einsum_of_one_is_a_transposition():
 
 
 @pytest.mark.parametrize(
-    "subscripts", ["ijd,jd->i", "ijd,jb->ib", "ijd,hb->ijdhb", "ijd,j->jid", "iij,jb->ib"]
+    "subscripts, kinds",
+    [
+        ("ijd->di", {"sum": 1, "permute_dims": 1}),
+        ("ijd->", {"sum": 1}),
+        ("ijd,jd->i", {"matmul": 1, "reshape": 3}),
+        ("ijd,jb->ib", {"sum": 1, "matmul": 1, "reshape": 1}),
+        ("bi,dij,bj->bd", {"matmul": 2}),
+        ("ij,jd,db,bh->ih", {"matmul": 3}),
+        ("ij,jd,i->id", {"matmul": 1}),
+        ("i,j,d->dij", {}),
+    ],
 )
-def test_other_sums_stay(subscripts):
-    """Nothing but a batch is shared, a letter of one operand is summed, or one is repeated."""
+def test_sums_and_chains(subscripts, kinds):
+    """Letters of one operand alone are summed; many operands are multiplied two by two."""
+    inputs = _inputs(subscripts)
+    found = simplified(lambda e, *x: e(op.einsum(x, subscripts)), ExpandEinsum(), inputs=inputs)
+    for kind in ("matmul", "sum"):
+        assert found.get(kind, 0) == kinds.get(kind, 0), found
+
+
+def _inputs(subscripts):
     extents = {"i": 2, "j": 3, "d": 4, "b": 5, "h": 6}
-    shapes = [tuple(extents[letter] for letter in term) for term in subscripts.split("->")[0].split(",")]
-    inputs = dict(zip("xy", shapes, strict=True))
+    terms = subscripts.split("->")[0].split(",")
+    shapes = [tuple(extents[letter] for letter in term) for term in terms]
+    return dict(zip("xyzw", shapes, strict=False))
+
+
+@pytest.mark.parametrize("subscripts", ["ijd,hb->ijdhb", "ijd,j->jid", "ijd,djb->ijd", "iij,jb->ib"])
+def test_other_sums_stay(subscripts):
+    """Nothing but a batch is shared, or a letter is repeated."""
+    inputs = _inputs(subscripts)
     found = simplified(lambda e, x, y: e(op.einsum((x, y), subscripts)), ExpandEinsum(), inputs=inputs)
-    assert found == ({"einsum": 1} if subscripts != "ijd,jd->i" else {"matmul": 1, "reshape": 3})
+    assert found == {"einsum": 1}
 
 
 class TestExpandEinsum(Rewrite):

@@ -5,8 +5,9 @@ Loop structure::
     parallel rows:
         for each block of elements, in vectors: its greatest value, and whether one is NaN
             where that is above all before: note it, and the block                       (as a rule: no)
-        the first position in that block that holds the value
-        what is left of the row, one by one
+        the first position in that block that holds the value, in vectors
+
+The last block of a row ends with it and overlaps the one before, which changes nothing.
 
 NaN counts as greater, and as less, than all numbers, and of equal ones the first one wins, as in NumPy and
 PyTorch.
@@ -15,14 +16,14 @@ PyTorch.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.emit import Index, Kernel, constant, for_graph, int32
 
 _BLOCK_VECTORS = 16
-"""Vectors of a block."""
+"""Most vectors of a block."""
 
 _SETS = 2
 """Independent maxima of a block, to hide their latency."""
@@ -64,28 +65,54 @@ class _ArgKernel:
         return value if self.largest else value * self.k.splat(-1.0, width)
 
     def _row(self) -> None:
-        k, block = self.k, _BLOCK_VECTORS * self.lanes
+        k = self.k
         k.store(self.best, constant(-math.inf), [0])
         for n in range(3):
             k.store(self.state, int32(0), [n])
+        self.vectors = min(_BLOCK_VECTORS, self.extent // self.lanes)
+        if self.vectors < _SETS:
+            self._one_by_one()
+            return
+        block = self.vectors * self.lanes
         blocks, rest = divmod(self.extent, block)
-        if blocks:
-            with k.serial(blocks) as b:
-                self._block(b * block)
-            first = k.let(k.load(self.state, [0]))
-            with k.serial(block) as back:  # from the end: the first one is noted last
-                at = k.let(first + (block - 1) - back)
-                value = k.let(self._value(at))
-                hit = tirx.any(tirx.EQ(value, k.load(self.best, [0])), tirx.isnan(value))
-                with k.when(hit):
-                    k.store(self.state, at, [1])
+        with k.serial(blocks) as b:
+            self._block(b * block)
         if rest:
-            with k.serial(rest) as e:
-                at = k.let(blocks * block + e)
-                value = k.let(self._value(at))
-                with k.when(self._better(value, tirx.isnan(value))):
-                    self._note(value, tirx.isnan(value))
-                    k.store(self.state, at, [1])
+            self._block(int32(self.extent - block))
+        k.store(self.state, self._first(k.let(k.load(self.state, [0]))), [1])
+
+    def _one_by_one(self) -> None:
+        """The position in a row of less than a block."""
+        k = self.k
+        with k.serial(self.extent) as at:
+            value = k.let(self._value(at))
+            with k.when(self._better(value, tirx.isnan(value))):
+                self._note(value, tirx.isnan(value))
+                k.store(self.state, at, [1])
+
+    def _first(self, begin: Expr) -> Expr:
+        """First position in the block that begins there whose value is the best one, or NaN."""
+        k, lanes = self.k, self.lanes
+        found, at = k.scratch((lanes,), "int32"), [k.ramp(0, lanes)]
+        k.store(found, k.splat(int32(self.extent), lanes), at)
+        best = k.splat(k.load(self.best, [0]), lanes)
+        with k.serial(self.vectors) as v:
+            start = begin + v * lanes
+            value = k.let(self._value(start, lanes))
+            never = k.splat(int32(self.extent), lanes)
+            place = tirx.Select(tirx.isnan(value), k.ramp(start, lanes), never)
+            place = tirx.Select(tirx.EQ(value, best), k.ramp(start, lanes), place)
+            k.store(found, tirx.min(k.load(found, at), place), at)
+        return k.load(self._narrowed(found, tirx.min), [0])
+
+    def _narrowed(self, buffer: Buffer, combine: Callable[[Expr, Expr], Expr]) -> Buffer:
+        """All elements of a buffer as its first."""
+        k, width = self.k, math.prod(map(int, buffer.shape))
+        while width > 1:
+            width //= 2
+            low, high = [k.ramp(0, width)], [k.ramp(width, width)]
+            k.store(buffer, combine(k.load(buffer, low), k.load(buffer, high)), low)
+        return buffer
 
     def _better(self, value: Expr, bad: Expr) -> Expr:
         """Whether a value goes before the best one so far; NaN before all but an earlier NaN."""
@@ -103,7 +130,7 @@ class _ArgKernel:
     def _block(self, first: Expr) -> None:
         k, lanes = self.k, self.lanes
         best, bad = k.scratch((_SETS * lanes,)), k.scratch((_SETS * lanes,), "int32")
-        for v in range(_BLOCK_VECTORS):
+        for v in range(self.vectors):
             at = [k.ramp(v % _SETS * lanes, lanes)]
             value = k.let(self._value(first + v * lanes, lanes))
             nan = tirx.Select(tirx.isnan(value), k.splat(int32(1), lanes), k.splat(int32(0), lanes))
@@ -113,12 +140,8 @@ class _ArgKernel:
             else:
                 k.store(best, tirx.max(k.load(best, at), value), at)
                 k.store(bad, tirx.bitwise_or(k.load(bad, at), nan), at)
-        width = _SETS * lanes
-        while width > 1:
-            width //= 2
-            low, high = [k.ramp(0, width)], [k.ramp(width, width)]
-            k.store(best, tirx.max(k.load(best, low), k.load(best, high)), low)
-            k.store(bad, tirx.bitwise_or(k.load(bad, low), k.load(bad, high)), low)
+        self._narrowed(best, tirx.max)
+        self._narrowed(bad, tirx.bitwise_or)
         value, nan = k.let(k.load(best, [0])), tirx.NE(k.load(bad, [0]), int32(0))
         with k.when(self._better(value, nan)):
             self._note(value, nan)

@@ -3,9 +3,10 @@
 Loop structure::
 
     parallel rows:
+        in vectors: the best of each of some classes of elements; the k-th of those is the threshold
         for each block of elements:
-            in vectors: has one a key above the threshold?               (as a rule: no)
-            then, one by one: keys above the threshold are appended
+            in vectors: has one a key not below the threshold?           (as a rule: no)
+            for each vector of it, the same; then, one by one: such keys are appended
             a full buffer is sorted, its first k stay, the k-th is the threshold
         the buffer is sorted; the values of its first k are looked up
 
@@ -36,6 +37,9 @@ _BLOCK_VECTORS = 8
 
 _FEW = 2048
 """Most elements that are looked at for values found one after another."""
+
+_CLASSES = 2
+"""Classes of elements for each of the k that are looked for: their k-th best lets few others pass."""
 
 _LEAST, _GREATEST = -(1 << 31), (1 << 31) - 1
 """Numbers below and above those of all elements."""
@@ -145,16 +149,18 @@ class _TopkKernel:
                 take(v * lanes)
             if self.extent % lanes:  # some twice, which changes nothing
                 take(int32(self.extent - lanes))
-            number, place = k.load(best, [0]), k.load(places, [0])
-            for lane in range(1, lanes):
-                other, there = k.load(best, [lane]), k.load(places, [lane])
+            width = lanes
+            while width > 1:
+                width //= 2
+                low, high = [k.ramp(0, width)], [k.ramp(width, width)]
+                number, other = k.let(k.load(best, low)), k.let(k.load(best, high))
+                place, there = k.let(k.load(places, low)), k.let(k.load(places, high))
                 first = tirx.Select(tirx.EQ(other, number), tirx.min(place, there), place)
-                place = k.let(tirx.Select(other > number, there, first))
-                number = k.let(tirx.max(number, other))
-            number, place = k.let(number), k.let(place)
-            k.store(last, number, [0])
-            k.store(last, place, [1])
-            self._put(ys, target, j, place)
+                k.store(places, tirx.Select(other > number, there, first), low)
+                k.store(best, tirx.max(number, other), low)
+            k.store(last, k.load(best, [0]), [0])
+            k.store(last, k.load(places, [0]), [1])
+            self._put(ys, target, j, k.let(k.load(places, [0])))
 
     # all sorted ----------------------------------------------------------------------------------
     def _sorted(self, ys: list[Buffer], target: Expr) -> None:
@@ -212,26 +218,69 @@ class _TopkKernel:
     def _scan(self) -> None:
         k, block = self.k, _BLOCK_VECTORS * self.lanes
         k.store(self.state, int32(0), [0])
-        k.store(self.state, int32(-(1 << 31)), [1])
+        k.store(self.state, int32(_LEAST), [1])
+        classes = _CLASSES * max(self.lanes, 1 << (self.count - 1).bit_length())
+        if self.lanes > 1 and self.extent >= 4 * classes:
+            self._bound(classes)
         blocks, rest = divmod(self.extent, block)
         with k.serial(blocks) as b:
             best = k.scratch((self.lanes,), "int32")
+            at = [k.ramp(0, self.lanes)]
             for v in range(_BLOCK_VECTORS):
                 numbers = self._number(self._load(b * block + v * self.lanes, self.lanes), self.lanes)
-                at = [k.ramp(0, self.lanes)]
                 k.store(best, numbers if v == 0 else tirx.max(k.load(best, at), numbers), at)
-            width = self.lanes
-            while width > 1:
-                width //= 2
-                low, high = [k.ramp(0, width)], [k.ramp(width, width)]
-                k.store(best, tirx.max(k.load(best, low), k.load(best, high)), low)
-            with k.when(k.load(best, [0]) > k.load(self.state, [1])):
-                with k.serial(block) as e:
-                    self._take(b * block + e)
+            with k.when(self._has_better(best)), k.serial(_BLOCK_VECTORS) as v:
+                start = k.let(b * block + v * self.lanes)
+                one = k.scratch((self.lanes,), "int32")
+                k.store(one, self._number(self._load(start, self.lanes), self.lanes), at)
+                with k.when(self._has_better(one)), k.serial(self.lanes) as e:
+                    self._take(start + e)
         if rest:
             with k.serial(rest) as e:
                 self._take(blocks * block + e)
         self._pad(k.load(self.state, [0]))
+
+    def _has_better(self, numbers: Buffer) -> Expr:
+        """Whether one of a vector of numbers is above the threshold; the greatest becomes its first."""
+        k, width = self.k, self.lanes
+        while width > 1:
+            width //= 2
+            low, high = [k.ramp(0, width)], [k.ramp(width, width)]
+            k.store(numbers, tirx.max(k.load(numbers, low), k.load(numbers, high)), low)
+        return k.load(numbers, [0]) > k.load(self.state, [1])
+
+    def _bound(self, classes: int) -> None:
+        """A threshold that at least k elements exceed: less than the k-th of the best of each class.
+
+        The k-th of numbers is found bit by bit: the greatest number that k of them are not below.
+        """
+        k, lanes = self.k, self.lanes
+        best = k.scratch((classes,), "int32")
+        with k.serial(classes // lanes) as c:
+            k.store(best, self._number(self._load(c * lanes, lanes), lanes), [k.ramp(c * lanes, lanes)])
+        with k.serial(self.extent // classes - 1) as step, k.serial(classes // lanes) as c:
+            at = [k.ramp(c * lanes, lanes)]
+            numbers = self._number(self._load((step + 1) * classes + c * lanes, lanes), lanes)
+            k.store(best, tirx.max(k.load(best, at), numbers), at)
+        bound, count = k.scratch((1,), "int32"), k.scratch((lanes,), "int32")
+        k.store(bound, int32(_LEAST), [0])
+        whole = [k.ramp(0, lanes)]
+        with k.serial(32) as n:
+            # From the least number, the first bit takes away the sign.
+            higher = k.let(k.load(bound, [0]) ^ (int32(1) << (31 - n)))
+            k.store(count, k.splat(int32(0), lanes), whole)
+            with k.serial(classes // lanes) as c:
+                above = k.load(best, [k.ramp(c * lanes, lanes)]) >= k.splat(higher, lanes)
+                k.store(count, k.load(count, whole) + tirx.Cast(f"int32x{lanes}", above), whole)
+            width = lanes
+            while width > 1:
+                width //= 2
+                low, high = [k.ramp(0, width)], [k.ramp(width, width)]
+                k.store(count, k.load(count, low) + k.load(count, high), low)
+            with k.when(k.load(count, [0]) >= self.count):
+                k.store(bound, higher, [0])
+        with k.when(k.load(bound, [0]) > _LEAST):
+            k.store(self.state, k.load(bound, [0]) - 1, [1])
 
     def _take(self, element: Expr) -> None:
         """Append an element's key if it is above the threshold; sort a full buffer."""
