@@ -116,11 +116,12 @@ def _pairwise(step: Callable[[Expr, Expr], Expr]) -> Callable[[Inputs, dict[str,
 
 
 def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
-    """Relax's own pad, with a constant; TVM's converter writes an opaque kernel."""
+    """Relax's own pad, with a constant, or ends joined; TVM's converter writes opaque kernels."""
     x, *given = inputs
     arrays = [g.value.numpy() if isinstance(g, tvm.ir.GenericConst) else None for g in given]
     pads, value, axes = (arrays + [None] * 3)[:3]
-    if as_text(attrs.get("mode", "constant")) != "constant" or pads is None or pads.min(initial=0) < 0:
+    mode = as_text(attrs.get("mode", "constant"))
+    if mode not in ("constant", "wrap") or pads is None or pads.min(initial=0) < 0:
         return None
     if any(g is not None and a is None for g, a in zip(given, arrays, strict=True)):
         return None
@@ -128,8 +129,23 @@ def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     axes = range(rank) if axes is None else [int(axis) % rank for axis in axes]
     width = np.zeros((rank, 2), "int64")
     width[list(axes)] = pads.reshape(2, -1).T
+    if mode == "wrap":
+        return _wrapped(x, width)
     constant = 0.0 if value is None else float(value.reshape(()))
     return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], "constant", constant)
+
+
+def _wrapped(x: Expr, width: np.ndarray) -> Expr | None:
+    """``x`` between its own ends, along one axis after the other; None where one is longer than ``x``."""
+    shape = static_shape(x)
+    if shape is None or any(max(ends) > extent for ends, extent in zip(width, shape, strict=True)):
+        return None
+    for axis, ((before, after), extent) in enumerate(zip(width.tolist(), shape, strict=True)):
+        last = [relax.op.strided_slice(x, [axis], [extent - before], [extent])] if before else []
+        first = [relax.op.strided_slice(x, [axis], [0], [after])] if after else []
+        if last or first:
+            x = relax.op.concat([*last, x, *first], axis=axis)
+    return x
 
 
 def _bit_shift(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:

@@ -21,6 +21,7 @@ import math
 from hetero_tvm.host.tvm import Expr, PrimFunc, SBlockRealize, Schedule, ScheduleError, Var, s_tir, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs import program
+from hetero_tvm.schedules.nests.growth import written_once
 
 Block, Loop = s_tir.schedule.SBlockRV, s_tir.schedule.LoopRV
 
@@ -59,8 +60,10 @@ def schedule(function: PrimFunc, machine: CpuModel) -> PrimFunc:
 
 def _inline(sch: Schedule) -> None:
     """Inline elementwise producers into their consumers."""
-    for block in list(sch.get_child_blocks(sch.get_sblock("root"))):
-        if _reduction(sch, block):
+    root = sch.get_sblock("root")
+    kept = written_once(sch, root)
+    for block in list(sch.get_child_blocks(root)):
+        if _reduction(sch, block) or any(region.source in kept for region in sch.get(block).writes):
             continue
         try:
             sch.compute_inline(block)

@@ -21,6 +21,7 @@ from hetero_tvm.host.tvm import (
 )
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.nests.arg_nest import arg_nest
+from hetero_tvm.schedules.nests.growth import written_once
 from hetero_tvm.schedules.nests.nest import Nest, Nests, loads_of
 
 _MOST_ELEMENTS = 2**31 - 1
@@ -88,10 +89,15 @@ def _is_static(parameter: Any) -> bool:
 
 
 def _inline(schedule: Schedule, root: Any) -> None:
-    """Inline every producer and consumer that can be."""
+    """Inline every producer and consumer that can be, where the result does not grow beyond all bounds."""
+    kept = written_once(schedule, root)
     for way in (schedule.compute_inline, schedule.reverse_compute_inline):
         for block in list(schedule.get_child_blocks(root)):
-            if any(variable.iter_type != tirx.IterVar.DataPar for variable in schedule.get(block).iter_vars):
+            found = schedule.get(block)
+            if any(variable.iter_type != tirx.IterVar.DataPar for variable in found.iter_vars):
+                continue
+            regions = found.writes if way == schedule.compute_inline else found.reads
+            if any(region.source in kept for region in regions):
                 continue
             try:
                 way(block)

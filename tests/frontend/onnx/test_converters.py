@@ -106,6 +106,20 @@ def test_constant_pad(value):
     assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
 
 
+@pytest.mark.parametrize("pads", ["1, 0, 1, 2", "2, 0, 0, 0", "0, 3, 1, 3", "0, 0, 0, 0"])
+def test_wrapped_pad_joins_ends(pads):
+    before, left, after, right = map(int, pads.split(","))
+    body = (
+        f"g (float[2,3] x) => (float[{2 + before + after},{3 + left + right}] y) "
+        f'{{ p = Constant<value = int64[4] {{{pads}}}>() y = Pad<mode = "wrap">(x, p) }}'
+    )
+    model = import_model(text_model(body, opset=19, ir=9))
+    assert "call_tir" not in str(model.module["main"])
+    x = sample_inputs(model)["x"]
+    (y,) = run_tvm(model, {"x": x})
+    np.testing.assert_array_equal(y, np.pad(x, [(before, after), (left, right)], mode="wrap"))
+
+
 @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
 @pytest.mark.parametrize("dtype", ["uint8", "uint32", "int64"])
 def test_shifts_by_the_width_or_more_leave_the_sign_alone(direction, dtype):

@@ -1,4 +1,4 @@
-"""Bags of embeddings, as products with a matrix of which index lies in which bag."""
+"""Bags of embeddings, as rows that are added at the place of their bag."""
 
 from __future__ import annotations
 
@@ -28,27 +28,32 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         padding_idx: int | None = -1,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         starts = offsets[:-1] if include_last_offset else offsets
-        places = torch.arange(indices.shape[0], dtype=offsets.dtype, device=offsets.device)
-        bag_of = (places.unsqueeze(1) >= starts.unsqueeze(0)).to(torch.int64).sum(1) - 1
-        bags = torch.arange(starts.shape[0], device=offsets.device)
-        inside = bag_of.unsqueeze(0) == bags.unsqueeze(1)
+        size, bags = indices.shape[0], starts.shape[0]
+        begins = torch.zeros(size + 1, dtype=torch.int64, device=offsets.device)
+        begins = begins.index_add(0, starts, torch.ones_like(starts, dtype=torch.int64))
+        bag_of = begins.cumsum(0)[:size] - 1
+        inside = torch.ones_like(indices, dtype=torch.bool)
         if include_last_offset:
-            inside = inside & (places.unsqueeze(0) < offsets[-1])
+            inside = torch.arange(size, dtype=offsets.dtype, device=offsets.device) < offsets[-1]
         if padding_idx is not None and padding_idx >= 0:
-            inside = inside & (indices != padding_idx).unsqueeze(0)
+            inside = inside & (indices != padding_idx)
         rows = weight.index_select(0, indices)
-        share = inside.to(weight.dtype)
-        counts = share.sum(1, keepdim=True)
+        counts = torch.zeros(bags, dtype=weight.dtype, device=weight.device)
+        counts = counts.index_add(0, bag_of, inside.to(weight.dtype))
         if mode == _MAX:
-            shown = torch.where(inside.unsqueeze(-1), rows.unsqueeze(0), float("-inf")).amax(1)
-            found = torch.where(counts > 0, shown, 0.0)
+            shown = torch.where(inside.unsqueeze(-1), rows, float("-inf"))
+            least = torch.full((bags, weight.shape[1]), float("-inf"), dtype=rows.dtype, device=rows.device)
+            found = least.scatter_reduce(0, bag_of.unsqueeze(-1).expand_as(shown), shown, "amax")
+            found = torch.where(counts.unsqueeze(-1) > 0, found, 0.0)
         else:
             if per_sample_weights is not None:
-                share = share * per_sample_weights.unsqueeze(0)
-            found = share @ rows
+                rows = rows * per_sample_weights.unsqueeze(-1)
+            rows = torch.where(inside.unsqueeze(-1), rows, 0.0)
+            none = torch.zeros(bags, weight.shape[1], dtype=rows.dtype, device=rows.device)
+            found = none.index_add(0, bag_of, rows)
             if mode == _MEAN:
-                found = found / counts.clamp(min=1.0)
-        sizes = counts.squeeze(1).to(offsets.dtype)
+                found = found / counts.clamp(min=1.0).unsqueeze(-1)
+        sizes = counts.to(offsets.dtype)
         return found, bag_of, sizes, torch.zeros_like(sizes)
 
     def embedding_bag(

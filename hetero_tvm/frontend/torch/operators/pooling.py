@@ -1,4 +1,4 @@
-"""Pooling with the places of its maxima, and normalization with its statistics."""
+"""Pooling with the places of its maxima, to sizes that are given, and normalization with its statistics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Max pooling that gives indices, its gradient, and batch normalization in training."""
+    """Max pooling that gives indices, its gradient, that to a given size, and batch normalization."""
     aten = torch.ops.aten
 
     def pair(values: Sequence[int]) -> tuple[int, int]:
@@ -53,6 +53,33 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         chosen = stacked.argmax(0, keepdim=True)  # the first, as PyTorch takes it
         best = torch.stack(places).reshape(len(places), 1, 1, *out).expand(stacked.shape)
         return stacked.amax(0), best.gather(0, chosen).squeeze(0)
+
+    def adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> Any:
+        """Maxima of windows that share an image evenly, and their places in it."""
+        rank, sizes = len(output_size), x.shape[x.dim() - len(output_size) :]
+        if not x.dtype.is_floating_point:
+            return NotImplemented
+        if rank == 2 and x.dim() == 4 and all(n % o == 0 for n, o in zip(sizes, output_size, strict=True)):
+            return max_pool2d_with_indices(x, [n // o for n, o in zip(sizes, output_size, strict=True)])
+        windows, places = x, torch.zeros((), dtype=torch.int64, device=x.device)
+        for axis, (size, count) in enumerate(zip(sizes, output_size, strict=True)):
+            first = [i * size // count for i in range(count)]
+            last = [-(-(i + 1) * size // count) - 1 for i in range(count)]
+            taps = max(b - a for a, b in zip(first, last, strict=True)) + 1
+            output = torch.arange(count, device=x.device).unsqueeze(1)
+            begins, ends = (torch.div(n * size, count, rounding_mode="floor") for n in (output, -output - 1))
+            # Shorter windows end with their last element several times.
+            at = torch.minimum(begins + torch.arange(taps, device=x.device), -ends - 1)
+            dim = x.dim() - rank + 2 * axis
+            windows = windows.index_select(dim, at.reshape(-1)).unflatten(dim, at.shape)
+            shape = [at.shape[n % 2] if n // 2 == axis else 1 for n in range(2 * rank)]
+            places = places * size + at.reshape(shape)
+        order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]  # outputs, then taps
+        lead = x.dim() - rank
+        windows = windows.permute([*range(lead), *(lead + n for n in order)]).flatten(-rank)
+        places = places.permute(order).flatten(-rank).expand(windows.shape)
+        chosen = windows.argmax(-1, keepdim=True)
+        return windows.amax(-1), places.gather(-1, chosen).squeeze(-1)
 
     def max_pool2d_with_indices_backward(
         grad: Tensor,
@@ -100,6 +127,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         return result, *ends, new_mean, new_var
 
     return {
+        aten.adaptive_max_pool2d.default: adaptive_max_pool,
+        aten.adaptive_max_pool3d.default: adaptive_max_pool,
         aten.max_pool2d_with_indices.default: max_pool2d_with_indices,
         aten.max_pool2d_with_indices_backward.default: max_pool2d_with_indices_backward,
         aten._native_batch_norm_legit_functional.default: batch_norm,

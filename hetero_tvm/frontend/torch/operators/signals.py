@@ -13,11 +13,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_MANY_POINTS, _BY_PRODUCT, _ONE_BY_ONE = 25, 1, 2
+"""Points up to which ``cdist`` takes differences, and its modes that always and never take a product."""
+
+_MANY_ELEMENTS = 64
+"""Elements of a row up to which a place in it is found by comparing with all of them."""
+
+
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     """Distances between rows, inverse transforms to real values, running products and extrema."""
     aten = torch.ops.aten
 
     def distances(x: Tensor, y: Tensor, p: float = 2.0, mode: int | None = None) -> Any:
+        # PyTorch's own choice: many distances by a product.
+        many = max(x.shape[-2], y.shape[-2]) > _MANY_POINTS or mode == _BY_PRODUCT
+        if p == 2.0 and mode != _ONE_BY_ONE and many:
+            squares = x.square().sum(-1, keepdim=True) + y.square().sum(-1).unsqueeze(-2)
+            return (squares - 2.0 * (x @ y.mT)).clamp(min=0.0).sqrt()
         apart = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
         if p == 2.0:
             return apart.square().sum(-1).sqrt()
@@ -112,11 +124,27 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         if sorter is not None:
             ordered = ordered.gather(-1, sorter)
         values = torch.as_tensor(values)
-        ordered = ordered.unsqueeze(-2) if ordered.dim() > 1 else ordered
-        beyond = (
-            ordered > values.unsqueeze(-1) if right or side == "right" else ordered >= values.unsqueeze(-1)
-        )
-        return (~beyond).sum(-1).to(torch.int32 if out_int32 else torch.int64)
+        dtype = torch.int32 if out_int32 else torch.int64
+        size, after = ordered.shape[-1], right or side == "right"
+
+        def precedes(element: Tensor, value: Tensor) -> Tensor:
+            return ~(element > value if after else element >= value)
+
+        if size <= _MANY_ELEMENTS:
+            ordered = ordered.unsqueeze(-2) if ordered.dim() > 1 else ordered
+            return precedes(ordered, values.unsqueeze(-1)).sum(-1).to(dtype)
+        # In halves: the number that precede, from its highest bit down.
+        found, step = torch.zeros_like(values, dtype=torch.int64), 1 << (size.bit_length() - 1)
+        while step:
+            more = found + step
+            place = (more - 1).clamp(max=size - 1)
+            if ordered.dim() > 1:
+                element = ordered.gather(-1, place)
+            else:
+                element = ordered.index_select(0, place.reshape(-1)).reshape(values.shape)
+            found = torch.where((more <= size) & precedes(element, values), more, found)
+            step //= 2
+        return found.to(dtype)
 
     return {
         aten.rsub.Scalar: subtracted,

@@ -106,7 +106,7 @@ class _ArgKernel:
         return k.load(self._narrowed(found, tirx.min), [0])
 
     def _narrowed(self, buffer: Buffer, combine: Callable[[Expr, Expr], Expr]) -> Buffer:
-        """All elements of a buffer as its first."""
+        """Combine all elements of a buffer into its first."""
         k, width = self.k, math.prod(map(int, buffer.shape))
         while width > 1:
             width //= 2

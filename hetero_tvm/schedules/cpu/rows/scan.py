@@ -3,8 +3,9 @@
 Loop structure, where the axis is not the innermost one::
 
     parallel rows of outer axes x strips of inner columns:
-        for each element of the axis:
-            strip = combine(strip, X), stored
+        Y of the first element = X
+        for each further element of the axis:
+            Y = combine(Y of the element before, which is in L1, X)
 
 and where it is::
 
@@ -107,20 +108,23 @@ class _ScanKernel:
     # strips of columns ---------------------------------------------------------------------------
     def _strip(self, base: Expr, columns: int) -> None:
         k = self.k
-        acc = k.scratch((columns,), self.dtype)
 
-        def clear(start: Index, width: int) -> None:
-            k.store(acc, self._neutral(width), [k.ramp(start, width)])
+        def first(start: Index, width: int) -> None:
+            at = base + start
+            value = self._neutral(width) if self.exclusive else self._load(at, width)
+            k.store(self.y, value, [k.ramp(at, width)])
 
-        vector_loop(k, columns, self.lanes, clear)
-        with k.serial(self.extent) as e:
+        vector_loop(k, columns, self.lanes, first, unroll=4)
+        with k.serial(self.extent - 1) as e:
 
             def step(start: Index, width: int) -> None:
-                at, held = base + e * self.inner + start, [k.ramp(start, width)]
-                before = k.let(k.load(acc, held))
-                after = k.let(self._combined(before, self._load(at, width)))
-                k.store(self.y, before if self.exclusive else after, [k.ramp(at, width)])
-                k.store(acc, after, held)
+                before = base + e * self.inner + start
+                at = before + self.inner
+                result = self._combined(
+                    k.load(self.y, [k.ramp(before, width)]),
+                    self._load(before if self.exclusive else at, width),
+                )
+                k.store(self.y, result, [k.ramp(at, width)])
 
             vector_loop(k, columns, self.lanes, step, unroll=4)
 

@@ -12,6 +12,7 @@ from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
+from hetero_tvm.schedules.nests.growth import written_once
 from hetero_tvm.schedules.symbolic import Witnesses
 
 _PIECES = {
@@ -61,7 +62,10 @@ def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:
         root = sch.get_sblock("root")
     except (ValueError, RuntimeError):  # hand-written loops: no blocks to schedule
         return function
+    kept = written_once(sch, root)
     for block in list(sch.get_child_blocks(root)):
+        if any(region.source in kept for region in sch.get(block).writes):
+            continue
         try:
             sch.compute_inline(block)
         except ScheduleError:

@@ -33,3 +33,15 @@ def test_batch_normalization_gives_its_statistics(training):
     found = decompositions()[ATEN._native_batch_norm_legit_functional.default](x, *settings)
     for have, want in zip(found, ATEN._native_batch_norm_legit_functional(x, *settings), strict=True):
         torch.testing.assert_close(have, want)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 9, 10), (3, 8, 9), (2, 3, 7, 5, 6), (1, 2, 6, 4)])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_maxima_of_windows_that_share_an_image(shape, size):
+    torch.manual_seed(0)
+    x = torch.randn(shape).relu()
+    operator = ATEN.adaptive_max_pool3d if len(shape) == 5 else ATEN.adaptive_max_pool2d
+    output = [size, size + 1, size][: 3 if len(shape) == 5 else 2]
+    found = decompositions()[operator.default](x, output)
+    for have, want in zip(found, operator(x, output), strict=True):
+        assert torch.equal(have, want)

@@ -78,3 +78,22 @@ def test_integers_are_subtracted_from_a_float(dtype):
     subtract = decompositions()[ATEN.rsub.Scalar]
     assert subtract(torch.ones(2), 1.0) is NotImplemented and subtract(mask, 1) is NotImplemented
     assert import_model(torch.export.export(Hidden(), (mask,))).signature.outputs[0].dtype == "float32"
+
+
+@pytest.mark.parametrize("mode", [None, 1, 2])
+def test_distances_of_many_points(mode):
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 30, 5), torch.randn(2, 40, 5)
+    found = decompositions()[ATEN._cdist_forward.default](x, y, 2.0, mode)
+    torch.testing.assert_close(found, ATEN._cdist_forward(x, y, 2.0, mode))
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("size", [65, 128, 1000])
+def test_places_in_long_rows(size, right):
+    torch.manual_seed(0)
+    rows = torch.randint(0, 50, (3, size)).sort(-1).values
+    values = torch.randint(-2, 53, (3, 70))
+    search = decompositions()[ATEN.searchsorted.Tensor]
+    assert torch.equal(search(rows, values, right=right), torch.searchsorted(rows, values, right=right))
+    assert torch.equal(search(rows[0], values, right=right), torch.searchsorted(rows[0], values, right=right))

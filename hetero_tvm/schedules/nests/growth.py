@@ -1,0 +1,61 @@
+"""Producers that are not inlined: those whose consumers would grow with every step of a chain.
+
+``y = where(x > a(x), x, a(x))``, ten times over, is 4 ** 10 copies of the first ``x`` in one expression.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hetero_tvm.host.tvm import Buffer, Expr, Schedule, TensorLoad, tirx
+
+_LARGE = 200
+"""Nodes of an expression that is written once, however often it is read."""
+
+_CHILDREN = ("a", "b", "value", "condition", "true_value", "false_value", "body")
+_LISTS = ("args", "indices", "source_exprs")
+
+
+def written_once(schedule: Schedule, root: Any) -> set[Buffer]:
+    """Buffers between the blocks of ``root`` that hold a large expression which is read more than once."""
+    values = []
+    for reference in schedule.get_child_blocks(root):
+        block = schedule.get(reference)
+        if isinstance(block.body, tirx.BufferStore):
+            values.append((block.body.buffer, block.body.value))
+    reads: Counter[Buffer] = Counter()
+    for _, value in values:
+        reads.update(_reads(value))
+    sizes: dict[Buffer, int] = {}
+    found = set()
+    for buffer, value in values:
+        size = _nodes(value, sizes)
+        if size > _LARGE and reads[buffer] > 1:
+            found.add(buffer)
+        else:
+            sizes[buffer] = size
+    return found
+
+
+def _children(expr: Expr) -> Iterator[Expr]:
+    for name in _CHILDREN:
+        child = getattr(expr, name, None)
+        if isinstance(child, Expr):
+            yield child
+    for name in _LISTS:
+        yield from (child for child in getattr(expr, name, None) or () if isinstance(child, Expr))
+
+
+def _nodes(expr: Expr, sizes: Mapping[Buffer, int]) -> int:
+    """Nodes of an expression, with those of what it loads where that is known."""
+    own = sizes.get(expr.source, 1) if isinstance(expr, TensorLoad) else 1
+    return own + sum(_nodes(child, sizes) for child in _children(expr))
+
+
+def _reads(expr: Expr) -> Counter[Buffer]:
+    found = Counter([expr.source] if isinstance(expr, TensorLoad) else [])
+    for child in _children(expr):
+        found.update(_reads(child))
+    return found
