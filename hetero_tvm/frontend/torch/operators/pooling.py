@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Max pooling that gives indices, its gradient, that to a given size, and batch normalization."""
+    """Max pooling that gives indices, its gradient, pooling to given sizes, and batch normalization."""
     aten = torch.ops.aten
 
     def pair(values: Sequence[int]) -> tuple[int, int]:
@@ -54,22 +54,30 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         best = torch.stack(places).reshape(len(places), 1, 1, *out).expand(stacked.shape)
         return stacked.amax(0), best.gather(0, chosen).squeeze(0)
 
+    def shares(size: int, count: int, device: Any) -> tuple[Tensor, Tensor]:
+        """Places [count, taps] in an axis of the windows that share it evenly, and which are no repetition.
+
+        Shorter windows repeat their last place.
+        """
+        taps = max(-(-(i + 1) * size // count) - i * size // count for i in range(count))
+        output = torch.arange(count, device=device).unsqueeze(1)
+        begins, ends = (torch.div(n * size, count, rounding_mode="floor") for n in (output, -output - 1))
+        places = begins + torch.arange(taps, device=device)
+        return torch.minimum(places, -ends - 1), places < -ends
+
+    def divides(sizes: Sequence[int], counts: Sequence[int]) -> bool:
+        return all(size % count == 0 for size, count in zip(sizes, counts, strict=True))
+
     def adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> Any:
         """Maxima of windows that share an image evenly, and their places in it."""
         rank, sizes = len(output_size), x.shape[x.dim() - len(output_size) :]
         if not x.dtype.is_floating_point:
             return NotImplemented
-        if rank == 2 and x.dim() == 4 and all(n % o == 0 for n, o in zip(sizes, output_size, strict=True)):
+        if rank == 2 and x.dim() == 4 and divides(sizes, output_size):
             return max_pool2d_with_indices(x, [n // o for n, o in zip(sizes, output_size, strict=True)])
         windows, places = x, torch.zeros((), dtype=torch.int64, device=x.device)
         for axis, (size, count) in enumerate(zip(sizes, output_size, strict=True)):
-            first = [i * size // count for i in range(count)]
-            last = [-(-(i + 1) * size // count) - 1 for i in range(count)]
-            taps = max(b - a for a, b in zip(first, last, strict=True)) + 1
-            output = torch.arange(count, device=x.device).unsqueeze(1)
-            begins, ends = (torch.div(n * size, count, rounding_mode="floor") for n in (output, -output - 1))
-            # Shorter windows end with their last element several times.
-            at = torch.minimum(begins + torch.arange(taps, device=x.device), -ends - 1)
+            at, _ = shares(size, count, x.device)
             dim = x.dim() - rank + 2 * axis
             windows = windows.index_select(dim, at.reshape(-1)).unflatten(dim, at.shape)
             shape = [at.shape[n % 2] if n // 2 == axis else 1 for n in range(2 * rank)]
@@ -80,6 +88,26 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         places = places.permute(order).flatten(-rank).expand(windows.shape)
         chosen = windows.argmax(-1, keepdim=True)
         return windows.amax(-1), places.gather(-1, chosen).squeeze(-1)
+
+    def adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Any:
+        """Means of windows that share an image evenly, along one axis after the other."""
+        rank, sizes = len(output_size), x.shape[x.dim() - len(output_size) :]
+        if not x.dtype.is_floating_point:
+            return NotImplemented
+        if max(output_size) == 1:
+            return x.mean([n - rank for n in range(rank)], keepdim=True)
+        if divides(sizes, output_size):
+            kernel = [n // o for n, o in zip(sizes, output_size, strict=True)]
+            return (aten.avg_pool2d if rank == 2 else aten.avg_pool3d)(x, kernel, kernel)
+        for axis, (size, count) in enumerate(zip(sizes, output_size, strict=True)):
+            if size == count:
+                continue
+            at, inside = shares(size, count, x.device)
+            dim, behind = x.dim() - rank + axis, [1] * (rank - axis - 1)
+            windows = x.index_select(dim, at.reshape(-1)).unflatten(dim, at.shape)
+            total = torch.where(inside.reshape(*inside.shape, *behind), windows, 0.0).sum(dim + 1)
+            x = total / inside.sum(1).to(x.dtype).reshape(count, *behind)
+        return x
 
     def max_pool2d_with_indices_backward(
         grad: Tensor,
@@ -129,6 +157,10 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     return {
         aten.adaptive_max_pool2d.default: adaptive_max_pool,
         aten.adaptive_max_pool3d.default: adaptive_max_pool,
+        aten.adaptive_avg_pool2d.default: adaptive_avg_pool,
+        aten.adaptive_avg_pool3d.default: adaptive_avg_pool,
+        aten._adaptive_avg_pool2d.default: adaptive_avg_pool,
+        aten._adaptive_avg_pool3d.default: adaptive_avg_pool,
         aten.max_pool2d_with_indices.default: max_pool2d_with_indices,
         aten.max_pool2d_with_indices_backward.default: max_pool2d_with_indices_backward,
         aten._native_batch_norm_legit_functional.default: batch_norm,
