@@ -11,9 +11,11 @@ from hetero_tvm.frontend.torch.operators import (
     attention,
     bags,
     convolution,
+    elements,
     encoders,
     groups,
     indexing,
+    matrices,
     pooling,
     quantizers,
     signals,
@@ -36,7 +38,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     torch = require("torch")
     table: dict[Any, Callable[..., Any]] = {}
-    for part in (attention, bags, convolution, encoders, indexing, pooling, signals):
+    for part in (attention, bags, convolution, elements, encoders, indexing, matrices, pooling, signals):
         table |= part.decompositions(torch)
     return table
 

@@ -128,8 +128,11 @@ def reverse_sequence(
 
 def _factors(used: int, length: int, wanted: int, inverse: bool) -> np.ndarray:
     """Factors of a DFT: [value, its real or imaginary part, frequency, the result's such part]."""
-    angle = np.outer(np.arange(used), np.arange(wanted)) % length * (2 * np.pi / length)
-    real, imaginary = np.cos(angle), np.sin(angle) * (1 if inverse else -1)
+    steps = np.outer(np.arange(used), np.arange(wanted)) % length
+    angle = steps * (2 * np.pi / length)
+    # No rounding of pi where they are 0: the sign of what is added up is that of an angle of 0 or pi.
+    real = np.where(4 * steps % (2 * length) == length, 0.0, np.cos(angle))
+    imaginary = np.where(2 * steps % length == 0, 0.0, np.sin(angle) * (1 if inverse else -1))
     both = np.stack([np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)], 1)
     return both / length if inverse else both
 

@@ -1,0 +1,63 @@
+"""Functions of single elements, and images of another size, that PyTorch's exporter has no words for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
+    """Signs, lengths of two sides, leaky units of random slopes at rest, and resizes that align corners."""
+    aten = torch.ops.aten
+
+    def negative(x: Tensor) -> Tensor:
+        """Whether the sign is set, that of -0.0 too."""
+        return (x < 0) | ((x == 0) & (1.0 / x < 0)) if x.dtype.is_floating_point else x < 0
+
+    def with_sign(x: Tensor, other: Tensor | float) -> Any:
+        if not x.dtype.is_floating_point:
+            return NotImplemented
+        if not isinstance(other, torch.Tensor):
+            return x.abs() * math.copysign(1.0, other)
+        return torch.where(negative(other), -x.abs(), x.abs())
+
+    def hypotenuse(x: Tensor, y: Tensor) -> Tensor:
+        """Root of the squares' sum, where the squares alone would be infinite or nothing."""
+        longer, shorter = torch.maximum(x.abs(), y.abs()), torch.minimum(x.abs(), y.abs())
+        length = longer * (1.0 + (shorter / longer).square()).sqrt()
+        known = torch.where(longer == 0, longer, length)
+        return torch.where(x.isinf() | y.isinf(), math.inf, known)
+
+    def leaky(x: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, *_: Any) -> Any:
+        return NotImplemented if training else torch.where(x >= 0, x, x * ((lower + upper) / 2))
+
+    def with_sizes(operator: Any) -> Callable[..., Any]:
+        """A resize whose scales say nothing but the sizes."""
+
+        def resized(
+            x: Tensor,
+            output_size: Sequence[int] | None,
+            align_corners: bool,
+            scale_factors: Sequence[float] | None = None,
+        ) -> Any:
+            if not align_corners or output_size is not None or scale_factors is None:
+                return NotImplemented
+            extents = zip(x.shape[2:], scale_factors, strict=True)
+            return operator(x, [math.floor(n * scale) for n, scale in extents], align_corners, None)
+
+        return resized
+
+    resizes = (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d)
+    return {
+        aten.signbit.default: negative,
+        aten.copysign.Tensor: with_sign,
+        aten.copysign.Scalar: with_sign,
+        aten.hypot.default: hypotenuse,
+        aten.rrelu.default: leaky,
+        **{family.vec: with_sizes(family.vec) for family in (*resizes, aten.upsample_bicubic2d)},
+    }

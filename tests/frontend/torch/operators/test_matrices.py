@@ -1,0 +1,42 @@
+"""Small linear systems against PyTorch's own."""
+
+import pytest
+import torch
+
+from hetero_tvm.frontend.torch.decompositions import decompositions
+
+ATEN = torch.ops.aten
+TABLE = decompositions()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 8])
+def test_inverses(rows):
+    torch.manual_seed(rows)
+    a = torch.randn(3, 2, rows, rows, dtype=torch.float64)
+    a[0, 0].diagonal().zero_()  # pivots elsewhere
+    a[0, 0] += torch.eye(rows, dtype=torch.float64).roll(1, 0)
+    torch.testing.assert_close(TABLE[ATEN.linalg_inv.default](a), torch.linalg.inv(a))
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 3), (4,), (2, 4)])
+def test_solutions(shape):
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 4, 4, dtype=torch.float64), torch.randn(shape, dtype=torch.float64)
+    torch.testing.assert_close(TABLE[ATEN.linalg_solve.default](a, b), torch.linalg.solve(a, b))
+    right = torch.randn(2, 3, 4, dtype=torch.float64)
+    found = TABLE[ATEN.linalg_solve.default](a, right, left=False)
+    torch.testing.assert_close(found, torch.linalg.solve(a, right, left=False))
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("unit", [False, True])
+def test_triangles(upper, unit):
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 4, 4, dtype=torch.float64), torch.randn(2, 4, 3, dtype=torch.float64)
+    settings = {"upper": upper, "unitriangular": unit}
+    found = TABLE[ATEN.linalg_solve_triangular.default](a, b, **settings)
+    torch.testing.assert_close(found, torch.linalg.solve_triangular(a, b, **settings))
+
+
+def test_large_systems_are_left_alone():
+    assert TABLE[ATEN.linalg_inv.default](torch.eye(9)) is NotImplemented
