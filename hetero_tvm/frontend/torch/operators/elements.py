@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Signs, lengths of two sides, leaky units of random slopes at rest, and resizes that align corners."""
+    """Signs, lengths and angles of two sides, leaky units of random slopes at rest, and resizes that align corners."""
     aten = torch.ops.aten
 
     def negative(x: Tensor) -> Tensor:
@@ -32,6 +32,24 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         length = longer * (1.0 + (shorter / longer).square()).sqrt()
         known = torch.where(longer == 0, longer, length)
         return torch.where(x.isinf() | y.isinf(), math.inf, known)
+
+    def angle_of(y: Tensor, x: Tensor) -> Any:
+        """Angle of the point (x, y), in the quadrant that the signs name, those of zeros too (IEEE 754)."""
+        if not (x.dtype.is_floating_point and y.dtype.is_floating_point):
+            return NotImplemented
+        slope = y.abs() / x.abs()
+        slope = torch.where((x == 0) & (y == 0), 0.0, torch.where(x.isinf() & y.isinf(), 1.0, slope))
+        acute = slope.atan()
+        angle = torch.where(negative(x), math.pi - acute, acute)
+        return torch.where(negative(y), -angle, angle)
+
+    def argument(x: Tensor) -> Tensor:
+        """Angle of a complex number, of a real one without a sign of zero."""
+        if x.is_complex():
+            parts = torch.view_as_real(x)
+            return torch.atan2(parts[..., 1], parts[..., 0])
+        turned = torch.where(x < 0, math.pi, 0.0).to(x.dtype if x.dtype.is_floating_point else torch.float32)
+        return torch.where(x.isnan(), x, turned) if x.dtype.is_floating_point else turned
 
     def leaky(x: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, *_: Any) -> Any:
         return NotImplemented if training else torch.where(x >= 0, x, x * ((lower + upper) / 2))
@@ -58,6 +76,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.copysign.Tensor: with_sign,
         aten.copysign.Scalar: with_sign,
         aten.hypot.default: hypotenuse,
+        aten.atan2.default: angle_of,
+        aten.angle.default: argument,
         aten.rrelu.default: leaky,
         **{family.vec: with_sizes(family.vec) for family in (*resizes, aten.upsample_bicubic2d)},
     }

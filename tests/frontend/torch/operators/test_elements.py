@@ -34,3 +34,21 @@ def test_corners_are_aligned_whatever_the_scale(mode):
     torch.testing.assert_close(
         torch.tensor(built.run({"input": x.numpy()})[0]), model(x), rtol=1e-4, atol=1e-5
     )
+
+
+class Angles(torch.nn.Module):
+    def forward(self, y, x):
+        return torch.atan2(y, x), torch.view_as_complex(torch.stack([x, y], -1)).angle(), torch.angle(x)
+
+
+def test_angles_lie_in_the_quadrant_of_the_signs():
+    """Signs of zeros, infinities and not-a-number too; 1e-6 is a few of float32's steps at pi."""
+    edges = torch.tensor([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-30, -1e-30, 3e38, -3e38])
+    y, x = (side.flatten() for side in torch.meshgrid(edges, edges, indexing="ij"))
+    y, x = torch.cat([y, torch.randn(99)]), torch.cat([x, torch.randn(99)])
+    model = Angles()
+    built = build_model(optimize_model(import_model(torch.export.export(model, (y, x))), "cpu"))
+    for found, expected in zip(built.run({"y": y.numpy(), "x": x.numpy()}), model(y, x), strict=True):
+        found, known = torch.tensor(found), ~expected.isnan()
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6, equal_nan=True)
+        assert torch.equal(found.signbit()[known], expected.signbit()[known])
