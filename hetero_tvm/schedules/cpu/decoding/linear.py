@@ -24,18 +24,21 @@ from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
-from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, fetch_ahead, quotient, remainder
+from hetero_tvm.schedules.cpu.decoding.symbolic import (
+    SymbolicKernel,
+    Tile,
+    each_tile,
+    fetch_ahead,
+    quotient,
+    remainder,
+)
 from hetero_tvm.schedules.cpu.decoding.words import WordProduct
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32, vector_pieces
 
 _UNROLL = 4
-_ROWS_SHARED = 96
-"""Rows from which threads share rows and not panels."""
 _TILES_WORTH_A_COPY = 3
 """Register tiles of rows from which on a panel of halves is made floats once."""
-_BLOCK = 128
-"""Rows of a block: what stays in L2 beside a panel."""
 
 
 def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
@@ -52,10 +55,14 @@ def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
         activation = ActivationCode([op.activation] if op.activation else [], machine)
         parts = Parts(op, machine, layout, k, x, weight, bias, residual, y, activation)
         rows = k.count(symbol)
-        with k.imported(*activation.imports):
-            if op.storage.bits:
-                product = IntegerWordProduct if has_integer_words(machine) else WordProduct
-                words = product(op, layout, k, x, weight, parts.finish)
+        integers: IntegerWordProduct | None = None
+        if op.storage.bits and has_integer_words(machine):
+            integers = IntegerWordProduct(op, layout, k, x, weight, parts.finish, machine)
+        with k.imported(*activation.imports, *(integers.imports if integers else ())):
+            if integers is not None:
+                integers.emit_rows(rows)
+            elif op.storage.bits:
+                words = WordProduct(op, layout, k, x, weight, parts.finish)
                 words.emit(rows, lambda: many_rows(parts, rows))
             else:
                 k.branch(tirx.EQ(rows, 1), lambda: one_row(parts), lambda: _several_rows(parts, rows))
@@ -185,32 +192,13 @@ def many_rows(p: Parts, rows: Expr, height: int | None = None, copied: bool = Fa
 
     ``copied``: a panel of halves is made floats in scratch, as one of integers always is.
     """
-    k, layout, threads = p.k, p.layout, p.machine.threads
     height = height or tile_height(p.machine)
-    panels = -(-p.op.n // layout.columns)
-    full = k.let(quotient(rows, height))
-    rest = k.let(rows - full * height)
-    tiles = k.let(full + tirx.Cast("int32", rest > 0))
-    block = _BLOCK * threads
-    wanted = quotient(rows + (block - 1), block) * threads
-    blocks = k.let(tirx.Select(rows >= _ROWS_SHARED, wanted, int32(1)))
-    with k.shared_out(blocks * panels) as piece:
-        number, panel = k.let(quotient(piece, panels)), k.let(remainder(piece, panels))
-        first = k.let(tirx.truncdiv(number * tiles, blocks))
-        end = k.let(tirx.min(tirx.truncdiv((number + 1) * tiles, blocks), full))
+
+    def panel_code(panel: Expr) -> Tile:
         b_at = _panel_reader(p, panel, copied)
-        with k.serial(end - first) as tile:
-            _tile(p, (first + tile) * height, height, panel, b_at, tile)
+        return lambda first, rows, number: _tile(p, first, rows, panel, b_at, number)
 
-        def tail(low: int, high: int) -> None:
-            if low == high:
-                _tile(p, full * height, low, panel, b_at, None)
-                return
-            middle = (low + high) // 2
-            k.branch(rest <= middle, lambda: tail(low, middle), lambda: tail(middle + 1, high))
-
-        with k.when(tirx.all(tirx.EQ(number, blocks - 1), rest > 0)):
-            tail(1, height - 1)
+    each_tile(p.k, rows, height, -(-p.op.n // p.layout.columns), p.machine, panel_code)
 
 
 def _panel_reader(p: Parts, panel: Expr, copied: bool) -> Callable[[Index, Expr], Expr]:

@@ -10,6 +10,10 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.emit import Index, Kernel, int32
 
 _ROWS_WORTH_A_LAUNCH = 8
+_ROWS_SHARED = 96
+"""Rows from which threads share rows and not panels."""
+_BLOCK = 128
+"""Rows of a block: what stays in L2 beside a panel."""
 _ROWS_AHEAD = 32
 """Rows of a packed weight between what is fetched and what is read: 1 to 4 KB."""
 
@@ -75,3 +79,58 @@ def each_row(k: SymbolicKernel, rows: Expr, machine: CpuModel, body: Callable[[E
         alone()
     else:
         k.branch(rows < _ROWS_WORTH_A_LAUNCH, alone, shared)
+
+
+Tile = Callable[[Expr, int, Expr | None], None]
+"""(first row, rows, number of the tile in its block or None for a last one that is not whole) -> its code."""
+
+
+def each_tile(
+    k: SymbolicKernel,
+    rows: Expr,
+    height: int,
+    panels: int,
+    machine: CpuModel,
+    panel_code: Callable[[Expr], Tile],
+    halve: bool = False,
+) -> None:
+    """Code of register tiles over blocks of rows and panels of columns.
+
+    Threads share panels, and blocks of rows as well once each has enough of them.  The rows that are left
+    make one tile of their height; with ``halve`` several, each of a power of two, which is less code.
+    ``panel_code(panel)`` begins a panel in one block.
+    """
+    threads = machine.threads
+    full = k.let(quotient(rows, height))
+    rest = k.let(rows - full * height)
+    tiles = k.let(full + tirx.Cast("int32", rest > 0))
+    block = _BLOCK * threads
+    wanted = quotient(rows + (block - 1), block) * threads
+    blocks = k.let(tirx.Select(rows >= _ROWS_SHARED, wanted, int32(1)))
+    with k.shared_out(blocks * panels) as piece:
+        number, panel = k.let(quotient(piece, panels)), k.let(remainder(piece, panels))
+        first = k.let(tirx.truncdiv(number * tiles, blocks))
+        end = k.let(tirx.min(tirx.truncdiv((number + 1) * tiles, blocks), full))
+        tile_code = panel_code(panel)
+        with k.serial(end - first) as tile:
+            tile_code((first + tile) * height, height, tile)
+
+        def tail(low: int, high: int) -> None:
+            if low == high:
+                tile_code(full * height, low, None)
+                return
+            middle = (low + high) // 2
+            k.branch(rest <= middle, lambda: tail(low, middle), lambda: tail(middle + 1, high))
+
+        def tails() -> None:
+            power = 1 << (height - 1).bit_length() - 1
+            while power:
+                with k.when(tirx.bitwise_and(rest, int32(power)) > 0):
+                    tile_code(full * height + tirx.bitwise_and(rest, int32(-2 * power)), power, None)
+                power //= 2
+
+        with k.when(tirx.all(tirx.EQ(number, blocks - 1), rest > 0)):
+            if halve:
+                tails()
+            else:
+                tail(1, height - 1)

@@ -104,18 +104,22 @@ class WordProduct:
 
     def _each_group(self, rows: Expr, body: Callable[[Expr, Expr, Callable[[int], Expr]], None]) -> None:
         """``body(row, group, source)``; ``source(c)`` is a vector of x, zeros behind the end of K."""
+        with self._k.serial(rows) as r:
+            self._row_groups(r, body)
+
+    def _row_groups(self, r: Expr, body: Callable[[Expr, Expr, Callable[[int], Expr]], None]) -> None:
+        """:meth:`_each_group` of one row."""
         k, depth, group, wide = self._k, self._op.k, self._group, self._vector
         whole = depth // group
-        with k.serial(rows) as r:
-            with k.serial(whole) as g:
-                body(r, g, lambda c: k.load(self._x, [r, k.ramp(g * group + c, wide)]))
-            if whole * group < depth:
-                part = k.scratch((group,))
-                for c in range(0, group, wide):
-                    k.store(part, k.splat(0.0, wide), [k.ramp(c, wide)])
-                with k.serial(depth - whole * group) as j:
-                    k.store(part, k.load(self._x, [r, whole * group + j]), [j])
-                body(r, int32(whole), lambda c: k.load(part, [k.ramp(c, wide)]))
+        with k.serial(whole) as g:
+            body(r, g, lambda c: k.load(self._x, [r, k.ramp(g * group + c, wide)]))
+        if whole * group < depth:
+            part = k.scratch((group,))
+            for c in range(0, group, wide):
+                k.store(part, k.splat(0.0, wide), [k.ramp(c, wide)])
+            with k.serial(depth - whole * group) as j:
+                k.store(part, k.load(self._x, [r, whole * group + j]), [j])
+            body(r, int32(whole), lambda c: k.load(part, [k.ramp(c, wide)]))
 
     def _folded(self, vector: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:
         """A vector of x reduced to one number."""
@@ -159,8 +163,15 @@ class WordProduct:
                 moved = self._zero(first + i, g, v) * k.splat(k.load(self._sums, [row, g]), lanes)
                 part = (sums(slot, row) - moved) * self._scale(first + i, g, v)
                 k.store(total, k.load(total, [slot, lane]) + part, [slot, lane])
+        self._finish_tile(rows, first, vectors, total)
+
+    def _finish_tile(
+        self, rows: list[Expr], first: Expr, vectors: list[tuple[int, int]], total: Buffer
+    ) -> None:
+        """Hand over the results of a tile."""
+        k, lanes = self._k, self._lanes
         for r, row in enumerate(rows):
-            for i in range(panels):
+            for i in range(len(vectors) // VECTORS):
 
                 def value_at(start: Index, width: int, r: int = r, i: int = i) -> Expr:
                     slot = r * len(vectors) + i * VECTORS + int(start) // lanes

@@ -120,9 +120,13 @@ class StoredMatmulSpace(DesignSpace):
 
     def _product(self, parts: _Finished, op: StoredMatmul, height: int) -> None:
         rows = int32(op.m)
-        if op.storage.bits and op.m < FEW:
-            product = IntegerWordProduct if op.x_bits else WordProduct
-            product(parts.op, parts.layout, parts.k, parts.x, parts.weight, parts.finish).emit_few(op.m)
+        given = (parts.op, parts.layout, parts.k, parts.x, parts.weight, parts.finish)
+        if op.x_bits and op.storage.bits:
+            integers = IntegerWordProduct(*given, parts.machine)
+            with parts.k.imported(*integers.imports):
+                integers.emit_few(op.m)
+        elif op.storage.bits and op.m < FEW:
+            WordProduct(*given).emit_few(op.m)
         elif op.m == 1:
             one_row(parts)
         else:

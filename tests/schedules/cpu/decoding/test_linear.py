@@ -6,17 +6,22 @@ import numpy as np
 import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.cpu import cpu_features
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
+from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
+from hetero_tvm.schedules.cpu.decoding.words import FEW
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 INTEGERS = dataclasses.replace(MACHINE, features=("avx2",))
 ROWS = (1, 2, 3, 7, 8, 13, 100, 200)
-FEW = 8
+WIDE = dataclasses.replace(
+    MACHINE, mcpu="icelake-server", lanes=16, registers=32, features=("avx512bw", "avx512_vnni")
+)
 
 CASES = [
     Linear(100, 70, Storage("int4", 32, True), bias=True, activation="silu", gated=True),
@@ -40,18 +45,31 @@ def tensors(arrays):
     return [tvm.runtime.tensor(array) for array in arrays]
 
 
+MACHINES = [
+    pytest.param(INTEGERS, id="avx2"),
+    pytest.param(
+        WIDE,
+        id="vnni",
+        marks=pytest.mark.skipif(not set(WIDE.features) <= cpu_features(), reason="no AVX-512 VNNI"),
+    ),
+]
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("integers", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "machine",
+    [*MACHINES, pytest.param(MACHINE, id="floats", marks=pytest.mark.exhaustive)],
+)
 @pytest.mark.parametrize("op", CASES, ids=str)
-def test_numbers(op, integers):
+def test_numbers(op, machine):
     """With the integer instructions of a machine, and without."""
-    machine = INTEGERS if integers else MACHINE
+    integers = has_integer_words(machine)
     random = np.random.default_rng(0)
-    layout = PanelLayout.of(op, MACHINE)
+    layout = PanelLayout.of(op, machine)
     columns = op.n * (1 + op.gated)
     weight = stored((random.standard_normal((columns, op.k)) / op.k**0.5).astype(np.float32), op.storage)
     exact = weight.dequantized() if isinstance(weight, QuantizedWeight) else weight
-    target = tvm.target.Target(MACHINE.codegen_target())
+    target = tvm.target.Target(machine.codegen_target())
     kernel = compile_kernels(emit_linear(op, machine), target).jit()["main"]
     packed = layout.pack(weight)
     assert [(a.shape, a.dtype.name) for a in packed] == [
@@ -72,13 +90,38 @@ def test_numbers(op, integers):
         # Sums of up to 256 float32 products, and polynomials for the activations.  Rounded x: half a step of
         # 3 / 127 (or 3 / 32767) per product with weights of 1 / sqrt(k), which add up like a random
         # walk to 0.01 (0.00004); five times that, and the gate multiplies it.
-        rounding = {"int4": 0.1, "int8": 6e-4}.get(op.storage.name, 0) if integers and rows < FEW else 0
+        rounding = {"int4": 0.1, "int8": 6e-4}.get(op.storage.name, 0) if integers else 0
         np.testing.assert_allclose(y.numpy(), want, rtol=2e-5, atol=2e-5 + rounding)
         last = y.numpy()[-1] - (residual[-1] if op.residual else 0)
         if rows == 1:
             alone = last
-        elif not op.residual and (rows < FEW or not op.storage.bits):
+        elif not op.residual and (rows < FEW or integers or not op.storage.bits):
             np.testing.assert_array_equal(last, alone)  # the same bits alone and among others
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("storage", [Storage("int8", 128, True), Storage("int4", 128, True)], ids=str)
+def test_extremes(machine, storage):
+    """The largest integers on both sides fit into the sums, zero points included; what is not finite stays in its
+    rows and makes NaN."""
+    op = Linear(64, 256, storage)
+    most = (1 << storage.bits) - 1
+    zero = np.zeros((64, 2), np.uint8)
+    zero[::2] = most
+    q = np.full((64, 256), most, np.uint8) - np.repeat(zero, 128, 1)
+    weight = QuantizedWeight(storage, q, np.ones((64, 2), np.float16), zero)
+    x = np.ones((9, 256), np.float32) * np.array([1, -1, 0, 1, -1, 1, 1, 1, 1], np.float32)[:, None]
+    x[5, 7], x[6, 200], x[7, 3] = np.nan, np.inf, -np.inf
+    target = tvm.target.Target(machine.codegen_target())
+    kernel = compile_kernels(emit_linear(op, machine), target).jit()["main"]
+    for rows in (x, x[:1], x[5:6], x[3:8]):
+        y = tvm.runtime.tensor(np.zeros((len(rows), 64), np.float32))
+        kernel(*tensors([rows, *PanelLayout.of(op, machine).pack(weight)]), y)
+        with np.errstate(invalid="ignore"):
+            want = rows.astype(np.float64) @ weight.dequantized().T.astype(np.float64)
+        found, finite = y.numpy(), np.isfinite(rows).all(1)
+        np.testing.assert_allclose(found[finite], want[finite], rtol=1e-6)
+        assert not np.isfinite(found[~finite]).any()
 
 
 def test_threads_share_groups_of_panels():
