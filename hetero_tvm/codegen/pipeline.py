@@ -292,9 +292,12 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
     def finalize() -> Any:
         return tvm.ir.transform.Sequential([keep_small_buffers_on_stack, keep_nan, finalize_host()])
 
-    # Indices are whole once blocks are lowered, and buffers are not flattened yet; loops without blocks pass
-    # through what lowers blocks a second time as they are.
-    plain = tvm.ir.transform.Sequential([*_to_loops(), divide_what_rises])
+    # Indices are whole once blocks are lowered, and buffers are not flattened yet.
+    to_loops = _to_loops()
+    plain = tvm.ir.transform.Sequential([*to_loops, divide_what_rises])
+    # A second time they would write the extents of buffers anew, from regions that nobody can simplify any more:
+    # attention of open lengths took eight times as long to compile.
+    done = [str(one.info.name) for one in to_loops]
 
     @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.Lower")
     def lower_without_cse(module: IRModule, context: Any) -> IRModule:
@@ -302,8 +305,11 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
         # virtual machine alone, with tensors of the shapes it planned: it has checked the model's inputs,
         # and the checks of each kernel's arguments take a fifth of the time to compile.
         config = {**dict(context.config), "tirx.disable_cse_tir": True}
-        with tvm.transform.PassContext(opt_level=context.opt_level, config=config):
-            return take_what_malloc_gives(skip_argument_checks(lower(plain(module))))
+        disabled = list(context.disabled_pass)
+        with tvm.transform.PassContext(context.opt_level, config=config, disabled_pass=disabled):
+            looped = plain(module)
+        with tvm.transform.PassContext(context.opt_level, config=config, disabled_pass=[*disabled, *done]):
+            return take_what_malloc_gives(skip_argument_checks(lower(looped)))
 
     # A subexpression that occurs twice brings its variables twice, and neither the vectoriser nor LLVM takes
     # a variable that is bound in two places.

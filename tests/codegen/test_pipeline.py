@@ -163,3 +163,20 @@ def test_memory_without_elements_is_compiled():
     kernel = te.create_prim_func([x, topi.exp(topi.add(x, 1.0))])
     result = tvm.runtime.tensor(np.zeros((4, 0), "float32"))
     compile_kernels(kernel, TARGET).jit()["main"](result, result)
+
+
+def test_blocks_are_lowered_once():
+    """A second pass over loops compacts buffers by regions that it cannot simplify: minutes for one attention."""
+    ran = []
+
+    @tvm.instrument.pass_instrument
+    class Count:
+        def run_before_pass(self, module, info):
+            ran.append(str(info.name))
+
+    x = te.placeholder((8, 64), "float32")
+    function = te.create_prim_func([x, topi.nn.softmax(x)])
+    with tvm.transform.PassContext(instruments=[Count()]):
+        compile_kernels(function, tvm.target.Target(TARGET))
+    assert ran.count("s_tir.CompactBufferAllocation") == 1
+    assert ran.count("s_tir.LowerOpaqueBlock") == 1
