@@ -17,8 +17,8 @@ from hetero_tvm.compile.dynamic.ranges import range_check
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, symbols, usable_choices
-from hetero_tvm.compile.length_check import differences, judged_model, other_sizes
-from hetero_tvm.compile.lift import lift_model
+from hetero_tvm.compile.length_check import differences, judged_model, other_sizes, sizes_of
+from hetero_tvm.compile.lift import Packed, lift_model
 from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.report_page import report_fragment, report_html
@@ -26,16 +26,19 @@ from hetero_tvm.compile.shares import shared_out
 from hetero_tvm.compile.weights import Weights, set_apart
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, last_line
 from hetero_tvm.host import mapped
-from hetero_tvm.host.tvm import Executable, IRModule, relax, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Executable, IRModule, relax, structural_equal, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
-from hetero_tvm.records.choose import Choice
+from hetero_tvm.records.choose import Choice, default_choice
 from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.relax_passes.storage.concatenation import is_joined
 from hetero_tvm.relax_passes.storage.live_ranges import UPPER_BOUND
+from hetero_tvm.runtime.arrays import numpy_dtype
 from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, refuse_flagged
 from hetero_tvm.runtime.quiet import quiet_fd2
+from hetero_tvm.runtime.sessions import states_of
+from hetero_tvm.runtime.signature import STEP, Step, size_of
 
 
 @dataclass
@@ -64,6 +67,8 @@ class BuiltModel:
     symbols: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Task key -> names of its kernel, and of forms of it, in the library."""
     device_code: Mapping[str, bytes] = field(default_factory=dict)
+    no_step: str = ""
+    """Reason why states that grow are copied at every call; empty where they are not, or there are none."""
 
     def __repr__(self) -> str:
         size = f"{len(self.optimized.tasks)} kernels, arena {self.memory.peak:,} bytes"
@@ -148,12 +153,50 @@ class BuiltModel:
         problems = [] if self.accuracy.ok else str(self.accuracy).splitlines()
         if sampled:
             problems += differences(self.optimized, self.run, seed)
+        if sampled and self.step is not None:
+            found = differences(self.optimized, self._run_step, seed)
+            problems += [f"step by step, with states in place, {line}" for line in found]
         if problems:
             raise AccuracyError(
                 f"{self.optimized.model.name}: the compiled model's numbers are beyond the tolerance",
                 problems=problems,
                 hint="nothing was exported; build with fixed shapes, which names the kernel at fault",
             )
+
+    @property
+    def step(self) -> Step | None:
+        """What the function for sessions keeps in place; None where there is none."""
+        lengths = self.optimized.lengths
+        return None if lengths is None or lengths.step is None or self.no_step else lengths.step[1]
+
+    def _run_step(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Results of a call as :meth:`run` gives them, by the step on buffers that hold the states."""
+        lengths, step = self.optimized.lengths, self.step
+        assert lengths is not None and lengths.step is not None and step is not None
+        signature, sizes = self.optimized.signature, sizes_of(self.optimized.signature, inputs)
+        states = {s.input.name: s for s in states_of(signature) if s.input.name in step.room}
+        arguments = {}
+        for spec in lengths.step[0].signature.inputs:
+            shape = tuple(size_of(size, sizes) for size in spec.shape)
+            array = inputs.get(spec.name)
+            if array is None or spec.name in states:
+                array = np.full(shape, 1, numpy_dtype(spec.dtype))
+            if spec.name in states:
+                front = [slice(size) for size in inputs[spec.name].shape]
+                array[tuple(front)] = inputs[spec.name]
+            arguments[spec.name] = tvm.runtime.tensor(array, self.optimized.target.running()[0][0])
+        function = machine(self.executable, self.optimized.target.running()[0])[STEP]
+        result = function(*arguments.values())
+        own = iter([result] if hasattr(result, "numpy") else list(result))
+        kept = {state.place: state for state in states.values()}
+        results = []
+        for place, spec in enumerate(signature.results):
+            if place not in kept:
+                results.append(next(own).numpy())
+                continue
+            front = tuple(slice(size_of(size, sizes)) for size in spec.shape)
+            results.append(arguments[kept[place].input.name].numpy()[front])
+        return tuple(results)
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
@@ -195,6 +238,7 @@ class BuiltModel:
             memory=self.memory.to_json(),
             accuracy=[dataclasses.asdict(o) for o in self.accuracy.outputs] if self.accuracy else None,
             checks=self.optimized.checks,
+            step=self.step,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
@@ -233,9 +277,15 @@ def build(
         ]
         if optimized.lengths is not None:
             variants = [(variant, shared_out(variant, chosen)) for variant, chosen in variants]
-        parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
+        packed: Packed = {}
+        parts = [_lowered(variant, chosen, len(variants) > 1, packed) for variant, chosen in variants]
         memory = parts[0][1]
-        lowered = merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
+        entries = [v.target.entry for v, _ in variants]
+        step, no_step = _step(*variants[0], packed)
+        if step is not None:
+            parts.append(step)
+            entries.append(STEP)
+        lowered = merged([module for module, _ in parts], entries)
         found = symbols(lowered)
         weights = None
         if optimized.target.constants_apart:
@@ -258,7 +308,23 @@ def build(
         weights=weights or None,
         symbols=found,
         device_code=compiled.device_code,
+        no_step=no_step,
     )
+
+
+def _step(
+    optimized: OptimizedModel, choices: Mapping[str, Choice], packed: Packed
+) -> tuple[tuple[IRModule, MemoryPlan] | None, str]:
+    """Lowered step of a model with growing states, and its plan; or None, and the reason where it should have
+    one."""
+    if optimized.lengths is None or optimized.lengths.step is None:
+        return None, ""
+    step = optimized.lengths.step[0]
+    own = {task.key: choices.get(task.key) or default_choice(task, step.machine) for task in step.tasks}
+    try:
+        return _lowered(step, shared_out(step, own), False, packed), ""
+    except BuildError as error:
+        return None, error.message
 
 
 def plan_memory(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> MemoryPlan:
@@ -291,12 +357,15 @@ def memory_by_sizes(
 
 
 def _lowered(
-    optimized: OptimizedModel, choices: Mapping[str, Choice], several: bool
+    optimized: OptimizedModel,
+    choices: Mapping[str, Choice],
+    several: bool,
+    packed: Packed | None = None,
 ) -> tuple[IRModule, MemoryPlan]:
     """Lowered module of one variant, with scheduled kernels, and its memory plan."""
     target = optimized.target
     if optimized.lengths is not None:
-        module = target.finalize(lift_model(optimized, choices))
+        module = target.finalize(lift_model(optimized, choices, packed))
         passes = [range_check(optimized.signature), *target.device_passes]
         return lower(module, optimized.sources, target.in_place, passes)
     suffix = target.entry.removeprefix("main") if several else ""
@@ -305,22 +374,32 @@ def _lowered(
 
 
 def merged(modules: Sequence[IRModule], entries: Sequence[str]) -> IRModule:
-    """Module with the kernels of all variants; each variant's ``main`` becomes its entry."""
+    """Module with the kernels of all variants; each variant's ``main`` becomes its entry, and equal kernels of
+    one name are one."""
     if len(modules) == 1 and entries[0] == "main":
         return modules[0]
-    functions, taken = {}, set()
+    functions: dict[Any, Any] = {}
+    taken: dict[str, Any] = {}
     for module, entry in zip(modules, entries, strict=True):
-        renamed = {}
-        for variable in module.functions:
+        renamed, same = {}, set()
+        for variable, function in module.functions.items():
             name = variable.name_hint
+            known = functions.get(taken.get(name))
             if name.partition("_")[0] == "main":  # the entry, and other forms of it
                 fresh = entry + name[4:]
+            elif known is not None and structural_equal(known, function):
+                renamed[variable] = taken[name]
+                same.add(variable)
+                continue
             else:
-                fresh = name if name not in taken else name + entry[4:]
-            taken.add(fresh)
+                suffix = entry[4:] if entry.startswith("main") else f"_{entry}"
+                fresh = name if name not in taken else name + suffix
+            taken[fresh] = variable if fresh == name else tvm.ir.GlobalVar(fresh)
             if fresh != name:
-                renamed[variable] = tvm.ir.GlobalVar(fresh)
+                renamed[variable] = taken[fresh]
         for variable, function in module.functions.items():
+            if variable in same:
+                continue
             if isinstance(function, relax.Function) and renamed:
                 function = tvm_ffi.structural_map(
                     function, (tvm.ir.GlobalVar, lambda v, renamed=renamed: renamed.get(v, v))

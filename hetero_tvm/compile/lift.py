@@ -48,21 +48,32 @@ class _Kernel:
     packers: Mapping[int, Packer]
     told: bool
     """Whether inputs of the model that tell the sizes are operands too."""
+    packing: str
+    """Task and decisions, which say how constants are packed."""
 
 
-def lift_model(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> IRModule:
+Packed = dict[Any, tuple[Any, Any]]
+"""Constants as kernels want them, by operand and kernel; beside each the constant that it was made of."""
+
+
+def lift_model(
+    optimized: OptimizedModel, choices: Mapping[str, Choice], packed: Packed | None = None
+) -> IRModule:
     """The module for all sizes, with scheduled kernels, ready to be lowered.
+
+    ``packed`` are constants that another form of the model has packed already; new ones are added.
 
     Raises
     ------
     BuildError : the model is another one at other sizes; names the node where that shows first.
     """
-    return _Lifting(optimized, choices).run()
+    return _Lifting(optimized, choices, {} if packed is None else packed).run()
 
 
 class _Lifting:
-    def __init__(self, optimized: OptimizedModel, choices: Mapping[str, Choice]):
+    def __init__(self, optimized: OptimizedModel, choices: Mapping[str, Choice], packed: Packed):
         assert optimized.lengths is not None
+        self._packed = packed
         self._optimized, self._choices = optimized, choices
         self._lengths = optimized.lengths
         self._sizes = self._lengths.sizes
@@ -145,7 +156,10 @@ class _Lifting:
             array = array_of(args[index])
             if array is None:
                 raise Unfit(f"operand {index} is declared constant, and is not")
-            args[index] = constant(np.ascontiguousarray(pack(array)))
+            key = (array.ctypes.data, array.shape, str(array.dtype), kernel.packing, index)
+            if key not in self._packed:
+                self._packed[key] = args[index], constant(np.ascontiguousarray(pack(array)))
+            args[index] = self._packed[key][1]
         if kernel.told:
             args += [made for _, made in self._tell()]
         out = self._type(types)
@@ -170,7 +184,9 @@ class _Lifting:
             except Unfit:  # perhaps its own operands do not tell a size
                 more = self._sizes_told(len(functions))
                 functions = [with_operands(f, inputs, at) for f, at in zip(functions, more, strict=True)]
-                kernel, packers = run_time_kernel(functions, self._sizes, bounded, None, None, target)
+                kernel, packers = run_time_kernel(
+                    functions, self._sizes, bounded, space, point, target, more
+                )
                 told = True
             if task is not None:
                 kernel = marked(kernel, task)
@@ -178,7 +194,7 @@ class _Lifting:
                 kernel = kernel.without_attr("global_symbol")
             name = symbol(variables[0].name_hint if task is None else task.name)
             variable = self._builder.add_func(self._optimized.target.stamp(kernel), name)
-            self._kernels[key] = _Kernel(variable, packers, told)
+            self._kernels[key] = _Kernel(variable, packers, told, f"{task.key if task else name} {point}")
         return self._kernels[key]
 
     # expressions -----------------------------------------------------------------------------------

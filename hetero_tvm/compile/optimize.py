@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hetero_tvm.compile.dynamic.steps import step_of
 from hetero_tvm.compile.tasks import tasks_of
 from hetero_tvm.errors import (
     BuildError,
@@ -32,6 +33,7 @@ from hetero_tvm.relax_passes.rewriting.fused import checks_of
 from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.relax_passes.rewriting.sources import initial
 from hetero_tvm.relax_passes.storage.precision import convert
+from hetero_tvm.runtime.signature import Step
 from hetero_tvm.schedules.sampled import SampledSpace
 from hetero_tvm.schedules.symbolic import Unfit, lifted
 from hetero_tvm.schedules.task import Task
@@ -130,6 +132,7 @@ class Lengths:
     signature : inputs and outputs, with symbols and expressions of them for open dimensions.
     at : optimizes the model at other sizes.
     representative : the model at the sizes that kernels are to be tuned at; none where nobody said.
+    step : the model with growing states in place, and what they are; None where nothing grows.
     """
 
     symbols: tuple[Symbol, ...]
@@ -138,6 +141,7 @@ class Lengths:
     signature: Signature
     at: Callable[[Mapping[str, int]], OptimizedModel]
     representative: tuple[Representative, ...] = ()
+    step: tuple[OptimizedModel, Step] | None = None
 
 
 @dataclass(frozen=True)
@@ -258,16 +262,33 @@ def optimize_model(
     if model.open is None:
         return optimized
     weighted = () if lengths is None else weighted_sizes(lengths, model.open.symbols)
-    others = tuple(_optimized(other, target, disabled, None, spaces) for other in model.open.others)
-    signatures = [one.model.signature for one in (optimized, *others)]
-    signature = symbolic_signature(signatures, model.open.sizes, model.open.symbols)
+
+    def optimize_one(one: ImportedModel) -> OptimizedModel:
+        return _optimized(one, target, disabled, None, spaces)
+
+    optimized = _open(model, optimized, optimize_one)
+    known = optimized.lengths
+    assert known is not None
+    representative = tuple(Representative(sizes, weight, known.at(sizes)) for sizes, weight in weighted)
+    step = step_of(model, known.signature)
+    if step is not None:
+        stepping = _open(step[0], optimize_one(step[0]), optimize_one)
+        known = replace(known, step=(stepping, step[1]))
+    return replace(optimized, lengths=replace(known, representative=representative))
+
+
+def _open(
+    model: ImportedModel, optimized: OptimizedModel, optimize_one: Callable[[ImportedModel], OptimizedModel]
+) -> OptimizedModel:
+    """An optimized model with itself at the other sizes that its model was imported at."""
     opened = model.open
-
-    def at(sizes: Mapping[str, int]) -> OptimizedModel:
-        return _optimized(opened.at(sizes), target, disabled, None, spaces)
-
-    representative = tuple(Representative(sizes, weight, at(sizes)) for sizes, weight in weighted)
-    found = Lengths(opened.symbols, opened.sizes, others, signature, at, representative)
+    assert opened is not None
+    others = tuple(map(optimize_one, opened.others))
+    signatures = [one.model.signature for one in (optimized, *others)]
+    signature = symbolic_signature(signatures, opened.sizes, opened.symbols)
+    found = Lengths(
+        opened.symbols, opened.sizes, others, signature, lambda sizes: optimize_one(opened.at(sizes))
+    )
     return replace(optimized, lengths=found)
 
 

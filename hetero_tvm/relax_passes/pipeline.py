@@ -32,6 +32,7 @@ from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report, run_rules
 from hetero_tvm.relax_passes.rewriting.sources import after_fusion
 from hetero_tvm.relax_passes.storage.plan_memory import plan_memory
 from hetero_tvm.relax_passes.storage.reshaped_results import view_results
+from hetero_tvm.relax_passes.storage.written_over import write_over
 
 
 def fusions(claims: Claims) -> tuple[GraphPass, ...]:
@@ -146,6 +147,7 @@ def lower(
             relax.transform.ToNonDataflow(),
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),  # call_tir -> allocation and a call that writes to it
+            write_over,
         ]
     )(module)
     planned, memory = plan_memory(explicit, sources, share=in_place)  # one arena, in place where safe

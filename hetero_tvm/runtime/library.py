@@ -14,7 +14,7 @@ from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError
 from hetero_tvm.host.peaks import measure_bandwidth, measure_peak
 from hetero_tvm.pages import views
 from hetero_tvm.runtime import tvm_runtime
-from hetero_tvm.runtime.arrays import InputSlot, numpy_dtype, result_array
+from hetero_tvm.runtime.arrays import InputSlot, allocate, numpy_dtype, result_array
 from hetero_tvm.runtime.binding import BoundCall, checked_outputs
 from hetero_tvm.runtime.code import load_code, loading
 from hetero_tvm.runtime.forking import CallGuard
@@ -22,8 +22,8 @@ from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.observing import DeviceCost, Observer
 from hetero_tvm.runtime.profiling import profile_calls
 from hetero_tvm.runtime.quiet import quiet_fd2
-from hetero_tvm.runtime.sessions import Session, states_of
-from hetero_tvm.runtime.signature import Signature, TensorSpec
+from hetero_tvm.runtime.sessions import Buffer, InPlace, Session, State, states_of
+from hetero_tvm.runtime.signature import STEP, Signature, Step, TensorSpec
 from hetero_tvm.runtime.threads import ThreadPinning
 
 LOAD = "hetero_tvm_load"
@@ -173,7 +173,44 @@ class Library:
                 f"{self.manifest.name} has no input that comes back as an output",
                 hint="name them: net.session({'hidden': 'hidden_next'})",
             )
-        return Session(self, self.signature, found, initial)
+        in_place = None if self.manifest.step is None else self._step(self.manifest.step, found)
+        return Session(self, self.signature, found, initial, in_place)
+
+    def _step(self, step: Step, states: Sequence[State]) -> InPlace | None:
+        """The function that keeps growing states in place; None where these are not all among ``states``."""
+        room = step.room
+        if not room.keys() <= {state.input.name for state in states}:
+            return None
+        kept = {place for place, spec in enumerate(self.signature.results) if spec.name in step.outputs}
+        dtypes = [dtype for place, dtype in enumerate(self._output_dtypes) if place not in kept]
+        slots = [slot for slot in self._slots if slot.spec.name not in room]
+        function = self._machine[STEP]
+
+        def tell(size: int) -> Any:
+            """A tensor whose extent is ``size``; its elements are not read."""
+            return allocate(self._runtime, (size,), "uint8", np.dtype("uint8"))[0]
+
+        def buffer(shape: tuple[int, ...], dtype: str) -> Buffer:
+            tensor, array, _ = allocate(self._runtime, shape, dtype, numpy_dtype(dtype), owned=True)
+            return Buffer(tensor, array)
+
+        def run(inputs: Mapping[str, Any], buffers: Mapping[str, Buffer]) -> list[np.ndarray]:
+            arrays = dict(zip(self._names, self._bind((), dict(inputs)), strict=True))
+            sizes = {
+                name: size
+                for spec in self.signature.inputs
+                for name, size in zip(spec.shape, arrays[spec.name].shape, strict=True)
+            }
+            self._lock.admit()
+            with self._lock.lock:
+                tensors = [slot.tensor(arrays[slot.spec.name]) for slot in slots]
+                tensors += [buffers[name].tensor for name in room]
+                tensors += [tell(sizes[name]) for name in step.sizes]
+                result = self._call_function(function, tensors)
+                found = _flat(result)
+                return [result_array(t, dtype, slots) for t, dtype in zip(found, dtypes, strict=True)]
+
+        return InPlace(room, buffer, run)
 
     def bind(self) -> BoundCall:
         """A call with memory of its own for the inputs, which kernels read without a check or a copy.

@@ -25,7 +25,7 @@ from hetero_tvm.errors import BuildError, LibraryError
 from hetero_tvm.host.files import replaced
 from hetero_tvm.runtime import checksum, elf
 from hetero_tvm.runtime.cpuid import FEATURES
-from hetero_tvm.runtime.signature import Signature, Symbol, TensorSpec
+from hetero_tvm.runtime.signature import Signature, Step, Symbol, TensorSpec
 
 VERSION = 1
 SECTION = ".hetero_tvm"
@@ -73,6 +73,8 @@ class Manifest:
     """Texts for the numbers behind the results of a library for a device."""
     language: dict[str, Any] = field(default_factory=dict)
     """Facts of a language model (``generation/facts.py``); empty for other models."""
+    step: Step | None = None
+    """The function that keeps growing states in place, where there is one."""
 
     def __repr__(self) -> str:
         words = f"{self.signature} for {self.target.kind}: {len(self.kernels)} kernels"
@@ -101,6 +103,7 @@ class Manifest:
             "created": self.created,
             "checks": list(self.checks),
             **({"language": self.language} if self.language else {}),
+            **({"step": self.step.to_json()} if self.step else {}),
         }
 
     @classmethod
@@ -133,6 +136,7 @@ class Manifest:
                 created=data.get("created", ""),
                 checks=tuple(data.get("checks", ())),
                 language=dict(data.get("language") or {}),
+                step=Step.from_json(data["step"]) if data.get("step") else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LibraryError(f"the manifest is damaged ({error!r})", hint=_REBUILD) from error

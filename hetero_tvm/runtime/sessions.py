@@ -3,6 +3,10 @@
 A decoder takes the keys and values of the past and gives those of the present, a recurrent cell its state, a
 program with a static cache the buffers that it changed.  A session holds them between calls: results of one
 call are inputs of the next as they lie, without a copy.
+
+Where the library has a *step*, states that grow lie in buffers with room for all that they may become, and
+a call writes what is new behind what there is (``compile/dynamic/steps.py``).  Sessions that were forked
+share buffers until one of them goes on.
 """
 
 from __future__ import annotations
@@ -31,6 +35,35 @@ _RENAMINGS = (
 """Name of an input -> of the output that it comes back as, by the habits of exporters."""
 
 Run = Callable[..., Any]
+
+
+@dataclass
+class Buffer:
+    """Memory with room for a state, and the number of sessions whose state lies in it."""
+
+    tensor: Any
+    array: np.ndarray
+    users: int = 1
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether ``array`` is its front."""
+        return array.strides == self.array.strides and array.ctypes.data == self.array.ctypes.data
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """A library's step.
+
+    Attributes
+    ----------
+    room : elements that the buffer of a state has along the axis that grows, by name of the input.
+    allocate : (shape, dtype) -> a buffer.
+    run : (all inputs by name, buffers by name) -> the results, but those that lie in the buffers.
+    """
+
+    room: Mapping[str, int]
+    allocate: Callable[[tuple[int, ...], str], Buffer]
+    run: Callable[[Mapping[str, Any], Mapping[str, Buffer]], Sequence[np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -104,6 +137,7 @@ class Session:
     signature : of the library.
     states : what stays between calls.
     initial : arrays to begin with, by name of the input; zeros, and nothing where a state grows, otherwise.
+    in_place : the library's step, where it has one for these states.
     """
 
     def __init__(
@@ -112,9 +146,12 @@ class Session:
         signature: Signature,
         states: Sequence[State],
         initial: Mapping[str, Any] | None = None,
+        in_place: InPlace | None = None,
     ):
         expect(initial, (Mapping, type(None)), "initial is arrays by name of a state")
         self._run, self._signature, self._states = run, signature, tuple(states)
+        self._in_place = in_place
+        self._buffers: dict[str, Buffer] = {}
         unknown = sorted(set(initial or {}) - {state.input.name for state in states})
         if unknown:
             raise InputError(
@@ -154,11 +191,54 @@ class Session:
             )
         states = {state.input.name: self._array(state, given) for state in self._states}
         self._room(states)
-        results = self._run(**given, **states)
-        several = results if isinstance(results, tuple) else (results,)
+        several = self._results(given, states)
         self._arrays = {state.input.name: several[state.place] for state in self._states}
         kept = tuple(several[place] for place in self._given)
         return kept[0] if len(kept) == 1 else kept
+
+    def _results(self, given: Mapping[str, Any], states: dict[str, np.ndarray]) -> Sequence[np.ndarray]:
+        """All results of a call, those that are written behind a state as the front of its buffer."""
+        if self._in_place is None:
+            results = self._run(**given, **states)
+            return results if isinstance(results, tuple) else (results,)
+        room, fronts = self._in_place.room, {}
+        sizes: dict[str, int] = {}
+        for spec in self._signature.inputs:
+            shape = np.shape(states[spec.name] if spec.name in states else given.get(spec.name))
+            sizes |= {
+                name: size for name, size in zip(spec.shape, shape, strict=False) if isinstance(name, str)
+            }
+        kept = [state for state in self._states if state.input.name in room]
+        buffers = {state.input.name: self._buffer(state, states[state.input.name]) for state in kept}
+        results = iter(self._in_place.run({**given, **states}, buffers))
+        for state in kept:
+            front = [slice(None)] * len(state.input.shape)
+            assert state.grows is not None
+            front[state.grows] = slice(size_of(state.output.shape[state.grows], sizes))
+            fronts[state.place] = buffers[state.input.name].array[tuple(front)]
+        for name, known in self._buffers.items():
+            known.users -= known is not buffers[name]
+        self._buffers = buffers
+        places = range(len(self._signature.results))
+        return [fronts[place] if place in fronts else next(results) for place in places]
+
+    def _buffer(self, state: State, array: np.ndarray) -> Buffer:
+        """A buffer that is this session's alone, with the state at its front."""
+        assert self._in_place is not None and state.grows is not None
+        name = state.input.name
+        shape = list(array.shape)
+        shape[state.grows] = self._in_place.room[name]
+        known = self._buffers.get(name)
+        if known is not None and known.users == 1 and known.array.shape == tuple(shape):
+            if known.holds(array):
+                return known
+            fresh = known
+        else:
+            fresh = self._in_place.allocate(tuple(shape), state.input.dtype)
+        front = [slice(None)] * array.ndim
+        front[state.grows] = slice(array.shape[state.grows])
+        fresh.array[tuple(front)] = array
+        return fresh
 
     @property
     def states(self) -> dict[str, np.ndarray]:
@@ -179,8 +259,10 @@ class Session:
 
     def fork(self) -> Session:
         """A session of its own with the same states; they are shared until one of them goes on."""
-        other = Session(self._run, self._signature, self._states)
-        other._initial, other._arrays = self._initial, dict(self._arrays)
+        other = Session(self._run, self._signature, self._states, in_place=self._in_place)
+        other._initial, other._arrays, other._buffers = self._initial, dict(self._arrays), dict(self._buffers)
+        for buffer in self._buffers.values():
+            buffer.users += 1
         return other
 
     def rewind(self, steps: int) -> None:
@@ -208,8 +290,9 @@ class Session:
             )
         for name, array in self._arrays.items():
             kept = [slice(None)] * array.ndim
-            kept[axes[name] or 0] = slice(self.length - steps)
-            self._arrays[name] = np.ascontiguousarray(array[tuple(kept)])
+            kept[axes[name] or 0] = slice(array.shape[axes[name] or 0] - steps)
+            shorter = array[tuple(kept)]
+            self._arrays[name] = shorter if name in self._buffers else np.ascontiguousarray(shorter)
 
     def reorder(self, rows: Sequence[int], axis: int | None = None) -> None:
         """Take rows of every state anew, as a beam search does: row n is what row ``rows[n]`` was.

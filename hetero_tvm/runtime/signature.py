@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+STEP = "step"
+"""Function of a library that keeps growing states where they lie."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,34 @@ def _terms(dimension: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
         numbers = [int(factor) for factor in factors if factor.isdecimal()]
         found.append((sign * math.prod(numbers), tuple(f for f in factors if not f.isdecimal())))
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Description of a library's step: its inputs are those that are no such states, the buffers, the sizes.
+
+    Attributes
+    ----------
+    room : elements that the buffer of a state has along the axis that grows, by name of the input.
+    outputs : results that lie in buffers afterwards; the others are the step's own.
+    sizes : symbols that operands of their own tell.
+    """
+
+    room: Mapping[str, int]
+    outputs: tuple[str, ...]
+    sizes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain JSON values."""
+        return {"room": dict(self.room), "outputs": list(self.outputs), "sizes": list(self.sizes)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Step:
+        """The description that :meth:`to_json` wrote.  KeyError, TypeError or ValueError for anything else."""
+        room = {str(name): operator.index(count) for name, count in data["room"].items()}
+        if not all(0 < count < 1 << 40 for count in room.values()):
+            raise ValueError(f"room {room}")
+        return cls(room, tuple(map(str, data["outputs"])), tuple(map(str, data["sizes"])))
 
 
 @dataclass(frozen=True)

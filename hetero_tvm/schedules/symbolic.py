@@ -300,11 +300,13 @@ class Witnesses:
     sizes : in the order that the module's docstring tells.
     bounded : numbers of the operands that are constants of the largest size, of which a kernel reads as
         much as it needs from the front.
+    told : at each of the sizes, shapes and dtypes of operands behind the contract's that only tell sizes.
     """
 
     ops: tuple[Any, ...]
     sizes: tuple[Sizes, ...]
     bounded: frozenset[int] = frozenset()
+    told: tuple[Sequence[tuple[tuple[int, ...], str]], ...] = ()
 
     @functools.cached_property
     def _own(self) -> OwnSymbols:
@@ -322,6 +324,8 @@ class Witnesses:
         for n in range(len(self.largest.inputs)):
             if n not in self.bounded:
                 lifted([tuple(op.inputs[n].shape) for op in self.ops], self.sizes, note)
+        for several in zip(*self.told, strict=True):
+            lifted([tuple(shape) for shape, _ in several], self.sizes, note)
         return found
 
     @functools.cached_property
@@ -340,8 +344,13 @@ class Witnesses:
         return lifted(self.ops, self.sizes, lambda extent: extent.at(sizes))
 
     def shapes(self, variables: Mapping[str, Expr]) -> list[tuple[Any, ...]]:
-        """Shapes of operands and results, in order, as expressions of int64 ``variables``."""
-        each = [tuple(o.shape for o in (*op.inputs, *op.outputs)) for op in self.ops]
+        """Shapes of operands, of what only tells sizes, and of results, in order, as expressions of int64
+        ``variables``."""
+        told = self.told or ((),) * len(self.ops)
+        each = [
+            (*(o.shape for o in op.inputs), *(shape for shape, _ in more), *(o.shape for o in op.outputs))
+            for op, more in zip(self.ops, told, strict=True)
+        ]
         shapes = lifted(each, self.sizes, lambda extent: self._own.of(extent).expression(variables, "int64"))
         return [each[0][n] if n in self.bounded else shape for n, shape in enumerate(shapes)]
 

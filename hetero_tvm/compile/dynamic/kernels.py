@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from hetero_tvm.compile.dynamic.tables import Operands
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.ops.base import FusedOp
@@ -26,6 +27,7 @@ def run_time_kernel(
     space: DesignSpace | None,
     point: Point | None,
     target: Target,
+    told: Sequence[Operands] = (),
 ) -> tuple[PrimFunc, Mapping[int, Packer]]:
     """The kernel, and how its constant operands are packed.
 
@@ -37,6 +39,7 @@ def run_time_kernel(
     functions : unscheduled, at the ``sizes``.
     bounded : numbers of operands that are constants of the largest size.
     space, point : of the call at the largest sizes; None without a space.
+    told : at each size, operands that ``functions`` have behind the call's own and that only tell sizes.
 
     Raises
     ------
@@ -47,13 +50,13 @@ def run_time_kernel(
         return lift_function(functions, sizes, shapes), {}
     ops = tuple(contract_of(function) for function in functions)
     if space is not None and point is not None and all(type(op) is type(ops[0]) for op in ops):
-        witnesses = Witnesses(ops, tuple(sizes), bounded)
+        witnesses = Witnesses(ops, tuple(sizes), bounded, tuple(told))
         point = target.kept_decisions(space, point)
         try:
             kernel = target.run_time_kernel(witnesses, space, point)
         except Unfit:
             kernel = None
-        if kernel is None:
+        if kernel is None and not told:
             try:
                 kernel = _lifted_emission(witnesses, space, point, target)
             except Unfit:

@@ -7,12 +7,14 @@ queries, softmax, values.  What the lengths decide there when the kernel is emit
   behind the last, or after the query of a causal mask) becomes -inf: the softmax goes through whole vectors.
 - Queries that fill no tile get a nest of their own, of every height below the tile's.
 - The sum over keys is unrolled, and what is left of it is a loop.
+- A single query, which a decoder has at each step, reads keys and values where they lie (``one_query.py``).
 
 Scratch has the size of the longest keys; what a call does not need of it is never touched.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import cast
@@ -25,6 +27,7 @@ from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel
 from hetero_tvm.schedules.cpu.products import pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import UNROLL, RowReduction, add, maximum
+from hetero_tvm.schedules.cpu.symbolic.one_query import emit_one_query, reads_in_place
 from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed, shape_variables
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, constant, int32
 from hetero_tvm.schedules.symbolic import RunTimeOp, Witnesses
@@ -40,12 +43,15 @@ class RunTimeAttentionKernel(AttentionKernel):
         self.witnesses = witnesses
 
     def emit(self) -> PrimFunc:
-        """The PrimFunc: queries, keys, values (or one packed tensor), the mask if any, the result."""
+        """The PrimFunc: queries, keys, values (or one packed tensor), the mask if any, what only tells sizes, the
+        result."""
         k, largest = self.k, self.witnesses.largest
         with k:
             variables = shape_variables(self.witnesses.symbols)
             shapes = self.witnesses.shapes(variables)
             operands = [k.argument(o.name, shape) for o, shape in zip(largest.inputs, shapes, strict=False)]
+            for n, (_, dtype) in enumerate(self.witnesses.told[0] if self.witnesses.told else ()):
+                k.argument(f"told{n}", shapes[len(operands) + n], dtype)
             self.out = self.result(shapes[-1])
             mask = operands.pop() if largest.mask else None
             small = narrowed(k, variables)
@@ -78,14 +84,32 @@ class RunTimeAttentionKernel(AttentionKernel):
         self.batch = k.let(tirx.truncdiv(item, int32(op.heads)))
         kv_head = tirx.truncdiv(self.head, int32(self.group))
         longest = self.key_panels * self.key_columns
-        self.packed_keys = k.scratch((self.key_panels, op.head_dim, self.key_columns))
-        self.packed_values = k.scratch((self.value_panels, longest, self.value_columns))
         self.scores = k.scratch((rows, longest + self.lanes))  # no power of two apart
         self.factors = k.scratch((rows,))
         self.query_base, key_base, value_base = (
             k.let(place.offset + self.batch * place.batch + head * place.head)
             for place, head in ((self.query_at, self.head), (self.key_at, kv_head), (self.value_at, kv_head))
         )
+        several = functools.partial(self._tiles, work, last_work, piece, key_base, value_base)
+
+        def one() -> None:
+            with k.when(tirx.EQ(piece, int32(0)) if pieces > 1 else True):
+                emit_one_query(self, key_base, value_base)
+
+        in_place = reads_in_place(self.witnesses.largest, self.lanes)
+        if in_place and not isinstance(self.q_len, int):
+            k.branch(tirx.EQ(self.q_len, int32(1)), one, several)
+        elif in_place and self.q_len == 1:
+            one()
+        else:
+            several()
+
+    def _tiles(self, work: Expr, last_work: Expr, piece: Expr, key_base: Expr, value_base: Expr) -> None:
+        """Emit the tiles of one piece of a head's queries, over packed keys and values."""
+        op, k, pieces, rows = self.op, self.k, self.pieces, self.tile.rows
+        longest = self.key_panels * self.key_columns
+        self.packed_keys = k.scratch((self.key_panels, op.head_dim, self.key_columns))
+        self.packed_values = k.scratch((self.value_panels, longest, self.value_columns))
         self._pack_keys(key_base)
         values = pack.Rows(self.value, value_base, self.value_at.row, self.kv_len, op.values)
         pack.rows_as_they_are(k, self.packed_values, values, self.value_columns, self.lanes)

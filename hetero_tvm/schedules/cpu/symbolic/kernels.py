@@ -39,6 +39,8 @@ def pieces(space: DesignSpace) -> tuple[str, ...]:
 def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuModel) -> PrimFunc | None:
     """The kernel for all sizes; None where the space has none that is written for it."""
     op = witnesses.largest
+    if witnesses.told and not isinstance(op, Attention):
+        return None  # the other kernels' own operands tell all sizes
     if isinstance(op, Matmul) and space.name == "cpu.matmul":
         return RunTimeMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
     if isinstance(op, GatedMatmul) and space.name == "cpu.gated_matmul":
