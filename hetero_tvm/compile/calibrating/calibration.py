@@ -88,7 +88,8 @@ class Calibration:
     @functools.cached_property
     def _least_error(self) -> dict[str, list[dict[str, np.ndarray]]]:
         """Ranges of least squared error of all tensors between quantisers, as ONNX Runtime takes them."""
-        tensors = {n.input[0] for n in self._quantized((), {}).graph.node if n.op_type == "QuantizeLinear"}
+        nodes = self._quantized((), {}).graph.node
+        tensors = {_plain_name(n.input[0]) for n in nodes if n.op_type == "QuantizeLinear"}
         ranges = least_error_ranges(self._samples, self._values_of(tensors))
         return {
             name: [{"rmin": np.float32(low), "rmax": np.float32(high)}]
@@ -209,8 +210,14 @@ def _operands(
         shape = [-1 if n == axis % w.ndim and scale.size > 1 else 1 for n in range(w.ndim)]
         rounded = (w.astype(np.float32) - zero.reshape(shape)) * scale.reshape(shape)
         steps = array(source.input[1]), array(source.input[2])
-        found[node.name] = quantizer.input[0], steps, rounded, weights.input[0].removesuffix("_quantized")
+        found[node.name] = _plain_name(quantizer.input[0]), steps, rounded, weights.input[0].removesuffix("_quantized")
     return found
+
+
+def _plain_name(tensor: str) -> str:
+    """Name, in the model without quantisers, of what a quantiser reads: ONNX Runtime renames a result of the
+    graph that it quantises (since 1.32)."""
+    return tensor.removesuffix("_QuantizeLinear_Input")
 
 
 def _rounded(x: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
