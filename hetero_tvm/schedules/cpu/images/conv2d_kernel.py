@@ -37,7 +37,15 @@ class ConvKernel:
         self.tiles = op.groups * self.tiles_each
         self.groups = min(groups, self.tiles)
         self.depth = op.channels // op.groups
+        alone = self.depth == 1 and self.tiles_each == 1 and blocks.count == 1
+        self.by_channel = alone and not self.geometry.patches and not self._reads_x
+        """Whether planes of a channel are filled where they are read, in L1: by the one tile that reads them."""
         self.k = Kernel()
+
+    @property
+    def _reads_x(self) -> bool:
+        """Whether pixels are read where they lie in X."""
+        return self.geometry.direct and self.blocks.plane == self.geometry.pixels
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, the epilogue's operands, Y."""
@@ -54,11 +62,12 @@ class ConvKernel:
                 k.view(buffer, flat) if operand.name == RESIDUAL else buffer
                 for buffer, operand in zip(extra, op.inputs[2:], strict=True)
             ]
-            if geometry.direct and self.blocks.plane == geometry.pixels:
+            self.x_planes = k.view(x, (op.batch * op.channels, op.height * op.width))
+            if self._reads_x:
                 self.planes = k.view(x, (1, op.batch * op.channels, self.blocks.plane))
-            else:
+            elif not self.by_channel:
                 self.planes = k.scratch((len(geometry.phases), op.batch * op.channels, self.blocks.plane))
-                self._fill_planes(x)
+                self._fill_planes()
             if not op.constant_weight:
                 self._pack_weight(packed)
             with k.parallel(op.batch * self.blocks.count * self.groups, op.flops) as item:
@@ -97,29 +106,36 @@ class ConvKernel:
         self.w = target
 
     # the input -----------------------------------------------------------------------------------
-    def _fill_planes(self, x: Buffer) -> None:
+    def _fill_planes(self) -> None:
         """Copy X into padded phases; everything around is zero."""
         op, k = self.op, self.k
-        x_planes = k.view(x, (op.batch * op.channels, op.height * op.width))
         with k.parallel(op.batch * op.channels, op.flops) as plane:
             if self.geometry.patches:
-                self._fill_patches(x_planes, plane)
-            else:
-                for index, phase in enumerate(self.geometry.phases):
-                    self._fill_phase(x_planes, plane, index, phase)
+                self._fill_patches(plane)
+                return
+            for index, phase in enumerate(self.geometry.phases):
+                self._clear_phase(plane, index)
+                self._fill_phase(plane, plane, index, phase)
 
-    def _fill_patches(self, x_planes: Buffer, plane: Expr) -> None:
+    def _fill_patches(self, plane: Expr) -> None:
         """Copy one plane where every tap is a phase of its own."""
         op, k, geometry = self.op, self.k, self.geometry
         sh, sw = op.strides
         with k.serial(sh) as i, k.serial(sw) as j:
             with k.serial(geometry.rows) as line, k.serial(geometry.pitch) as column:
-                value = k.load(x_planes, [plane, (line * sh + i) * op.width + column * sw + j])
+                value = k.load(self.x_planes, [plane, (line * sh + i) * op.width + column * sw + j])
                 k.store(self.planes, value, [i * sw + j, plane, line * geometry.pitch + column])
             self._zero(i * sw + j, plane, geometry.rows * geometry.pitch)
 
-    def _fill_phase(self, x_planes: Buffer, plane: Expr, index: int, phase: tuple[int, int]) -> None:
-        """Copy one phase of one plane between zeros."""
+    def _clear_phase(self, plane: Index, index: int) -> None:
+        """Clear one phase of one plane."""
+        # The zeros behind the pixels overlap them: where stores of several widths fill a plane without
+        # overlapping, LLVM 22 (SROA) makes one vector of them that does not dominate its uses.
+        direct = self.geometry.direct
+        self._zero(index, plane, self.geometry.pixels // self.lanes * self.lanes if direct else 0)
+
+    def _fill_phase(self, source_plane: Expr, plane: Index, index: int, phase: tuple[int, int]) -> None:
+        """Copy one phase of one plane of X between zeros."""
         op, k, geometry = self.op, self.k, self.geometry
         (sh, sw), (top, left) = op.strides, op.padding[:2]
         # Row a of a phase is input row a * sh + down; the valid ones are one range, columns likewise.
@@ -128,9 +144,6 @@ class ConvKernel:
         first, last = _valid(geometry.pitch, sw, right, op.width)
         if geometry.direct:
             first_row, last_row, first, last = 0, 1, 0, geometry.pixels
-        # The zeros behind the pixels overlap them: where stores of several widths fill a plane without
-        # overlapping, LLVM 22 (SROA) makes one vector of them that does not dominate its uses.
-        self._zero(index, plane, geometry.pixels // self.lanes * self.lanes if geometry.direct else 0)
         if last_row <= first_row or last <= first:
             return
         with k.serial(last_row - first_row) as line:
@@ -140,14 +153,24 @@ class ConvKernel:
                 source = target = int32(0)
 
             def copy(start: Index, width: int) -> None:
-                at = source + start * sw
-                at = tirx.Ramp(at, int32(sw), width) if width > 1 else at
-                value = k.load(x_planes, [plane, at])
+                value = self._every(source_plane, source + start * sw, width)
                 k.store(self.planes, value, [index, plane, k.ramp(target + start, width)])
 
             vector_loop(k, last - first, self.lanes, copy)
 
-    def _zero(self, index: Index, plane: Expr, start: int) -> None:
+    def _every(self, plane: Expr, at: Index, width: int) -> Expr:
+        """``width`` pixels of a plane of X from ``at`` on, as far apart as the stride says."""
+        k, step = self.k, self.op.strides[1]
+        if step != 2 or width != self.lanes:
+            apart = tirx.Ramp(at, int32(step), width) if width > 1 else at
+            return k.load(self.x_planes, [plane, apart])
+        # Two whole vectors and a shuffle, not a load for each pixel.  The second begins one pixel early:
+        # nothing behind the last pixel is read.
+        first, second = (k.load(self.x_planes, [plane, k.ramp(at + n, width)]) for n in (0, width - 1))
+        order = [*range(0, width, 2), *range(width + 1, 2 * width, 2)]
+        return tirx.Shuffle([first, second], [int32(n) for n in order])
+
+    def _zero(self, index: Index, plane: Index, start: int) -> None:
         """Clear one plane from ``start``."""
         k = self.k
 
@@ -167,8 +190,15 @@ class ConvKernel:
         tiles = tirx.floordiv((group + 1) * self.tiles, self.groups) - first
         gapless = self.geometry.gapless
         self.strip = None if gapless else k.scratch((self.rows, self.blocks.pixels))
+        if self.by_channel:
+            self.planes = k.scratch((len(self.geometry.phases), 1, self.blocks.plane))
+            for index in range(len(self.geometry.phases)):
+                self._clear_phase(0, index)
         with k.serial(self.tiles if self.groups == 1 else tiles) as t:
             tile = first + t
+            if self.by_channel:
+                for index, phase in enumerate(self.geometry.phases):
+                    self._fill_phase(self.batch * self.op.channels + tile, 0, index, phase)
             with k.serial(self.blocks.pixels // self.columns) as panel:
                 self._panel(tile, panel)
             if not gapless:
@@ -193,6 +223,8 @@ class ConvKernel:
         with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
             k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
         first_plane = self.batch * self.op.channels + self._place(tile)[0] * self.depth
+        if self.by_channel:
+            first_plane = int32(0)
 
         def tap_product(channel: Expr, tap: Index, place: tuple[Index, Index]) -> None:
             phase, shift = place
