@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="folder of what is built")
     arguments = parser.parse_args()
 
-    from hetero_tvm.schedules.cpu.integers.dots import dot_for
+    from hetero_tvm.schedules.cpu.dots import dot_for
     from hetero_tvm.targets.registry import parse_target
 
     vnni = dot_for(parse_target("cpu").machine).name == "dot4"

@@ -22,7 +22,7 @@ from hetero_tvm.ops.pool2d import Pool2d, Relayout
 from hetero_tvm.ops.recurrence import Recurrence
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.cpu.integers.dots import halves_for
+from hetero_tvm.schedules.cpu.dots import halves_for
 
 
 def cases(machine: CpuModel) -> dict[str, list[FusedOp]]:

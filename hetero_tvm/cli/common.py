@@ -24,6 +24,7 @@ from hetero_tvm.errors import (
     UsageError,
     unknown_name,
 )
+from hetero_tvm.host.terminal import number_of
 from hetero_tvm.targets.precisions import PRECISIONS, canonical_precision
 
 if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is imported
@@ -326,6 +327,10 @@ def export(built: BuiltModel, options: argparse.Namespace) -> dict[str, Any]:
         say(options, "\n".join(f"  {line}" for line in str(accuracy).splitlines()))
     path = built.export(options.out)
     say(options, f"wrote {path}")
+    if built.step is not None:
+        say(options, f"net.session() keeps {number_of(len(built.step.room), 'state')} in place")
+    elif built.no_step:
+        say(options, f"net.session() copies what grows at every step: {built.no_step}")
     beside = []
     if str(options.model).lower().endswith(".json"):
         from hetero_tvm.compile.kernel_files import write_kernel_files

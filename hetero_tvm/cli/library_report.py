@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hetero_tvm.host.terminal import number_of
 from hetero_tvm.runtime.manifest import Manifest, read_manifest
 from hetero_tvm.runtime.opening import resolve
 
@@ -41,6 +42,8 @@ def show(document: Mapping[str, Any], console: Any) -> None:
         for spec in specs:
             shape = "x".join(map(str, spec.shape)) or "scalar"
             console.print(f"  {way:7}{spec.name}: {shape} {spec.dtype}")
+    if manifest.step is not None:
+        console.print(f"sessions keep {number_of(len(manifest.step.room), 'state')} in place")
     if manifest.accuracy is None:
         console.print("numbers: never compared with a reference")
     else:

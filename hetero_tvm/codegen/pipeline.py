@@ -295,8 +295,8 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
     # Indices are whole once blocks are lowered, and buffers are not flattened yet.
     to_loops = _to_loops()
     plain = tvm.ir.transform.Sequential([*to_loops, divide_what_rises])
-    # A second time they would write the extents of buffers anew, from regions that nobody can simplify any more:
-    # attention of open lengths took eight times as long to compile.
+    # A second time they would write the extents of buffers anew, from regions that nobody can simplify any
+    # more: attention of open lengths took eight times as long to compile.
     done = [str(one.info.name) for one in to_loops]
 
     @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.Lower")

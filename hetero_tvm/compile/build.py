@@ -165,7 +165,7 @@ class BuiltModel:
 
     @property
     def step(self) -> Step | None:
-        """What the function for sessions keeps in place; None where there is none."""
+        """States that the function for sessions keeps in place; None where there is no such function."""
         lengths = self.optimized.lengths
         return None if lengths is None or lengths.step is None or self.no_step else lengths.step[1]
 
@@ -374,8 +374,8 @@ def _lowered(
 
 
 def merged(modules: Sequence[IRModule], entries: Sequence[str]) -> IRModule:
-    """Module with the kernels of all variants; each variant's ``main`` becomes its entry, and equal kernels of
-    one name are one."""
+    """Module with the kernels of all variants; each variant's ``main`` becomes its entry, and equal
+    kernels of one name are one."""
     if len(modules) == 1 and entries[0] == "main":
         return modules[0]
     functions: dict[Any, Any] = {}

@@ -156,7 +156,7 @@ class _Lifting:
             array = array_of(args[index])
             if array is None:
                 raise Unfit(f"operand {index} is declared constant, and is not")
-            key = (array.ctypes.data, array.shape, str(array.dtype), kernel.packing, index)
+            key = (args[index].value.data_ptr(), array.shape, str(array.dtype), kernel.packing, index)
             if key not in self._packed:
                 self._packed[key] = args[index], constant(np.ascontiguousarray(pack(array)))
             args[index] = self._packed[key][1]
@@ -184,9 +184,7 @@ class _Lifting:
             except Unfit:  # perhaps its own operands do not tell a size
                 more = self._sizes_told(len(functions))
                 functions = [with_operands(f, inputs, at) for f, at in zip(functions, more, strict=True)]
-                kernel, packers = run_time_kernel(
-                    functions, self._sizes, bounded, space, point, target, more
-                )
+                kernel, packers = run_time_kernel(functions, self._sizes, bounded, space, point, target, more)
                 told = True
             if task is not None:
                 kernel = marked(kernel, task)

@@ -46,7 +46,7 @@ class Buffer:
     users: int = 1
 
     def holds(self, array: np.ndarray) -> bool:
-        """Whether ``array`` is its front."""
+        """Whether ``array`` is the front of this memory."""
         return array.strides == self.array.strides and array.ctypes.data == self.array.ctypes.data
 
 
@@ -197,7 +197,7 @@ class Session:
         return kept[0] if len(kept) == 1 else kept
 
     def _results(self, given: Mapping[str, Any], states: dict[str, np.ndarray]) -> Sequence[np.ndarray]:
-        """All results of a call, those that are written behind a state as the front of its buffer."""
+        """Results of a call, those that are written behind a state as the front of its buffer."""
         if self._in_place is None:
             results = self._run(**given, **states)
             return results if isinstance(results, tuple) else (results,)

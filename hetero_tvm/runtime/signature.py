@@ -113,7 +113,7 @@ class Step:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Step:
-        """The description that :meth:`to_json` wrote.  KeyError, TypeError or ValueError for anything else."""
+        """The description that :meth:`to_json` wrote; KeyError, TypeError or ValueError for anything else."""
         room = {str(name): operator.index(count) for name, count in data["room"].items()}
         if not all(0 < count < 1 << 40 for count in room.values()):
             raise ValueError(f"room {room}")

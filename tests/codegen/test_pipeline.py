@@ -167,7 +167,7 @@ def test_memory_without_elements_is_compiled():
 
 
 def test_blocks_are_lowered_once(monkeypatch):
-    """A second pass over loops compacts buffers by regions that it cannot simplify: minutes for one attention."""
+    """A second pass over loops compacts buffers by regions that it cannot simplify, for minutes."""
     real = s_tir_pipeline.default_s_tir_pipeline
     left_out = []
 

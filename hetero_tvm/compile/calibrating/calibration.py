@@ -210,7 +210,12 @@ def _operands(
         shape = [-1 if n == axis % w.ndim and scale.size > 1 else 1 for n in range(w.ndim)]
         rounded = (w.astype(np.float32) - zero.reshape(shape)) * scale.reshape(shape)
         steps = array(source.input[1]), array(source.input[2])
-        found[node.name] = _plain_name(quantizer.input[0]), steps, rounded, weights.input[0].removesuffix("_quantized")
+        found[node.name] = (
+            _plain_name(quantizer.input[0]),
+            steps,
+            rounded,
+            weights.input[0].removesuffix("_quantized"),
+        )
     return found
 
 

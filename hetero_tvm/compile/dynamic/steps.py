@@ -14,7 +14,6 @@ nobody reads: their extents tell them.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +53,8 @@ def step_of(model: ImportedModel, signature: Signature) -> tuple[ImportedModel, 
     if not states:
         return None
     opened, sizes = model.open, model.open.sizes[0]
-    room = {s.state.input.name: _total(model, s.state) for s in found}
+    # One more than the largest: a front that is the whole buffer would make another graph.
+    room = {s.state.input.name: _total(model, s.state) + 1 for s in found}
     missing = [symbol.name for symbol in opened.symbols if not _told(model, states, sizes, symbol.name)]
     counts = tuple(len(_growing(other, states)) for other in opened.others)
     if any(count != len(states) for count in counts):
@@ -92,7 +92,7 @@ def _told(model: ImportedModel, states: Sequence[State], sizes: Mapping[str, int
 
 
 def _growing(model: ImportedModel, states: Sequence[State]) -> list[_Growing]:
-    """Those of the states whose past is read by their concatenation only, and whose present is read."""
+    """States whose past is read by their concatenation only, and whose present is read."""
     main = model.module["main"]
     if any(isinstance(b.value, relax.If) for block in main.body.blocks for b in block.bindings):
         return []
@@ -169,7 +169,7 @@ def _stepping(
             total = int(binding.var.ty.shape.values[axis])
             key = (tuple(whole), tuple(new), axis, total, str(buffer.ty.dtype))
             if key not in functions:
-                function = _append(whole, new, axis, total - new[axis], str(buffer.ty.dtype))
+                function = append_kernel(whole, new, axis, total - new[axis], str(buffer.ty.dtype))
                 functions[key] = builder.add_func(function, "append")
             call = relax.call_tir(functions[key], [buffer, found.new], out_ty=buffer.ty)
             appended = relax.DataflowVar(f"{binding.var.name}_appended", buffer.ty)
@@ -206,7 +206,7 @@ def _stepping(
     )
 
 
-def _append(whole: Sequence[int], new: Sequence[int], axis: int, past: int, dtype: str) -> PrimFunc:
+def append_kernel(whole: Sequence[int], new: Sequence[int], axis: int, past: int, dtype: str) -> PrimFunc:
     """Kernel that writes ``new`` elements behind the ``past`` ones of its first operand."""
     with IRBuilder() as builder:
         with T.prim_func(s_tir=True):
@@ -223,4 +223,3 @@ def _append(whole: Sequence[int], new: Sequence[int], axis: int, past: int, dtyp
                     T.writes(out[tuple(place)])
                     T.buffer_store(out, source[tuple(at)], place)
     return builder.get().without_attr("global_symbol")
-

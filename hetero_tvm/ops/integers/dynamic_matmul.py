@@ -96,7 +96,7 @@ class DynamicMatmul(_Dynamic):
     ----------
     lead, n, k, epilogue : as in :class:`hetero_tvm.ops.matmul.Matmul`.
     pairs_safe : how many pairs of weights that meet have none of equal sign that sum up to more than 128
-        (:func:`sums_of_pairs`; see ``schedules/cpu/integers/dots.py``): 0, 1 or 2.
+        (:func:`sums_of_pairs`; see ``schedules/cpu/dots.py``): 0, 1 or 2.
     smoothed : whether X is multiplied with a vector before it is quantised (SmoothQuant's, by which the rows
         of W were divided).
 

@@ -106,7 +106,7 @@ class QuantMatmul(_Quantized):
     lead : leading dimensions of X and Y.
     n, k : columns of the result; reduction length.
     pairs_safe : how many pairs of weights that meet in a CPU's multiplier cannot saturate 16 bits (see
-        ``schedules/cpu/integers/dots.py``).
+        ``schedules/cpu/dots.py``).
     bounds : least and largest value of a Y of 8 bits, in its own type; empty for those of the type.
 
     Operands: X [*lead, k], W [k, n] int8, bias [n] int32, and scale [n] float32 unless ``out`` is int32; all

@@ -1,8 +1,8 @@
-"""Kernels whose result is one of their operands, changed: a state that the caller keeps, and that grows in place.
+"""Kernels whose result is one of their operands, changed: a state of the caller's that grows in place.
 
 Such a kernel writes a part of its result and says with :data:`WRITES_OVER` that the rest is what the operand
-holds: both are the same memory, whoever owns it.  Until memory is planned it is a kernel like any other, so no
-pass needs to know of it; nobody may read the operand beside the kernel.
+holds: both are the same memory, whoever owns it.  Until memory is planned it is a kernel like any other, so
+no pass needs to know of it; nobody may read the operand beside the kernel.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def write_over(module: IRModule, _context: object) -> IRModule:
     rewritten = map_bindings(main, each)
     result = builder.get()
     result.update_func(result.get_global_var("main"), rewritten)
-    return tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.DeadCodeElimination()])(result)
+    return tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.DeadCodeElimination()])(
+        result
+    )
 
 
 def _written(module: IRModule, value: relax.Expr) -> int | None:

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 from hetero_tvm.compile.calibrating.calibration import Calibration, weight_ranges
 from hetero_tvm.frontend import import_model
 from hetero_tvm.ops.integers.quantized import QuantConv2d
-from hetero_tvm.schedules.cpu.integers.dots import safe_pairs
+from hetero_tvm.schedules.cpu.dots import safe_pairs
 
 
 def network():

@@ -11,7 +11,7 @@ from hetero_tvm.ops.integers.dynamic_matmul import (
     quantized_rows,
     quantized_weights,
 )
-from hetero_tvm.schedules.cpu.integers.dots import safe_pairs
+from hetero_tvm.schedules.cpu.dots import safe_pairs
 from tests.ops.helpers import check
 
 

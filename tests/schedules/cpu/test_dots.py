@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm import host
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.integers.dots import dot_for, safe_pairs, wanted_pairs
+from hetero_tvm.schedules.cpu.dots import dot_for, safe_pairs, wanted_pairs
 
 
 def machine(lanes, *features):

@@ -13,8 +13,8 @@ bits   per vector of words                  sums
 
 That is 7 and 6 instructions where :mod:`.words` has 24 and 12: the memory is the bound again.  Several rows
 make register tiles, which take a weight out of its word once for all of their rows: 2 to 4 times as fast as
-float32.  Sums begin at what the zero of the weights takes off, and are exact: a row has the same bits alone and
-among others.
+float32.  Sums begin at what the zero of the weights takes off, and are exact: a row has the same bits alone
+and among others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, Tile, each_row, each_tile
 from hetero_tvm.schedules.cpu.decoding.words import Finish, WordProduct
-from hetero_tvm.schedules.cpu.integers.dots import Dot, dot_for
+from hetero_tvm.schedules.cpu.dots import Dot, dot_for
 from hetero_tvm.schedules.emit import Index, constant, int32
 
 _SAFE = 32
@@ -102,8 +102,8 @@ class IntegerWordProduct(WordProduct):
 
     # x -----------------------------------------------------------------------------------------
     def _prepare(self, rows: Expr, room: Index) -> None:
-        """Integers of x [room, K], their scales, and minus their sums [room, groups]; times the zero of weights
-        that all have the same."""
+        """Integers of x [room, K], their scales, and minus their sums [room, groups]; times the zero of
+        weights that all have the same."""
         k, groups, wide = self._k, self._layout.groups, self._vector
         bits = 16 if self._bits == 8 else 8
         dtype, limit = f"int{bits}", float((1 << (bits - 1)) - 1)
@@ -173,9 +173,13 @@ class IntegerWordProduct(WordProduct):
         lane = k.ramp(0, lanes)
         mask = k.splat(int32(0x0F0F0F0F), lanes)
         for w in range(self._group // per):
-            word = [self._word(first + i, g * (self._group // per) + w, v, count // VECTORS) for i, v in vectors]
+            word = [
+                self._word(first + i, g * (self._group // per) + w, v, count // VECTORS) for i, v in vectors
+            ]
             for half in range(2):
-                xs = [k.splat(self._x_word(row, g * self._group + w * per + half * 4, 4), lanes) for row in rows]
+                xs = [
+                    k.splat(self._x_word(row, g * self._group + w * per + half * 4, 4), lanes) for row in rows
+                ]
                 for number in range(count):
                     q = tirx.shift_right(word[number], k.splat(int32(4), lanes)) if half else word[number]
                     q = k.let(tirx.bitwise_and(q, mask))

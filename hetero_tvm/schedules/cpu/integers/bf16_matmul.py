@@ -17,7 +17,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
-from hetero_tvm.schedules.cpu.integers.dots import Dot, halves_for
+from hetero_tvm.schedules.cpu.dots import Dot, halves_for
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicMatmulSpace
 from hetero_tvm.schedules.cpu.integers.integer_tile import HalfPanels
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit

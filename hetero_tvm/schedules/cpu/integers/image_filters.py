@@ -28,7 +28,7 @@ from hetero_tvm.codegen.transpose import BYTES, BYTES_NAME, bytes_ir
 from hetero_tvm.host.tvm import Buffer, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
-from hetero_tvm.schedules.cpu.integers.dots import Dot
+from hetero_tvm.schedules.cpu.dots import Dot
 from hetero_tvm.schedules.cpu.integers.image_kernel import (
     ImageDecisions,
     ImageKernel,

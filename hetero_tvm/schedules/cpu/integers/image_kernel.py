@@ -10,8 +10,8 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.cpu.dots import Dot
 from hetero_tvm.schedules.cpu.images.blocked import each_column_tile, each_tile, share
-from hetero_tvm.schedules.cpu.integers.dots import Dot
 from hetero_tvm.schedules.cpu.integers.image_packing import ImagePacker
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.requantize import requantized, with_residual

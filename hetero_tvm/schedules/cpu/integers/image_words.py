@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
-from hetero_tvm.schedules.cpu.integers.dots import Dot, dot_for
+from hetero_tvm.schedules.cpu.dots import Dot, dot_for
 
 LINE_WORDS = 16
 

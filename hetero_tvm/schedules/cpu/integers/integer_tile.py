@@ -22,7 +22,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.integers.dots import Dot
+from hetero_tvm.schedules.cpu.dots import Dot
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, Kernel, int32
 

@@ -22,8 +22,8 @@ from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
+from hetero_tvm.schedules.cpu.dots import Dot, dot_for
 from hetero_tvm.schedules.cpu.integers import integer_tile
-from hetero_tvm.schedules.cpu.integers.dots import Dot, dot_for
 from hetero_tvm.schedules.cpu.integers.matrix_unit import MatrixUnit, tile_for
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, Kernel, int32

@@ -23,17 +23,16 @@ from hetero_tvm.codegen import transpose, vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.cpu import register_tile
-from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel
 from hetero_tvm.schedules.cpu.products import pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import UNROLL, RowReduction, add, maximum
-from hetero_tvm.schedules.cpu.symbolic.one_query import emit_one_query, reads_in_place
+from hetero_tvm.schedules.cpu.symbolic.one_query import OneQueryKernel, reads_in_place
 from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed, shape_variables
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, constant, int32
 from hetero_tvm.schedules.symbolic import RunTimeOp, Witnesses
 
 
-class RunTimeAttentionKernel(AttentionKernel):
+class RunTimeAttentionKernel(OneQueryKernel):
     """Emits one attention for all lengths of its witnesses' range."""
 
     sum_up = staticmethod(register_tile.accumulate_run_time)
@@ -43,8 +42,8 @@ class RunTimeAttentionKernel(AttentionKernel):
         self.witnesses = witnesses
 
     def emit(self) -> PrimFunc:
-        """The PrimFunc: queries, keys, values (or one packed tensor), the mask if any, what only tells sizes, the
-        result."""
+        """The PrimFunc: queries, keys, values (or one packed tensor), the mask if any, what only tells sizes,
+        the result."""
         k, largest = self.k, self.witnesses.largest
         with k:
             variables = shape_variables(self.witnesses.symbols)
@@ -94,7 +93,11 @@ class RunTimeAttentionKernel(AttentionKernel):
 
         def one() -> None:
             with k.when(tirx.EQ(piece, int32(0)) if pieces > 1 else True):
-                emit_one_query(self, key_base, value_base)
+                self.one_query(
+                    key_base,
+                    value_base,
+                    lambda start, panels: self._softmax_row(int32(0), int32(0), start, panels),
+                )
 
         in_place = reads_in_place(self.witnesses.largest, self.lanes)
         if in_place and not isinstance(self.q_len, int):

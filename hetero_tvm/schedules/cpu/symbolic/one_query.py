@@ -15,15 +15,13 @@ would write both to scratch first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.ops.attention import Attention
-from hetero_tvm.schedules.emit import int32
-
-if TYPE_CHECKING:
-    from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
+from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel
+from hetero_tvm.schedules.emit import Index, as_index, int32
 
 _MOST_VECTORS = 8
 """Vectors of a value that are summed up at once."""
@@ -35,88 +33,101 @@ def reads_in_place(op: Attention, lanes: int) -> bool:
     return op.head_dim % lanes == 0 and op.values % lanes == 0
 
 
-def emit_one_query(kernel: RunTimeAttentionKernel, key_base: Expr, value_base: Expr) -> None:
-    """Code for the query of one head; ``key_base``, ``value_base``: where its keys and values begin."""
-    op, k, columns = kernel.op, kernel.k, kernel.key_columns
-    skipped: Expr = int32(0)
-    if op.window:
-        oldest = tirx.max(kernel.kv_len - op.window, int32(0))
-        skipped = k.let(tirx.truncdiv(oldest, int32(columns)))
-    start = k.let(skipped * columns)
-    _scores(kernel, key_base, start)
-    kernel._softmax_row(int32(0), int32(0), start, kernel.panels - skipped)
-    vectors = op.values // kernel.lanes
-    for first in range(0, vectors, _MOST_VECTORS):
-        _values(kernel, value_base, start, first, min(_MOST_VECTORS, vectors - first))
+class OneQueryKernel(AttentionKernel):
+    """An attention with code for a single query; sizes are known at the call."""
 
+    kv_len: Index
+    """Keys of the call."""
+    panels: Expr
+    """Panels that the keys fill or begin."""
 
-def _scores(kernel: RunTimeAttentionKernel, key_base: Expr, start: Expr) -> None:
-    """Scaled scores of all keys from ``start`` on, a multiple of the lanes."""
-    op, k, lanes = kernel.op, kernel.k, kernel.lanes
-    lane = k.ramp(0, lanes)
-    query = [
-        k.let(k.load(kernel.query, [k.ramp(kernel.query_base + c, lanes)]))
-        for c in range(0, op.head_dim, lanes)
-    ]
-    partial, turned = k.scratch((lanes, lanes)), k.scratch((lanes, lanes))
+    def one_query(self, key_base: Expr, value_base: Expr, softmax: Callable[[Expr, Expr], None]) -> None:
+        """Emit the query of one head.
 
-    def one_key(number: Expr, slot: Expr) -> None:
-        base = key_base + number * kernel.key_at.row
-        total = None
-        for c, part in enumerate(query):
-            product = k.load(kernel.key, [k.ramp(base + c * lanes, lanes)]) * part
-            total = product if total is None else total + product
-        k.store(partial, total, [slot, lane])
+        Parameters
+        ----------
+        key_base, value_base : where the head's keys and values begin.
+        softmax : emits the softmax of the scores, in place, from a key on and over so many panels.
+        """
+        op, k, columns = self.op, self.k, self.key_columns
+        skipped: Expr = int32(0)
+        if op.window:
+            oldest = tirx.max(self.kv_len - op.window, int32(0))
+            skipped = k.let(tirx.truncdiv(oldest, int32(columns)))
+        start = k.let(skipped * columns)
+        self._scores_of_one(key_base, start)
+        softmax(start, self.panels - skipped)
+        vectors = op.values // self.lanes
+        for first in range(0, vectors, _MOST_VECTORS):
+            self._values_of_one(value_base, start, first, min(_MOST_VECTORS, vectors - first))
 
-    def add_up(first: Expr) -> None:
-        target, source = k.address(turned, [0, 0]), k.address(partial, [0, 0])
-        k.call(transpose.name_of(lanes), target, int32(lanes), source, int32(lanes))
-        rows = [k.load(turned, [row, lane]) for row in range(lanes)]
-        while len(rows) > 1:
-            rows = [a + b for a, b in zip(rows[::2], rows[1::2], strict=True)]
-        k.store(kernel.scores, kernel._scaled(rows[0], lanes), [0, k.ramp(first, lanes)])
+    def _scores_of_one(self, key_base: Expr, start: Expr) -> None:
+        """Emit the scaled scores of all keys from ``start`` on, a multiple of the lanes."""
+        op, k, lanes = self.op, self.k, self.lanes
+        lane = k.ramp(0, lanes)
+        query = [
+            k.let(k.load(self.query, [k.ramp(self.query_base + c, lanes)]))
+            for c in range(0, op.head_dim, lanes)
+        ]
+        partial, turned = k.scratch((lanes, lanes)), k.scratch((lanes, lanes))
 
-    full = k.let(tirx.truncdiv(kernel.kv_len - start, int32(lanes)))
-    with k.serial(full) as block:
-        first = k.let(start + block * lanes)
-        with k.unroll(lanes) as j:
-            one_key(first + j, j)
-        add_up(first)
-    end = k.let(start + full * lanes)
-    with k.when(end < kernel.kv_len):
-        with k.unroll(lanes) as j:
-            k.store(partial, k.splat(0.0, lanes), [j, lane])
-        with k.serial(kernel.kv_len - end) as j:
-            one_key(end + j, j)
-        add_up(end)
+        def one_key(number: Expr, slot: Expr) -> None:
+            base = key_base + number * self.key_at.row
+            total = None
+            for c, part in enumerate(query):
+                product = k.load(self.key, [k.ramp(base + c * lanes, lanes)]) * part
+                total = product if total is None else total + product
+            k.store(partial, total, [slot, lane])
 
+        def add_up(first: Expr) -> None:
+            target, source = k.address(turned, [0, 0]), k.address(partial, [0, 0])
+            k.call(transpose.name_of(lanes), target, int32(lanes), source, int32(lanes))
+            rows = [k.load(turned, [row, lane]) for row in range(lanes)]
+            while len(rows) > 1:
+                rows = [a + b for a, b in zip(rows[::2], rows[1::2], strict=True)]
+            k.store(self.scores, self._scaled(rows[0], lanes), [0, k.ramp(first, lanes)])
 
-def _values(kernel: RunTimeAttentionKernel, base: Expr, start: Expr, first: int, vectors: int) -> None:
-    """Store ``vectors`` vectors of the result from number ``first`` on."""
-    op, k, lanes = kernel.op, kernel.k, kernel.lanes
-    lane = k.ramp(0, lanes)
-    acc = k.scratch((2, vectors, lanes))
-    for chain in range(2):
+        count = as_index(self.kv_len)
+        full = k.let(tirx.truncdiv(count - start, int32(lanes)))
+        with k.serial(full) as block:
+            first = k.let(start + block * lanes)
+            with k.unroll(lanes) as j:
+                one_key(first + j, j)
+            add_up(first)
+        end = k.let(start + full * lanes)
+        with k.when(end < count):
+            with k.unroll(lanes) as j:
+                k.store(partial, k.splat(0.0, lanes), [j, lane])
+            with k.serial(count - end) as j:
+                one_key(end + j, j)
+            add_up(end)
+
+    def _values_of_one(self, base: Expr, start: Expr, first: int, vectors: int) -> None:
+        """Emit ``vectors`` vectors of the result from number ``first`` on."""
+        op, k, lanes = self.op, self.k, self.lanes
+        lane = k.ramp(0, lanes)
+        acc = k.scratch((2, vectors, lanes))
+        for chain in range(2):
+            for v in range(vectors):
+                k.store(acc, k.splat(0.0, lanes), [chain, v, lane])
+
+        def one_key(number: Expr, chain: int) -> None:
+            weight = k.splat(k.load(self.scores, [0, number]), lanes)
+            for v in range(vectors):
+                at = base + number * self.value_at.row + (first + v) * lanes
+                place = [chain, v, lane]
+                product = weight * k.load(self.value, [k.ramp(at, lanes)])
+                k.store(acc, k.load(acc, place) + product, place)
+
+        count = k.let(self.kv_len - start)
+        full = k.let(tirx.truncdiv(count, int32(_UNROLL)))
+        with k.serial(full) as step:
+            for n in range(_UNROLL):
+                one_key(start + step * _UNROLL + n, n % 2)
+        with k.serial(count - full * _UNROLL) as rest:
+            one_key(start + full * _UNROLL + rest, 0)
+        factor = k.splat(k.load(self.factors, [0]), lanes)
         for v in range(vectors):
-            k.store(acc, k.splat(0.0, lanes), [chain, v, lane])
-
-    def one_key(number: Expr, chain: int) -> None:
-        weight = k.splat(k.load(kernel.scores, [0, number]), lanes)
-        for v in range(vectors):
-            at = base + number * kernel.value_at.row + (first + v) * lanes
-            place = [chain, v, lane]
-            product = weight * k.load(kernel.value, [k.ramp(at, lanes)])
-            k.store(acc, k.load(acc, place) + product, place)
-
-    count = k.let(kernel.kv_len - start)
-    full = k.let(tirx.truncdiv(count, int32(_UNROLL)))
-    with k.serial(full) as step:
-        for n in range(_UNROLL):
-            one_key(start + step * _UNROLL + n, n % 2)
-    with k.serial(count - full * _UNROLL) as rest:
-        one_key(start + full * _UNROLL + rest, 0)
-    factor = k.splat(k.load(kernel.factors, [0]), lanes)
-    for v in range(vectors):
-        value = (k.load(acc, [0, v, lane]) + k.load(acc, [1, v, lane])) * factor
-        column = kernel.head * op.values + (first + v) * lanes
-        k.store(kernel.out, value, [kernel.batch, 0, k.ramp(column, lanes)])
+            value = (k.load(acc, [0, v, lane]) + k.load(acc, [1, v, lane])) * factor
+            column = self.head * op.values + (first + v) * lanes
+            k.store(self.out, value, [self.batch, 0, k.ramp(column, lanes)])

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul, quantized_weights
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.cpu.integers.dots import safe_pairs
+from hetero_tvm.schedules.cpu.dots import safe_pairs
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import (
     DynamicGatedMatmulSpace,
     DynamicMatmulSpace,
     grids,
 )
-from tests.schedules.cpu.integers.test_dots import machine, runnable
 from tests.schedules.cpu.running import check_points, covering, point_runners
+from tests.schedules.cpu.test_dots import machine, runnable
 
 PLAIN, GATED = DynamicMatmulSpace(), DynamicGatedMatmulSpace()
 WAYS = [

@@ -7,8 +7,8 @@ from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.cpu.integers import image_winograd
 from hetero_tvm.schedules.cpu.integers.quant_conv2d import WINOGRAD, QuantConv2dSpace
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from tests.schedules.cpu.integers.test_dots import machine
 from tests.schedules.cpu.integers.test_quant_conv2d import check
+from tests.schedules.cpu.test_dots import machine
 
 
 def conv(x_dtype, out, batch, channels, height, width, filters, padding, fill, **more):

@@ -8,9 +8,9 @@ from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.integers.dynamic_matmul import quantized_weights
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
-from tests.schedules.cpu.integers.test_dots import machine
 from tests.schedules.cpu.integers.test_dynamic_matmul import WAYS
 from tests.schedules.cpu.running import TARGET, covering, prefetches_beyond
+from tests.schedules.cpu.test_dots import machine
 
 SPACE = QuantMatmulSpace()
 

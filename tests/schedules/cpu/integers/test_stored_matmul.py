@@ -9,8 +9,8 @@ from hetero_tvm.ops.decoding.storage import QuantizedWeight, stored
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cpu.integers.stored_matmul import StoredMatmulSpace, rounded_bits
-from tests.schedules.cpu.integers.test_dots import machine
 from tests.schedules.cpu.running import check_points, covering
+from tests.schedules.cpu.test_dots import machine
 
 SPACE = StoredMatmulSpace()
 PLAIN = machine(8)

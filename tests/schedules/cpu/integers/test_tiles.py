@@ -18,7 +18,7 @@ from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_
 from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
 from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
 from hetero_tvm.targets.registry import parse_target
-from tests.schedules.cpu.integers.test_dots import machine
+from tests.schedules.cpu.test_dots import machine
 
 TILES = ("avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
 HERE = parse_target("cpu").machine

@@ -1,0 +1,82 @@
+"""One query over keys and values where they lie: masks, windows, grouped heads, room behind the keys."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
+from hetero_tvm.schedules.cpu.symbolic import kernels
+from hetero_tvm.schedules.cpu.symbolic.one_query import reads_in_place
+from hetero_tvm.schedules.symbolic import Witnesses
+from tests.schedules.cpu.running import MACHINES, TARGET, exact
+
+AVX2 = MACHINES["avx2"]
+SIZES = ({"q": 8, "past": 92}, {"q": 5, "past": 92}, {"q": 8, "past": 71}, {"q": 3, "past": 53})
+
+
+def emitted(make, told):
+    at = tuple([((s["q"],), "uint8"), ((s["past"],), "uint8")] if told else [] for s in SIZES)
+    witnesses = Witnesses(tuple(make(**s) for s in SIZES), SIZES, told=at if told else ())
+    return kernels.emit(witnesses, AttentionSpace(), AttentionSpace().default(witnesses.largest, AVX2), AVX2)
+
+
+@pytest.mark.parametrize(
+    ("dim", "value_dim", "kv_heads", "mask", "room", "options"),
+    [
+        pytest.param(16, 0, 4, False, 0, {}, id="plain"),
+        pytest.param(16, 0, 2, True, 101, {}, id="mask, grouped, room"),
+        pytest.param(8, 24, 1, False, 120, {"causal": True, "window": 20}, id="window, long values, room"),
+        pytest.param(32, 0, 4, True, 0, {"softcap": 5.0, "zero_masked": True}, id="softcap"),
+        pytest.param(72, 136, 2, False, 101, {"causal": True}, id="more vectors than accumulators"),
+    ],
+)
+def test_numbers(dim, value_dim, kv_heads, mask, room, options):
+    def make(q, past):
+        total, heads = past + q, 4
+        values = value_dim or dim
+        held, places = (), ()
+        if room:
+            held = ((2, q, heads * dim), (2, kv_heads, room, dim), (2, kv_heads, room, values))
+            at = [
+                (n, 0, kv_heads * room * width, room * width, width) for n, width in ((1, dim), (2, values))
+            ]
+            places = ((0, 0, q * heads * dim, dim, heads * dim), *at)
+        shape = (2, 1, q, total) if mask else ()
+        return Attention(
+            2, heads, q, total, dim, dim**-0.5, kv_heads, mask=shape, value_dim=value_dim, tensors=held,
+            places=places, **options,
+        )  # fmt: skip
+
+    assert reads_in_place(make(1, 3), AVX2.lanes)
+    run = compile_kernels(emitted(make, bool(room)), TARGET).jit()["main"]
+    random = np.random.default_rng(0)
+    for past, q in ((0, 1), (1, 1), (7, 1), (8, 1), (30, 1), (92, 1), (0, 2), (20, 8)):
+        op = make(q, past)
+        arrays = [random.standard_normal(o.shape).astype("float32") for o in op.inputs]
+        if mask:
+            arrays[-1][:, :, :, : op.kv_len // 2] = -np.inf
+        given = [*arrays, np.zeros(q, "uint8"), np.zeros(past, "uint8")] if room else arrays
+        found = tvm.runtime.tensor(np.full(op.output.shape, np.nan, "float32"))
+        run(*map(tvm.runtime.tensor, given), found)
+        # float32 sums of up to 100 products, and an exponential of a few ulp
+        np.testing.assert_allclose(found.numpy(), exact(op, arrays), rtol=1e-5, atol=2e-6)
+
+
+def test_room_behind_the_keys_is_not_read():
+    def make(q, past):
+        held = ((1, q, 32), (1, 2, 128, 16), (1, 2, 128, 16))
+        places = ((0, 0, q * 32, 16, 32), (1, 0, 4096, 2048, 16), (2, 0, 4096, 2048, 16))
+        return Attention(1, 2, q, past + q, 16, 0.25, 2, tensors=held, places=places)
+
+    run = compile_kernels(emitted(make, True), TARGET).jit()["main"]
+    random = np.random.default_rng(0)
+    for past, q in ((5, 1), (20, 1), (20, 3)):
+        arrays = [random.standard_normal(o.shape).astype("float32") for o in make(q, past).inputs]
+        for array in arrays[1:]:
+            array[:, :, past + q :] = np.nan
+        found = tvm.runtime.tensor(np.zeros((1, q, 32), "float32"))
+        run(*map(tvm.runtime.tensor, [*arrays, np.zeros(q, "uint8"), np.zeros(past, "uint8")]), found)
+        clean = [np.nan_to_num(array) for array in arrays]
+        np.testing.assert_allclose(found.numpy(), exact(make(q, past), clean), rtol=1e-5, atol=2e-6)
