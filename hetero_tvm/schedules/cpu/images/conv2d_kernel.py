@@ -39,7 +39,7 @@ class ConvKernel:
         self.depth = op.channels // op.groups
         alone = self.depth == 1 and self.tiles_each == 1 and blocks.count == 1
         self.by_channel = alone and not self.geometry.patches and not self._reads_x
-        """Whether planes of a channel are filled where they are read, in L1: by the one tile that reads them."""
+        """Whether planes of a channel are filled in L1, by the one tile that reads them."""
         self.k = Kernel()
 
     @property
