@@ -3,12 +3,15 @@
 import sys
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from hetero_tvm import zoo
 from hetero_tvm.errors import InputError, UsageError
 from hetero_tvm.frontend import import_model
 from hetero_tvm.reference import compare, intermediate, run_reference, sample_inputs, tensors_of_nodes
+from hetero_tvm.reference.running import run_as_given
 
 TINY = [name for name in zoo.names() if name.endswith("-tiny")]
 
@@ -68,3 +71,29 @@ def test_unknown_tensors_are_named():
     model = import_model("zoo:minilm-l6-tiny")
     with pytest.raises(UsageError, match="no tensor 'nothing'"):
         intermediate(model, sample_inputs(model), ["nothing"])
+
+
+def test_the_judge_rounds_nothing_that_the_file_only_allows_to_be_rounded():
+    """``accuracy_level`` 4 lets ONNX Runtime round x to 8 bits, which would be off by half a per cent."""
+    pytest.importorskip("onnxruntime")
+    random = np.random.default_rng(0)
+    weights = {
+        "q": random.integers(0, 256, (48, 4, 16)).astype(np.uint8),
+        "scales": random.uniform(0.01, 0.1, 48 * 4).astype(np.float32),
+    }
+    node = helper.make_node(
+        "MatMulNBits", ["x", *weights], ["y"], domain="com.microsoft", K=128, N=48, bits=4, block_size=32,
+        accuracy_level=4,
+    )  # fmt: skip
+    ends = [
+        [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["m", e])]
+        for n, e in (("x", 128), ("y", 48))
+    ]
+    graph = helper.make_graph([node], "g", *ends, [numpy_helper.from_array(a, n) for n, a in weights.items()])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = import_model(helper.make_model(graph, opset_imports=opsets, ir_version=8), shapes={"x": (5, 128)})
+    x = random.standard_normal((5, 128)).astype(np.float32)
+    values = np.stack([weights["q"] & 15, weights["q"] >> 4], -1).reshape(48, 4, 32).astype(np.float64) - 8
+    exact = x @ (values * weights["scales"].reshape(48, 4, 1)).reshape(48, 128).T
+    (found,) = run_as_given(model, {"x": x})
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
