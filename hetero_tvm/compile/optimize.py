@@ -22,6 +22,7 @@ from hetero_tvm.errors import (
 from hetero_tvm.frontend import ImportedModel, Signature, Span, TensorSpec, source_names
 from hetero_tvm.frontend import import_model as _import_model
 from hetero_tvm.frontend.given_lengths import GivenLengths, weighted_sizes
+from hetero_tvm.frontend.onnx.bodies.packed import packed_columns
 from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.host.terminal import number_of
 from hetero_tvm.host.tvm import IRModule
@@ -238,6 +239,8 @@ def optimize_model(
         target = target.for_stored(model.stored)
     else:
         target = target.with_precision(canonical_precision(precision))
+    if (packed := packed_columns(model.source)) is not None:
+        target = target.for_packed(packed)
     disabled = frozenset(disable)
     known = {rule.name for rule in target.fusions}
     if unknown := sorted(disabled - known):

@@ -22,6 +22,7 @@ import numpy as np
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.driver import Driver
+from hetero_tvm.schedules.symbolic import Witnesses
 
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import PrimFunc
@@ -78,6 +79,10 @@ class DesignSpace(ABC):
     @abstractmethod
     def emit(self, op: FusedOp, point: Point, machine: Machine) -> PrimFunc:
         """The kernel over ``op``'s operands, constant ones packed, then its results."""
+
+    def run_time_kernel(self, witnesses: Witnesses, point: Point, machine: Machine) -> PrimFunc | None:
+        """The kernel for all sizes of ``witnesses``; None where the space has none that is written for it."""
+        return None
 
     def pack(self, op: FusedOp, point: Point, machine: Machine) -> dict[int, Packer]:
         """Layout of constant operands: operand index -> function from the plain to the packed array."""

@@ -30,11 +30,13 @@ class Storage:
     name : ``f32``, ``f16``, ``bf16``, ``int8`` or ``int4``.
     group : neighbours along K that share a scale; 0 for floats.
     zero_points : whether groups have a zero of their own (otherwise it is the middle of the range).
+    scales : type of the scales of groups.
     """
 
     name: str
     group: int = 0
     zero_points: bool = False
+    scales: str = "float16"
 
     @classmethod
     def named(cls, name: str, group: int | None = None, zero_points: bool = False) -> Storage:
@@ -76,7 +78,7 @@ class Storage:
         """Bytes that a product reads for one weight, scales and zeros included."""
         if not self.bits:
             return numpy_dtype(self.dtype).itemsize
-        return self.bits / 8 + (2 + self.zero_points) / self.group
+        return self.bits / 8 + (numpy_dtype(self.scales).itemsize + self.zero_points) / self.group
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class QuantizedWeight:
     Parameters
     ----------
     q : uint8 [N, K], values below ``2**bits``.
-    scale : float16 [N, ceil(K / group)].
+    scale : [N, ceil(K / group)] of the storage's type of scales.
     zero : uint8, of the shape of ``scale``; None for the middle of the range.
     """
 

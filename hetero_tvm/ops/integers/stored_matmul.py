@@ -31,16 +31,17 @@ class StoredMatmul(ConstantProduct):
     ----------
     lead, n, k, epilogue : as in :class:`hetero_tvm.ops.matmul.Matmul`; of a gated product the epilogue is
         empty or ``("bias",)``, which comes before the gate.
-    form, group, zero_points : as in :class:`hetero_tvm.ops.decoding.storage.Storage`.
+    form, group, zero_points, scales : as in :class:`hetero_tvm.ops.decoding.storage.Storage`.
     gate : activation of a gated product; empty for a plain one.
     x_bits : bits that X is rounded to, 8 or 16; 0 for none.  Beside bfloat16 weights 16: X is bfloat16 too.
 
     Operands: X [*lead, k], Q [columns, k] (uint8 below ``2**bits``, or halves), and for integers S [columns,
-    groups] float16 and perhaps Z [columns, groups] uint8; then those of the epilogue.  All but X and a
+    groups] and perhaps Z [columns, groups] uint8; then those of the epilogue.  All but X and a
     residual are constant.  A gated product has the columns of G, then those of U.
     """
 
     kind: ClassVar[str] = "stored_matmul"
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("scales",)
 
     epilogue: tuple[str, ...] = ()
     form: str = "int8"
@@ -49,11 +50,12 @@ class StoredMatmul(ConstantProduct):
     gate: str = ""
     x_bits: int = 0
     dtype: str = "float32"
+    scales: str = "float16"
 
     @property
     def storage(self) -> Storage:
         """Form of the weights."""
-        return Storage(self.form, self.group, self.zero_points)
+        return Storage(self.form, self.group, self.zero_points, self.scales)
 
     @property
     def columns(self) -> int:
@@ -71,7 +73,7 @@ class StoredMatmul(ConstantProduct):
         shape = (self.columns, self.groups)
         parts = [Operand("X", (*self.lead, self.k)), Operand("Q", (self.columns, self.k), dtype, True)]
         if self.storage.bits:
-            parts.append(Operand("S", shape, "float16", constant=True))
+            parts.append(Operand("S", shape, self.scales, constant=True))
         if self.zero_points:
             parts.append(Operand("Z", shape, "uint8", constant=True))
         if self.gate:
@@ -89,7 +91,7 @@ class StoredMatmul(ConstantProduct):
 
     @property
     def label(self) -> str:
-        form = self.form + (f"g{self.group}" if self.group else "")
+        form = self.form + (f"g{self.group}" if self.group else "") + "s32" * (self.scales == "float32")
         parts = ["stored_matmul", form, f"{self.m}x{self.k}x{self.n}", *self.epilogue]
         return "_".join([*parts, self.gate] if self.gate else parts)
 

@@ -13,6 +13,7 @@ from hetero_tvm.errors import UsageError
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace
@@ -70,6 +71,10 @@ class OptimizingTarget(ABC):
     def pairs_safe(self) -> int:
         """Pairs of 8-bit weights that are scaled so that they cannot saturate 16 bits where they meet."""
         return 0
+
+    def for_packed(self, packed: PackedColumns) -> Any:
+        """The target for a model that brings weights packed; it may take them as they are."""
+        return self
 
     def for_stored(self, dtype: str) -> Any:
         """This target at the precision for weights stored as ``dtype``, where none is asked for."""

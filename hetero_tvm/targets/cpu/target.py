@@ -16,6 +16,7 @@ from hetero_tvm.host.cpu import fma_units_of
 from hetero_tvm.host.tvm import IRModule, PrimFunc, TVMTarget, relax, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.canonical.views import CancelReshapes
@@ -36,6 +37,7 @@ from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
 from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKernel
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
 from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
+from hetero_tvm.relax_passes.fusions.integers.packed_weights import KeepPackedWeights
 from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
 from hetero_tvm.relax_passes.fusions.integers.stored_weights import StoreWeights
 from hetero_tvm.relax_passes.fusions.integers.sums import FuseQuantizedAdd
@@ -52,7 +54,7 @@ from hetero_tvm.schedules.cpu.dots import safe_pairs, wanted_pairs
 from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
-from hetero_tvm.schedules.cpu.integers.stored_matmul import rounded_bits
+from hetero_tvm.schedules.cpu.integers.stored_matmul import allowed_bits, rounded_bits
 from hetero_tvm.schedules.cpu.products import contraction
 from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
@@ -121,6 +123,8 @@ PRECISIONS = ("f32", "int8", "f16", "bf16")
 _ACCEPTED = {"int8": (0.5, 0.98), "f16": (1e-2, 0.9999), "bf16": (6e-2, 0.999)}
 # Integers of 4 bits alone may cost more, which `quantize` judges.
 _STORED = (1.0, 0.7)
+# 8 bits in groups of X, which a model with packed weights allows: half a per cent for each product.
+_ROUNDED = (0.1, 0.999)
 
 
 def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
@@ -162,6 +166,7 @@ class CpuTarget(Target):
     storage : form of constant weights; None for the precision's own.
     factors : what smooths the operands of products at ``int8``
         (:class:`hetero_tvm.relax_passes.fusions.integers.dynamic_quantization.QuantizeDynamically`).
+    packed : columns of weights that the model brings packed; None for none.
     """
 
     kind = "cpu"
@@ -175,10 +180,13 @@ class CpuTarget(Target):
         kept: frozenset[str] = frozenset(),
         storage: Storage | None = None,
         factors: Mapping[str, np.ndarray] | None = None,
+        packed: PackedColumns | None = None,
     ):
         here = host.detect()
-        self.precision, self.kept, self.factors = precision, kept, factors
+        self.precision, self.kept, self.factors, self.packed = precision, kept, factors, packed
         self.storage = Storage(precision) if precision in ("f16", "bf16") else storage
+        if packed is not None and packed.may_round:
+            self.relative_tolerance, self.least_cosine = _ROUNDED
         if precision in _ACCEPTED or storage is not None:
             self.relative_tolerance, self.least_cosine = _ACCEPTED.get(precision, _STORED)
         self._mcpu = mcpu or here.microarchitecture
@@ -219,6 +227,10 @@ class CpuTarget(Target):
         """This target with constant weights in ``storage`` and float32 arithmetic."""
         return self._with(precision="f32", storage=storage)
 
+    def for_packed(self, packed: PackedColumns) -> CpuTarget:
+        plain = self.precision == "f32" and self.storage is None
+        return self._with(packed=packed) if plain else self
+
     def smoothing(self, factors: Mapping[str, np.ndarray]) -> CpuTarget:
         """This target at ``int8`` with ``factors`` that smooth operands of products."""
         return self._with(precision="int8", factors=factors)
@@ -229,7 +241,8 @@ class CpuTarget(Target):
 
     def _with(self, **changed: Any) -> CpuTarget:
         own = {"precision": self.precision, "kept": self.kept, "storage": self.storage}
-        return type(self)(self._mcpu, self._threads, **{**own, "factors": self.factors, **changed})
+        own |= {"factors": self.factors, "packed": self.packed}
+        return type(self)(self._mcpu, self._threads, **{**own, **changed})
 
     device_door = DeviceDoor(
         "hetero_tvm.targets.cpu.target:compile_candidate", "hetero_tvm.search.measure.device:CpuDevice"
@@ -314,6 +327,10 @@ class CpuTarget(Target):
         elif self.storage is not None:
             bits = functools.partial(rounded_bits, machine=self.machine)
             lower = (StoreWeights(claims, self.storage, bits, self.kept),)
+        elif self.packed is not None:
+            rounded = functools.partial(allowed_bits, machine=self.machine)
+            x_bits = rounded if self.packed.may_round else lambda form: 0
+            lower = (KeepPackedWeights(claims, self.packed, x_bits),)
         safe = safe_pairs if self.pairs_safe else lambda w: 0
         return (
             SinkDequantizers(),  # first: moves between two quantisers are moves of bytes

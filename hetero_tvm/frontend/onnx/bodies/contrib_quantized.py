@@ -145,14 +145,14 @@ def n_bits(b: Body) -> None:
     if b.input(4):
         raise _refusal(b, "groups in another order (g_idx)")
     count = -(-columns // block)
-    values = _unpacked(_array(b, 1), bits).reshape(rows, -1)[:, : count * block].reshape(rows, count, block)
+    values = unpacked(_array(b, 1), bits).reshape(rows, -1)[:, : count * block].reshape(rows, count, block)
     scales = _array(b, 2).astype(np.float32).reshape(rows, count, 1)
     zero: np.ndarray | float = float(1 << (bits - 1))
     if b.input(3):
         given = _array(b, 3)
         if given.dtype == np.uint8:
             packed = given.reshape(rows, -1)
-            zero = _unpacked(packed, bits).reshape(rows, -1)[:, :count, None].astype(np.float32)
+            zero = unpacked(packed, bits).reshape(rows, -1)[:, :count, None].astype(np.float32)
         else:
             zero = given.astype(np.float32).reshape(rows, count, 1)
     weights = ((values.astype(np.float32) - zero) * scales).reshape(rows, -1)[:, :columns]
@@ -179,14 +179,14 @@ def gathered_blocks(b: Body) -> None:
     block = int(b.attributes.get("block_size", 128))
     is_packed = data.dtype == np.uint8
     if is_packed and bits < 8:
-        data = _unpacked(data, bits).reshape(*data.shape[:-1], -1)
+        data = unpacked(data, bits).reshape(*data.shape[:-1], -1)
     axis = int(b.attributes.get("quantize_axis", 1)) % data.ndim
     places = np.arange(data.shape[axis]) // block
     zero: np.ndarray | float = float(1 << (bits - 1)) if is_packed else 0.0
     if b.input(3):
         given = _array(b, 3)
         if is_packed and bits < 8:
-            given = _unpacked(given, bits).reshape(*given.shape[:-1], -1)
+            given = unpacked(given, bits).reshape(*given.shape[:-1], -1)
             given = given[tuple(slice(0, extent) for extent in scales.shape)]
         zero = np.take(given.astype(np.float32), places, axis=axis)
     table = (data.astype(np.float32) - zero) * np.take(scales, places, axis=axis)
@@ -194,7 +194,7 @@ def gathered_blocks(b: Body) -> None:
     b.end(0, b.op("Gather", b.constant(table), b.input(1), axis=axis))
 
 
-def _unpacked(data: np.ndarray, bits: int) -> np.ndarray:
+def unpacked(data: np.ndarray, bits: int) -> np.ndarray:
     """Values of ``bits`` bits from bytes, the lowest bits first."""
     if bits not in (2, 4, 8):
         raise UnsupportedOperatorError(f"Weights of {bits} bits are not supported; 2, 4 and 8 are.")

@@ -108,9 +108,10 @@ def fitting_storage(storage: Storage, k: int) -> Storage | None:
 def stored_form(op: Matmul | GatedMatmul, storage: Storage, x_bits: int) -> StoredMatmul:
     """The product with stored weights that stands for one of floats."""
     form = (storage.name, storage.group, storage.zero_points)
+    more = {"x_bits": x_bits, "scales": storage.scales}
     if isinstance(op, GatedMatmul):
-        return StoredMatmul(op.lead, op.n, op.k, ("bias",) * op.biased, *form, op.activation, x_bits)
-    return StoredMatmul(op.lead, op.n, op.k, op.epilogue, *form, x_bits=x_bits)
+        return StoredMatmul(op.lead, op.n, op.k, ("bias",) * op.biased, *form, op.activation, **more)
+    return StoredMatmul(op.lead, op.n, op.k, op.epilogue, *form, **more)
 
 
 def stored_weights(w: np.ndarray, storage: Storage) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ form      array                                 content
 ========  ====================================  =====================================================
 floats    ``[panels, k, 2 lanes]``              a vector of columns per k, twice
 integers  ``[panels, words, 2 lanes]``, int32   a word: ``32 / bits`` neighbours along K of a column
-scales    ``[panels, groups, 2 lanes]``         float16, one per group of a column; zeros are uint8
+scales    ``[panels, groups, 2 lanes]``         float16 or float32, one per group of a column; zeros are uint8
 ========  ====================================  =====================================================
 
 A gated product keeps a vector of gate columns beside the vector of the same up columns, so that both results
@@ -89,7 +89,7 @@ class PanelLayout:
             return [("W", (self.panels, self.op.k, self.width), storage.dtype)]
         words = self.groups * storage.group // self.per_word
         parts = [("W", (self.panels, words, self.width), "int32")]
-        parts.append(("S", (self.panels, self.groups, self.width), "float16"))
+        parts.append(("S", (self.panels, self.groups, self.width), storage.scales))
         if storage.zero_points:
             parts.append(("Z", (self.panels, self.groups, self.width), "uint8"))
         return parts

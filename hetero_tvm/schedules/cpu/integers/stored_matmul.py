@@ -3,11 +3,12 @@
 The loops are those of a decoder's products (``schedules/cpu/decoding/linear.py``)::
 
     one row:         threads share groups of panels; each weight is read once
-    two to seven:    threads share panels; a weight is taken out of its word once for two rows
+    two to seven:    threads share panels; a weight is taken out of its word once for several rows
     more rows:       threads share panels and blocks of rows; a panel is made floats once, in L2
     halves:          made floats as they are loaded, in register tiles
 
 With many rows the arithmetic is what counts, and that of float32 weights is no slower: what is won is memory.
+Where X may be rounded, integers are multiplied at any number of rows, which is faster too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.decoding.contracts import Linear
@@ -33,7 +34,9 @@ from hetero_tvm.schedules.cpu.decoding.linear import Parts, many_rows, one_row, 
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel
 from hetero_tvm.schedules.cpu.decoding.words import FEW, WordProduct
 from hetero_tvm.schedules.cpu.integers.bf16_matmul import rounds_rows
-from hetero_tvm.schedules.emit import Index, int32, vector_pieces
+from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, shape_variables
+from hetero_tvm.schedules.emit import Index, as_index, int32, vector_pieces
+from hetero_tvm.schedules.symbolic import Witnesses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +50,12 @@ def rounded_bits(form: str, rows: int, machine: CpuModel) -> int:
     where it multiplies bfloat16."""
     if rounds_rows(form, rows, machine):
         return 16
-    return X_BITS.get(form, 0) if rows < FEW and has_integer_words(machine) else 0
+    return allowed_bits(form, machine) if rows < FEW else 0
+
+
+def allowed_bits(form: str, machine: CpuModel) -> int:
+    """Bits that X may be rounded to beside integers of a form, for any rows; 0 without instructions."""
+    return X_BITS.get(form, 0) if has_integer_words(machine) else 0
 
 
 class StoredMatmulSpace(DesignSpace):
@@ -59,8 +67,7 @@ class StoredMatmulSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, StoredMatmul):
             return "not a product with stored weights"
-        integers = rounded_bits(op.form, op.m, machine) if op.storage.bits else 0
-        if op.x_bits != integers:
+        if op.x_bits not in (0, allowed_bits(op.form, machine)):
             return f"X of {op.x_bits} bits"
         return "an extent is zero" if 0 in (op.m, op.n, op.k) else None
 
@@ -95,7 +102,7 @@ class StoredMatmulSpace(DesignSpace):
         none = np.zeros(shape, np.uint8) if op.zero_points else None
 
         def part(index: int, **given: np.ndarray) -> np.ndarray:
-            parts = {"q": np.zeros((op.columns, op.k), np.uint8), "scale": np.zeros(shape, np.float16)}
+            parts = {"q": np.zeros((op.columns, op.k), np.uint8), "scale": np.zeros(shape, op.scales)}
             return layout.pack(QuantizedWeight(op.storage, **{**parts, "zero": none, **given}))[index]
 
         packers: dict[int, Packer] = {1: lambda q: part(0, q=q), 2: lambda scale: part(1, scale=scale)}
@@ -118,13 +125,50 @@ class StoredMatmulSpace(DesignSpace):
                 self._product(parts, op, point["height"])
         return k.function
 
+    def run_time_kernel(self, witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
+        op: StoredMatmul = witnesses.largest
+        layout = _layout(op, machine, point["together"])
+        activation = ActivationCode([*op.epilogue, op.gate], machine)
+        k = SymbolicKernel()
+        with k:
+            variables = shape_variables(witnesses.symbols)
+            shapes = witnesses.shapes(variables)
+            x = k.argument("X", shapes[0])
+            weight = [k.argument(*array) for array in layout.arrays()]
+            behind = range(1 + op.weights, len(op.inputs))
+            given = [(k.argument(op.inputs[n].name, shapes[n]), op.inputs[n].name) for n in behind]
+            y = k.argument("Y", shapes[-1])
+            rows = k.let(as_index(witnesses.value(lambda one: one.m, narrowed(k, variables))))
+            x, y = k.view(x, (rows, op.k)), k.view(y, (rows, op.n))
+            extra = [k.view(buffer, (rows, op.n)) if name == RESIDUAL else buffer for buffer, name in given]
+            parts = _Finished(layout.op, machine, layout, k, x, weight, None, None, y, activation)
+            parts.whole, parts.extra = op, extra
+            with k.imported(*activation.imports):
+                self._rows(parts, op, rows)
+        return k.function
+
+    def _rows(self, parts: _Finished, op: StoredMatmul, rows: Expr) -> None:
+        """Emit the product of as many rows as a call has."""
+        k, given = parts.k, (parts.op, parts.layout, parts.k, parts.x, parts.weight, parts.finish)
+        if op.x_bits and op.storage.bits:
+            integers = IntegerWordProduct(*given, parts.machine)
+            with k.imported(*integers.imports):
+                integers.emit_rows(rows)
+        elif op.storage.bits:
+            WordProduct(*given).emit(rows, lambda: many_rows(parts, rows))
+        else:
+            k.branch(tirx.EQ(rows, 1), lambda: one_row(parts), lambda: many_rows(parts, rows))
+
     def _product(self, parts: _Finished, op: StoredMatmul, height: int) -> None:
         rows = int32(op.m)
         given = (parts.op, parts.layout, parts.k, parts.x, parts.weight, parts.finish)
         if op.x_bits and op.storage.bits:
             integers = IntegerWordProduct(*given, parts.machine)
             with parts.k.imported(*integers.imports):
-                integers.emit_few(op.m)
+                if op.m < FEW:
+                    integers.emit_few(op.m)
+                else:
+                    integers.emit_rows(rows)
         elif op.storage.bits and op.m < FEW:
             WordProduct(*given).emit_few(op.m)
         elif op.m == 1:

@@ -28,6 +28,8 @@ def kept_decisions(space: DesignSpace, point: Point) -> Point:
     """The point without what is decided at the call: weights are packed as it says."""
     if space.name in ("cpu.matmul", "cpu.gated_matmul"):
         return {**point, "row_blocks": 1, "k_blocks": 1, "prefetch": 1}
+    if space.name == "cpu.stored_matmul":
+        return {**point, "together": None}  # as the machine likes it for one row, which is among them
     return point
 
 
@@ -48,7 +50,7 @@ def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuMod
     if isinstance(op, Attention) and space.name == "cpu.attention":
         tile = RegisterTile.of(point["tile"])
         return RunTimeAttentionKernel(witnesses, tile, point["pieces"], point["unroll"], machine.lanes).emit()
-    return None
+    return space.run_time_kernel(witnesses, point, machine)
 
 
 def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:

@@ -76,6 +76,7 @@ def test_rows_and_sizes(form, group, zero_points, rows, here):
 def test_refusals():
     op = operator(*CASES[0])
     assert SPACE.refuses(op, PLAIN) == "X of 8 bits"
-    assert SPACE.refuses(dataclasses.replace(op, x_bits=0), INTEGERS) == "X of 0 bits"
+    assert SPACE.refuses(dataclasses.replace(op, x_bits=0), INTEGERS) is None
+    assert SPACE.refuses(dataclasses.replace(op, x_bits=16), INTEGERS) == "X of 16 bits"
     assert SPACE.refuses(dataclasses.replace(op, n=0), INTEGERS) == "an extent is zero"
     assert "not a product" in SPACE.refuses(Matmul((1,), 2, 2), INTEGERS)

@@ -1,0 +1,156 @@
+"""Packed weights of ONNX files stay packed: blocks of all sizes, gates, ranges of rows."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import hetero_tvm
+from hetero_tvm import Span
+from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
+from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words
+
+K = 70
+
+
+def packed(random, n, bits=4, block=32, zero=False, whole_scales=False):
+    """(initializers but the first operand, float64 weights [K, n]) of one product."""
+    blocks = -(-K // block)
+    q = random.integers(0, 1 << bits, (n, blocks * block)).astype(np.uint8)
+    scale = random.uniform(0.01, 0.02, (n, blocks)).astype(np.float32)
+    if whole_scales:
+        scale = scale.astype(np.float16).astype(np.float32)
+    zeros = random.integers(0, 1 << bits, (n, blocks + blocks % 2)).astype(np.uint8) if zero else None
+    data = q if bits == 8 else q[:, ::2] | q[:, 1::2] << 4
+    arrays = [data.reshape(n, blocks, -1), scale.reshape(-1)]
+    if zero:
+        arrays.append((zeros if bits == 8 else zeros[:, ::2] | zeros[:, 1::2] << 4).reshape(-1))
+    at = 1 << (bits - 1) if zeros is None else np.repeat(zeros[:, :blocks], block, 1).astype(np.float64)
+    weights = (q.astype(np.float64) - at) * np.repeat(scale, block, 1).astype(np.float64)
+    return arrays, weights[:, :K].T
+
+
+def model(products, body=(), outputs=None, level=0, rows="m"):
+    """Products of x [rows, K] with packed weights, by name, and further nodes."""
+    nodes, stored, exact = [], [], {}
+    random = np.random.default_rng(0)
+    for name, (n, options) in products.items():
+        arrays, exact[name] = packed(random, n, **options)
+        names = [f"{name}_{i}" for i in range(len(arrays))]
+        stored += [numpy_helper.from_array(a, at) for a, at in zip(arrays, names, strict=True)]
+        bits, block = options.get("bits", 4), options.get("block", 32)
+        nodes.append(
+            helper.make_node(
+                "MatMulNBits",
+                ["x", *names],
+                [name],
+                domain="com.microsoft",
+                K=K,
+                N=n,
+                bits=bits,
+                block_size=block,
+                accuracy_level=level,
+            )  # fmt: skip
+        )
+    nodes += [helper.make_node(kind, given, made) for kind, given, made in body]
+    floats = TensorProto.FLOAT
+    results = [helper.make_tensor_value_info(n, floats, None) for n in outputs or products]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", floats, [rows, K])], results, stored
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8), exact
+
+
+def built(proto, rows):
+    shapes = {"x": (rows, K)}
+    optimized = hetero_tvm.optimize_model(hetero_tvm.import_model(proto, shapes=shapes))
+    return hetero_tvm.build_model(optimized)
+
+
+def contracts(made):
+    return [task.op for task in made.optimized.tasks if isinstance(task.op, StoredMatmul)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"zero": True},
+        {"bits": 8, "block": 64},
+        {"bits": 8, "block": 128, "zero": True},
+        {"block": 256, "zero": True},
+        {"whole_scales": True},
+    ],
+    ids=str,
+)
+def test_numbers_are_those_of_the_file(options):
+    """Arithmetic is float32: sums of 70 products."""
+    proto, exact = model({"y": (48, options)})
+    random = np.random.default_rng(1)
+    for rows in (1, 5, 9, 100):
+        made = built(proto, rows)
+        (op,) = contracts(made)
+        assert op.scales == ("float16" if options.get("whole_scales") else "float32")
+        assert (op.x_bits, op.group) == (0, min(options.get("block", 32), 128))
+        x = random.standard_normal((rows, K)).astype(np.float32)
+        want = x.astype(np.float64) @ exact["y"]
+        np.testing.assert_allclose(made.run({"x": x})[0], want, rtol=0, atol=2e-6 * np.abs(want).max())
+
+
+def test_gates_are_taken_along_and_so_are_products_of_one_x():
+    body = [
+        ("Sigmoid", ["gate"], ["s"]),
+        ("Mul", ["gate", "s"], ["silu"]),
+        ("Mul", ["silu", "up"], ["y"]),
+    ]
+    proto, exact = model({"gate": (64, {}), "up": (64, {})}, body, ["y"])
+    made = built(proto, 3)
+    (op,) = contracts(made)
+    assert op.gate == "silu"
+    x = np.random.default_rng(1).standard_normal((3, K)).astype(np.float32)
+    gate, up = (x.astype(np.float64) @ exact[name] for name in ("gate", "up"))
+    want = gate / (1 + np.exp(-gate)) * up
+    np.testing.assert_allclose(made.run({"x": x})[0], want, rtol=0, atol=5e-6 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_one_library_for_a_range_of_rows(level):
+    proto, exact = model({"y": (100, {"zero": True})}, level=level)
+    made = built(proto, Span(1, 40))
+    assert len(contracts(made)) == 1
+    assert made.check().ok
+    rounded = level == 4 and has_integer_words(made.optimized.machine)
+    random = np.random.default_rng(1)
+    for rows in (1, 2, 7, 8, 31, 40):
+        x = random.standard_normal((rows, K)).astype(np.float32)
+        want = x.astype(np.float64) @ exact["y"]
+        # Half a step of 3 / 127 for each of 70 products, which add up like a random walk.
+        allowed = 2e-2 if rounded else 2e-6
+        np.testing.assert_allclose(made.run({"x": x})[0], want, rtol=0, atol=allowed * np.abs(want).max())
+
+
+def test_only_a_file_that_allows_it_is_rounded():
+    for level, bits in ((0, 0), (3, 0), (4, 8)):
+        made = built(model({"y": (48, {})}, level=level)[0], 20)
+        machine = made.optimized.machine
+        assert contracts(made)[0].x_bits == (bits if has_integer_words(machine) else 0)
+        assert made.check().ok
+
+
+def test_what_kernels_do_not_know_is_float32():
+    for options in ({"block": 16},):
+        proto, exact = model({"y": (48, options)})
+        made = built(proto, 4)
+        assert not contracts(made)
+        x = np.random.default_rng(1).standard_normal((4, K)).astype(np.float32)
+        np.testing.assert_allclose(made.run({"x": x})[0], x @ exact["y"], rtol=0, atol=1e-5)
+
+
+def test_changed_weights_are_told():
+    """Scaled behind the product, which a pass takes into the weights."""
+    half = helper.make_node("Constant", [], ["half"], value_float=0.37)
+    proto, _ = model({"p": (48, {})}, [("Mul", ["p", "half"], ["y"])], ["y"])
+    proto.graph.node.insert(0, half)
+    made = built(proto, 4)
+    if not contracts(made):
+        assert any("not those that the file packs" in miss["reason"] for miss in made.optimized.report.misses)
