@@ -5,8 +5,8 @@ divisions by values in memory get divisors that the processor does not trap at, 
 not cancelled, functions of functions are computed one after the other, calls of exp, erf, tanh and the like
 become vector polynomials before loops are vectorised, bfloat16 is converted where TVM loses it, quotients and
 remainders of falling indices are written by those of rising ones, and small constant-size buffers stay on the
-stack.  Every compilation, the tuner's candidates included, must use it, or candidates are ranked on other code
-than the one that ships.
+stack.  Every compilation, the tuner's candidates included, must use it, or candidates are ranked on other
+code than the one that ships.
 """
 
 from __future__ import annotations
