@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -297,15 +298,21 @@ def load_optimized(options: argparse.Namespace, model: ImportedModel | None = No
 
 def check_out(path: Path) -> None:
     """Refuse an ``--out`` that nothing can be written to.  :class:`UsageError` says why."""
-    folder = path.parent if path.suffix == ".so" else path
-    existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    library = path if path.suffix == ".so" else path / "model.so"
+    folder = library.parent
+    existing = next(one for one in (folder, *folder.absolute().parents) if one.exists() or one.is_symlink())
     problem = None
-    if not existing.is_dir():
+    if not existing.exists():
+        problem = f"{existing} is a link to nothing"
+    elif not existing.is_dir():
         problem = f"{existing} is a file"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        problem = f"{existing} cannot be written to"
-    elif path.suffix == ".so" and path.is_dir():
-        problem = f"{path} is a folder"
+    elif library.is_dir():
+        problem = f"{library} is a folder"
+    else:
+        try:  # who may write is not all: some file systems take no files from anyone
+            tempfile.TemporaryDirectory(dir=existing, prefix=".export-").cleanup()
+        except OSError:
+            problem = f"{existing} cannot be written to"
     if problem is not None:
         raise UsageError(f"--out {path}: {problem}", hint="name a folder, or a file that ends in .so")
 
