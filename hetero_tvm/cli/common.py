@@ -387,7 +387,15 @@ def run(
     if os.environ.get(DEBUG_VARIABLE) == "1":
         check_options(options)
         return command(options)
-    warnings.showwarning = _show_warning
+    shown: set[str] = set()
+
+    def show_once(message: Any, category: Any, filename: str, line: int, *rest: Any) -> None:
+        # Python tells the same thing again from another line, as when one file of records is read twice.
+        if str(message) not in shown:
+            shown.add(str(message))
+            print(f"warning: {message}", file=sys.stderr)
+
+    warnings.showwarning = show_once
     with ended_by_signals() as ending:
         try:
             check_options(options)
@@ -414,7 +422,3 @@ def run(
             where = f"(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)"
             print(f"error: {type(error).__name__}: {error}\n{where}", file=sys.stderr)
             return 1
-
-
-def _show_warning(message: Any, category: Any, filename: str, line: int, *rest: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ORPHAN_SECONDS = 15.0
 """A worker that is in the middle of a build may finish that first."""
 TRIALS = 24
+KEEP: Path | None = None
+"""Folder for what is left of cases with faults."""
 DISTURBED = "disturbed"
 """Status of a trial that is not to be trusted: it may be measured again."""
 
@@ -63,6 +66,15 @@ class Workplace:
         self.temporary.mkdir()
         self.model = small_models.save(folder / "network.onnx")
         self.mark = processes.new_mark()
+
+    def keep(self, tally: Tally, said: str) -> None:
+        """Copy what a fault may be told from: records, results, and what the last command said."""
+        if KEEP is not None:
+            kept = KEEP / f"{tally.name} {tally.moments}".replace(" ", "-").replace(",", "")
+            for folder in (self.logs, self.out):
+                if folder.exists():
+                    shutil.copytree(folder, kept / folder.name, dirs_exist_ok=True)
+            (kept / "said.txt").write_text(said)
 
     def command(self, name: str, *options: str) -> list[str]:
         common = ["--logs", str(self.logs), "--out", str(self.out), "--no-shipped-records", "-q"]
@@ -179,8 +191,8 @@ def kill_group(process: subprocess.Popen) -> None:
     os.killpg(process.pid, signal.SIGKILL)
 
 
-def after(place: Workplace, tally: Tally, command: list[str], before: list[tuple[str, str]]) -> None:
-    """The same command again: it ends well, repeats nothing, and cleans up."""
+def after(place: Workplace, tally: Tally, command: list[str], before: list[tuple[str, str]]) -> str:
+    """The same command again: it ends well, repeats nothing, and cleans up.  Returns what it said."""
     status, said, _ = place.run(command)
     if status:
         tally.fault(f"the resumed command ends with {status}: {said[-300:]}")
@@ -197,6 +209,7 @@ def after(place: Workplace, tally: Tally, command: list[str], before: list[tuple
     if litter := place.litter():
         tally.fault(f"litter: {litter}")
     place.check_whole(tally)
+    return said
 
 
 def tuning(folder: Path, moments: int, rng: random.Random, how: str = "kill -9") -> Tally:
@@ -220,11 +233,13 @@ def tuning(folder: Path, moments: int, rng: random.Random, how: str = "kill -9")
                 check_status(tally, how, status)
                 if "Traceback" in said and "in _run" in said:  # while Python starts, it is Python's to say
                     tally.fault(f"a traceback: {said[-500:]}")
-            before = place.trials()
+            before, faults = place.trials(), len(tally.faults)
             tally.counts["trials before"] += len(before)
-            after(place, tally, place.tune(), before)
+            said = after(place, tally, place.tune(), before)
             if wanting := place.wanting():
                 tally.fault(f"after the resume: {wanting}")
+            if len(tally.faults) > faults:
+                place.keep(tally, said)
     return tally
 
 
@@ -371,7 +386,10 @@ def main() -> int:
     parser.add_argument("--moments", type=int, default=50, help="kills per series; signals get a tenth")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", choices=list(SERIES), help="series to run")
+    parser.add_argument("--keep", type=Path, help="folder for records and results of cases with faults")
     options = parser.parse_args()
+    global KEEP
+    KEEP = options.keep
     tallies = []
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
         for series in options.only or SERIES:
