@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ORPHAN_SECONDS = 15.0
 """A worker that is in the middle of a build may finish that first."""
 TRIALS = 24
+FAR = 2.0
+"""Times beyond this multiple of the best may be measured again."""
 KEEP: Path | None = None
 """Folder for what is left of cases with faults."""
 DISTURBED = "disturbed"
@@ -110,9 +112,15 @@ class Workplace:
                         torn += 1
         return found, torn
 
-    def trials(self) -> list[tuple[str, str]]:
-        """Task and candidate of each trial on disk, without those that the search took back."""
+    def trials(self, believed: bool = False) -> list[tuple[str, str]]:
+        """Task and candidate of each trial on disk, without those that the search took back.
+
+        ``believed`` : without those whose first time is hard to believe.  The search looks at them again,
+        and takes them back where others have the cores at that moment.
+        """
         found: list[tuple[str, str]] = []
+        first: dict[tuple[str, str], float] = {}
+        best: dict[str, float] = {}
         for record in self.records()[0]:
             if record.get("role", "trial") == "trial":
                 point = record.get("point") or record.get("trace")
@@ -121,13 +129,16 @@ class Workplace:
                     found = [other for other in found if other != one]
                 else:
                     found.append(one)
-        return found
+                    seconds = record.get("seconds") or 0.0
+                    first.setdefault(one, seconds)
+                    best[one[0]] = min(best.get(one[0], seconds), seconds)
+        return [one for one in found if not believed or first[one] < FAR * best[one[0]]]
 
-    def wanting(self) -> str | None:
+    def wanting(self, most: int = TRIALS) -> str | None:
         """What is wrong with the number of trials once a search is through."""
-        count = len(self.trials())
+        count = len(set(self.trials()))
         disturbed = sum(record.get("status") == DISTURBED for record in self.records()[0])
-        return None if TRIALS - disturbed <= count <= TRIALS else f"{count} trials, not {TRIALS}"
+        return None if TRIALS - disturbed <= count <= most else f"{count} trials, not {TRIALS}"
 
     def litter(self) -> list[str]:
         """What a command that ended well must not leave."""
@@ -191,17 +202,22 @@ def kill_group(process: subprocess.Popen) -> None:
     os.killpg(process.pid, signal.SIGKILL)
 
 
-def after(place: Workplace, tally: Tally, command: list[str], before: list[tuple[str, str]]) -> str:
-    """The same command again: it ends well, repeats nothing, and cleans up.  Returns what it said."""
+def after(
+    place: Workplace, tally: Tally, command: list[str], before: list[tuple[str, str]], doubles: int = 0
+) -> str:
+    """The same command again: it ends well, repeats nothing, and cleans up.  Returns what it said.
+
+    ``doubles`` : trials that were recorded twice before.
+    """
     status, said, _ = place.run(command)
     if status:
         tally.fault(f"the resumed command ends with {status}: {said[-300:]}")
-    trials = place.trials()
-    doubles = len(trials) - len(set(trials))
-    if doubles:
+    trials = place.trials(believed=True)
+    doubles = len(trials) - len(set(trials)) - doubles
+    if doubles > 0:
         tally.fault(f"{doubles} known points were proposed again")
-    if trials[: len(before)] != before:
-        tally.fault("records were lost")
+    if lost := set(before) - set(place.trials()):
+        tally.fault(f"records were lost: {lost}")
     torn = place.records()[1]
     tally.counts["torn lines"] += torn
     if torn > 1:
@@ -233,7 +249,7 @@ def tuning(folder: Path, moments: int, rng: random.Random, how: str = "kill -9")
                 check_status(tally, how, status)
                 if "Traceback" in said and "in _run" in said:  # while Python starts, it is Python's to say
                     tally.fault(f"a traceback: {said[-500:]}")
-            before, faults = place.trials(), len(tally.faults)
+            before, faults = place.trials(believed=True), len(tally.faults)
             tally.counts["trials before"] += len(before)
             said = after(place, tally, place.tune(), before)
             if wanting := place.wanting():
@@ -349,7 +365,7 @@ def workers(folder: Path, moments: int, rng: random.Random, which: str) -> Tally
             _, said = process.communicate()
             if process.returncode:
                 tally.fault(f"status {process.returncode}: {said[-300:]}")
-            trials = place.trials()
+            trials = place.trials(believed=True)
             if (wanting := place.wanting()) or len(trials) != len(set(trials)):
                 tally.fault(f"{wanting}; {len(trials)} trials, {len(set(trials))} points")
             tally.counts["trials lost"] += sum(r.get("status") == "crash" for r in place.records()[0])
