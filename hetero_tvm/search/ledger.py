@@ -186,9 +186,7 @@ class Ledger:
         state.report.trials += 1
         state.report.failures[DISTURBED] += 1
 
-    def take_back_noted(
-        self, state: TaskState, candidate: Candidate, result: Result, counted: bool
-    ) -> None:
+    def take_back_noted(self, state: TaskState, candidate: Candidate, result: Result, counted: bool) -> None:
         """Take back a trial that has been noted: it is to be measured or given up, and counts then.
 
         ``counted`` : what :meth:`note_trial` said of it.
