@@ -1,12 +1,12 @@
 """The lowering pipeline from TensorIR to machine code.
 
-It is TVM's own pipeline with eight additions: maxima and minima keep NaN and infinities, integer
-divisions by values in memory get divisors that the processor does not trap at, differences of floats are
-not cancelled, functions of functions are computed one after the other, calls of exp, erf, tanh and the like
-become vector polynomials before loops are vectorised, bfloat16 is converted where TVM loses it, quotients and
-remainders of falling indices are written by those of rising ones, and small constant-size buffers stay on the
-stack.  Every compilation, the tuner's candidates included, must use it, or candidates are ranked on other
-code than the one that ships.
+It is TVM's own pipeline with nine additions: maxima and minima keep NaN and infinities, integers wrap around
+where they overflow, integer divisions by values in memory get divisors that the processor does not trap at,
+differences of floats are not cancelled, functions of functions are computed one after the other, calls of
+exp, erf, tanh and the like become vector polynomials before loops are vectorised, bfloat16 is converted where
+TVM loses it, quotients and remainders of falling indices are written by those of rising ones, and small
+constant-size buffers stay on the stack.  Every compilation, the tuner's candidates included, must use it, or
+candidates are ranked on other code than the one that ships.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hetero_tvm.codegen.cancellation import keep_cancellation
 from hetero_tvm.codegen.divided_indices import divide_what_rises
 from hetero_tvm.codegen.extremes import begin_at_infinity, keep_nan
 from hetero_tvm.codegen.function_steps import compute_in_steps, give_each_lane_its_steps
+from hetero_tvm.codegen.wrapping import wrap_around
 from hetero_tvm.host.tvm import (
     Buffer,
     Call,
@@ -261,8 +262,8 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
     # A subexpression that occurs twice brings its variables twice, and neither the vectoriser nor LLVM takes
     # a variable that is bound in two places.
     rename = tirx.transform.ConvertSSA()
-    semantics = [begin_at_infinity, divide_without_traps, keep_cancellation, use_vector_math, convert_once]
-    lowering = [*semantics, rename, lower_without_cse]
+    semantics = [begin_at_infinity, wrap_around, divide_without_traps, keep_cancellation, use_vector_math]
+    lowering = [*semantics, convert_once, rename, lower_without_cse]
     return tvm.ir.transform.Sequential(lowering), finalize, finalize_device
 
 

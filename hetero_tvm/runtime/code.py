@@ -69,7 +69,7 @@ class OpenCode:
 
 @dataclass(eq=False)
 class Code:
-    """What the users of a loaded library share.
+    """Loaded library as its users share it.
 
     Apart from the library itself: Python still hands out an object from weak references while its finalizer
     runs, which would be a library without code for whoever loads the file at that moment.

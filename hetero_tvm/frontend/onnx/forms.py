@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
-from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST, resize
+from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST, affine_grid, resize
 from hetero_tvm.frontend.onnx.check import set_nodes
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
@@ -425,19 +425,9 @@ def _cumulative_sum(node: onnx.NodeProto, opset: int, types: Types, pool: Consta
             raise _refusal(node, f"axis {axis} of a tensor with {len(shape)} dimensions")
 
 
-def _affine_grid(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
-    """Refusal of aligned corners along a single pixel: ONNX Runtime puts it at the corner, PyTorch in the
-    middle, ONNX's evaluator elsewhere, and TVM breaks."""
-    b = Body(node, opset)
-    if b.attributes.get("align_corners", 0) and b.input(1) in pool:
-        size = [int(n) for n in pool.array(b.input(1))]
-        if 1 in size[2:]:
-            raise _refusal(node, f"align_corners=1 and a single pixel along an axis of {size}")
-
-
 FORMS: dict[str, Expansion] = {
     **EMPTY,
-    "AffineGrid": _affine_grid,
+    "AffineGrid": affine_grid,
     "BatchNormalization": _batch_normalization,
     "ConvTranspose": _conv_transpose,
     "CumSum": _cumulative_sum,
