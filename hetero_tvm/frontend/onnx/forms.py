@@ -43,9 +43,8 @@ def write_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset:
 
 def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> None:
     """Refuse tensors of types that no kernel computes with; lists them."""
-    names = [v.name for v in graph.input] + [
-        name for node in graph.node for name in (*node.input, *node.output)
-    ]
+    names = [v.name for v in graph.input]
+    names += [name for node in graph.node for name in (*node.input, *node.output)]
     problems = []
     for name in dict.fromkeys(filter(None, names)):
         element = pool.type_of(name)[0] if name in pool else types.get(name, (0, None))[0]
