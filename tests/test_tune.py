@@ -262,7 +262,17 @@ def test_an_interrupted_search_writes_the_best_so_far(calls, monkeypatch, capsys
 def test_an_out_that_cannot_be_written_is_refused_before_anything_else(calls, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "lib.so").mkdir()
-    for out, reason in (("file", "is a file"), ("file/deeper", "is a file"), ("lib.so", "is a folder")):
+    (tmp_path / "taken" / "model.so").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("nowhere")
+    refused = {
+        "file": "is a file",
+        "file/deeper": "is a file",
+        "lib.so": "is a folder",
+        "taken": "model.so is a folder",
+        "link": "is a link to nothing",
+        "/proc/none": "/proc cannot be written to",  # its superuser may write there, and cannot
+    }
+    for out, reason in refused.items():
         assert tune.main(["--out", str(tmp_path / out)]) == 2
         assert reason in capsys.readouterr().err
     assert calls == []

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -298,15 +299,21 @@ def load_optimized(options: argparse.Namespace, model: ImportedModel | None = No
 
 def check_out(path: Path) -> None:
     """Refuse an ``--out`` that nothing can be written to.  :class:`UsageError` says why."""
-    folder = path.parent if path.suffix == ".so" else path
-    existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    library = path if path.suffix == ".so" else path / "model.so"
+    folder = library.parent
+    existing = next(one for one in (folder, *folder.absolute().parents) if one.exists() or one.is_symlink())
     problem = None
-    if not existing.is_dir():
+    if not existing.exists():
+        problem = f"{existing} is a link to nothing"
+    elif not existing.is_dir():
         problem = f"{existing} is a file"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        problem = f"{existing} cannot be written to"
-    elif path.suffix == ".so" and path.is_dir():
-        problem = f"{path} is a folder"
+    elif library.is_dir():
+        problem = f"{library} is a folder"
+    else:
+        try:  # who may write is not all: some file systems take no files from anyone
+            tempfile.TemporaryDirectory(dir=existing, prefix=".export-").cleanup()
+        except OSError:
+            problem = f"{existing} cannot be written to"
     if problem is not None:
         raise UsageError(f"--out {path}: {problem}", hint="name a folder, or a file that ends in .so")
 
@@ -385,7 +392,15 @@ def run(
     if os.environ.get(DEBUG_VARIABLE) == "1":
         check_options(options)
         return command(options)
-    warnings.showwarning = _show_warning
+    shown: set[str] = set()
+
+    def show_once(message: Any, category: Any, filename: str, line: int, *rest: Any) -> None:
+        # Python tells the same thing again from another line, as when one file of records is read twice.
+        if str(message) not in shown:
+            shown.add(str(message))
+            print(f"warning: {message}", file=sys.stderr)
+
+    warnings.showwarning = show_once
     with ended_by_signals() as ending:
         try:
             check_options(options)
@@ -412,7 +427,3 @@ def run(
             where = f"(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)"
             print(f"error: {type(error).__name__}: {error}\n{where}", file=sys.stderr)
             return 1
-
-
-def _show_warning(message: Any, category: Any, filename: str, line: int, *rest: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)

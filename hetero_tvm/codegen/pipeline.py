@@ -1,11 +1,12 @@
 """The lowering pipeline from TensorIR to machine code.
 
-It is TVM's own pipeline with seven additions: maxima and minima keep NaN and infinities, integer
-divisions by values in memory get divisors that the processor does not trap at, differences of floats are
-not cancelled, calls of exp, erf, tanh and the like become vector polynomials before loops are vectorised,
-bfloat16 is converted where TVM loses it, quotients and remainders of falling indices are written by those of
-rising ones, and small constant-size buffers stay on the stack.  Every compilation, the tuner's candidates
-included, must use it, or candidates are ranked on other code than the one that ships.
+It is TVM's own pipeline with nine additions: maxima and minima keep NaN and infinities, integers wrap around
+where they overflow, integer divisions by values in memory get divisors that the processor does not trap at,
+differences of floats are not cancelled, functions of functions are computed one after the other, calls of
+exp, erf, tanh and the like become vector polynomials before loops are vectorised, bfloat16 is converted where
+TVM loses it, quotients and remainders of falling indices are written by those of rising ones, and small
+constant-size buffers stay on the stack.  Every compilation, the tuner's candidates included, must use it, or
+candidates are ranked on other code than the one that ships.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from hetero_tvm.codegen.bfloat16 import convert_once
 from hetero_tvm.codegen.cancellation import keep_cancellation
 from hetero_tvm.codegen.divided_indices import divide_what_rises
 from hetero_tvm.codegen.extremes import begin_at_infinity, keep_nan
+from hetero_tvm.codegen.function_steps import compute_in_steps, give_each_lane_its_steps
+from hetero_tvm.codegen.wrapping import wrap_around
 from hetero_tvm.host.tvm import (
     Buffer,
     Call,
@@ -128,63 +131,14 @@ def _vector_remainder(remainder: tirx.Mod) -> Expr:
     return vector_functions.fmod(remainder.a, remainder.b)
 
 
-def _defined(cast: tirx.Cast) -> Expr:
-    """``cast`` of a float to int32 or int64 as processors do it: the least number for NaN and what is out of
-    range.  LLVM may make anything of a NaN that it sees a polynomial give."""
-    source, dtype = str(cast.value.ty.dtype), str(cast.ty.dtype)
-    if source != "float32" or dtype not in ("int32", "int64"):
-        return cast
-    bits = tvm.DataType(dtype).bits
-    limit = tirx.const(2.0 ** (bits - 1), source)
-    inside = tirx.And(cast.value >= -limit, cast.value < limit)
-    return tirx.Select(inside, cast, tirx.min_value(dtype))
-
-
-def _named(store: tirx.BufferStore) -> tirx.Stmt:
-    """``store`` of no float, with a name for each function of floats that its value is made of.
-
-    TVM's bounds of integers contradict themselves in the bits that a polynomial binds.  What is behind a
-    condition, or made of what is bound inside of the value, stays there.
-    """
-    if "float" in str(store.value.ty.dtype):
-        return store
-    found: list[tuple[Expr, tirx.Var]] = []
-    inside = []
-
-    def name(value: Expr) -> Expr:
-        if isinstance(value, tirx.Let):
-            inside.append(value)
-            return value
-        if isinstance(value, tvm.ir.Call):
-            function = getattr(value.op, "name", "")
-            if function == "prim.if_then_else":
-                inside.append(value)
-            if function not in (*_POLYNOMIALS, "tirx.pow"):
-                return value
-        if not str(value.ty.dtype).startswith("float32"):
-            return value
-        for known, variable in found:
-            if tvm_ffi.structural_equal(known, value):
-                return variable
-        found.append((value, tirx.Var("named", str(value.ty.dtype))))
-        return found[-1][1]
-
-    value = tvm_ffi.structural_map(store.value, ((tvm.ir.Call, tirx.Mod, tirx.Let), name), order="post")
-    if inside or not found:
-        return store
-    value = tvm_ffi.structural_map(value, (tirx.Cast, _defined), order="post")
-    names = [tirx.Bind(variable, made) for made, variable in found]
-    return tirx.SeqStmt([*names, tirx.BufferStore(store.buffer, value, store.indices)])
-
-
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.UseVectorMath")
 def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     """Replace float32 functions by polynomials, and small powers by products.
 
     LLVM would call libm once per lane.
     """
-    body = tvm_ffi.structural_map(func.body, (tirx.BufferStore, _named), order="post")
-    body = tvm_ffi.structural_map(body, (tirx.Mod, _vector_remainder), order="post")
+    func = compute_in_steps(func, (*_POLYNOMIALS, "tirx.pow"))
+    body = tvm_ffi.structural_map(func.body, (tirx.Mod, _vector_remainder), order="post")
     return func.with_body(tvm_ffi.structural_map(body, (tvm.ir.Call, _vector_math), order="post"))
 
 
@@ -294,7 +248,7 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
 
     # Indices are whole once blocks are lowered, and buffers are not flattened yet.
     to_loops = _to_loops()
-    plain = tvm.ir.transform.Sequential([*to_loops, divide_what_rises])
+    plain = tvm.ir.transform.Sequential([*to_loops, give_each_lane_its_steps, divide_what_rises])
     # A second time they would write the extents of buffers anew, from regions that nobody can simplify any
     # more: attention of open lengths took eight times as long to compile.
     done = [str(one.info.name) for one in to_loops]
@@ -314,8 +268,8 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
     # A subexpression that occurs twice brings its variables twice, and neither the vectoriser nor LLVM takes
     # a variable that is bound in two places.
     rename = tirx.transform.ConvertSSA()
-    semantics = [begin_at_infinity, divide_without_traps, keep_cancellation, use_vector_math, convert_once]
-    lowering = [*semantics, rename, lower_without_cse]
+    semantics = [begin_at_infinity, wrap_around, divide_without_traps, keep_cancellation, use_vector_math]
+    lowering = [*semantics, convert_once, rename, lower_without_cse]
     return tvm.ir.transform.Sequential(lowering), finalize, finalize_device
 
 

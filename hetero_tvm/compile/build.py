@@ -29,7 +29,7 @@ from hetero_tvm.host import mapped
 from hetero_tvm.host.tvm import Executable, IRModule, relax, structural_equal, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice, default_choice
-from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
+from hetero_tvm.reference import Accuracy, compare, run_reference, run_sampled
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.relax_passes.storage.concatenation import is_joined
@@ -125,12 +125,12 @@ class BuiltModel:
         InputError : ``inputs`` do not fit the model; lists all that is wrong.
         """
         given, model = inputs, judged_model(self.optimized, inputs)
+        mapped.release()
         if inputs is None:
-            inputs = sample_inputs(model, seed)
+            inputs, reference = run_sampled(model, seed)
         else:
             inputs = checked_inputs(model.signature, inputs)
-        mapped.release()
-        reference = run_reference(model, inputs)
+            reference = run_reference(model, inputs)
         target = self.optimized.target
         self.accuracy = compare(
             self.run(inputs), reference, floor=target.relative_tolerance, least_cosine=target.least_cosine

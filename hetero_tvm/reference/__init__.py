@@ -12,6 +12,7 @@ from hetero_tvm.reference.running import (
     intermediate,
     program_tensors,
     run_reference,
+    run_sampled,
     source_tensors,
     tensors_of_nodes,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "intermediate",
     "program_tensors",
     "run_reference",
+    "run_sampled",
     "sample_inputs",
     "source_tensors",
     "tensors_of_nodes",

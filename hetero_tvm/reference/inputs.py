@@ -15,11 +15,17 @@ _Consumers = dict[str, list[onnx.NodeProto]]
 _Shapes = Mapping[str, tuple[int, ...]]
 
 
-def sample_inputs(model: onnx.ModelProto | ImportedModel, seed: int = 0) -> dict[str, np.ndarray]:
+FREE = 8
+"""Integers of which nothing says how large they may be are below this."""
+
+
+def sample_inputs(
+    model: onnx.ModelProto | ImportedModel, seed: int = 0, free: int = FREE
+) -> dict[str, np.ndarray]:
     """Draw realistic inputs by name, equal for equal seeds.
 
     Integers that index a tensor stay inside it, integer divisors are not zero, masks are ones with a
-    few trailing zeros, floats are standard normal, booleans random.
+    few trailing zeros, floats are standard normal, booleans random; other integers are below ``free``.
 
     Raises
     ------
@@ -33,6 +39,9 @@ def sample_inputs(model: onnx.ModelProto | ImportedModel, seed: int = 0) -> dict
     }
     shapes |= weights
     consumers = _consumers(proto.graph)
+    # The import writes operators out: what an input is to them, the user's own file says.
+    source = model.source if isinstance(model, ImportedModel) else None
+    written = consumers if source is None else _consumers(source.proto.graph)
     inputs = {}
     for value in proto.graph.input:
         if value.name in weights:
@@ -46,7 +55,9 @@ def sample_inputs(model: onnx.ModelProto | ImportedModel, seed: int = 0) -> dict
         dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         # One generator per input: adding an input does not change the others.
         generator = np.random.default_rng([seed, *value.name.encode()])
-        inputs[value.name] = _sample(value.name, dims, dtype, generator, consumers, shapes)
+        rows = [_table_rows(value.name, users, shapes) for users in (consumers, written)]
+        least = min(filter(None, rows), default=None)
+        inputs[value.name] = _sample(value.name, dims, dtype, generator, consumers, least, free)
     return inputs
 
 
@@ -56,22 +67,25 @@ def _sample(
     dtype: np.dtype,
     generator: np.random.Generator,
     consumers: _Consumers,
-    shapes: _Shapes,
+    rows: int | None,
+    free: int,
 ) -> np.ndarray:
-    """Draw one input, as its dtype, its name and its consumers suggest."""
+    """Draw one input, as its dtype, its name and its consumers suggest.
+
+    ``rows`` : of the smallest tensor that it indexes.
+    """
     if dtype.kind not in "iu":
         if _is_mask(name, consumers):
             return _mask(dims, dtype)
         if dtype.kind == "b":
             return generator.integers(0, 2, dims).astype(bool)
         return np.asarray(generator.standard_normal(dims)).astype(dtype)
-    rows = _table_rows(name, consumers, shapes)
     if rows is None and _is_mask(name, consumers):
         return _mask(dims, dtype)
     if rows is None and "position" in name.lower() and dims:
         return np.broadcast_to(np.arange(dims[-1]), dims).astype(dtype)
     least = 1 if rows is None and _divides(name, consumers) else 0
-    return np.asarray(generator.integers(least, rows or 8, dims)).astype(dtype)
+    return np.asarray(generator.integers(least, rows or max(least + 1, free), dims)).astype(dtype)
 
 
 def _mask(dims: Sequence[int], dtype: np.dtype) -> np.ndarray:

@@ -30,8 +30,8 @@ Identity = tuple[int, int, int, int]
 
 
 @dataclass(eq=False)
-class Code:
-    """A loaded library.
+class OpenCode:
+    """A loaded library, until it is freed.
 
     Parameters
     ----------
@@ -65,6 +65,17 @@ class Code:
             os.close(self.file)
         if _trim is not None:
             _trim(0)
+
+
+@dataclass(eq=False)
+class Code:
+    """Loaded library as its users share it.
+
+    Apart from the library itself: Python still hands out an object from weak references while its finalizer
+    runs, which would be a library without code for whoever loads the file at that moment.
+    """
+
+    open: OpenCode
 
 
 loading = CallGuard("a load")
@@ -117,7 +128,7 @@ def _load(runtime: TVMRuntime, path: Path, file: int, identity: Identity, free: 
         if kept is not None:
             os.close(kept)
         raise
-    code = Code(module, name, kept)
+    code = Code(OpenCode(module, name, kept))
     if not free:
         _kept.append(code)
         runtime.function("ffi.ModuleGlobalsAdd")(module)

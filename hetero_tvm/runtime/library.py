@@ -66,7 +66,8 @@ class Library:
     def _start(self) -> None:
         """Load the code and give it a virtual machine."""
         # What a library of another kind registers with TVM or a driver outlives its last user.
-        self._code = load_code(self._runtime, self.path, free=type(self) is Library)
+        self._shared_code = load_code(self._runtime, self.path, free=type(self) is Library)
+        self._code = self._shared_code.open
         self.loaded_path = self._code.path
         try:
             with loading, quiet_fd2():

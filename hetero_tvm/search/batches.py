@@ -50,7 +50,7 @@ class Batches:
 
     def __init__(self, workers: Workers, ledger: Ledger, spells: Spells | None, stop: Callable[[], bool]):
         self._workers, self._ledger, self._spells, self._stop = workers, ledger, spells, stop
-        self._noted: dict[TaskState, list[tuple[Candidate, Result]]] = defaultdict(list)
+        self._noted: dict[TaskState, list[tuple[Candidate, Result, bool]]] = defaultdict(list)
         """Trials of this run, by task."""
         self._looked = False
 
@@ -104,8 +104,8 @@ class Batches:
                 left.append((state, candidate))
             else:
                 result = self._second_look(state, candidate, result)
-                self._ledger.note_trial(state, candidate, result)
-                self._noted[state].append((candidate, result))
+                counted = self._ledger.note_trial(state, candidate, result)
+                self._noted[state].append((candidate, result, counted))
         return left
 
     def _earlier(self, anchors: list[TaskState], known: list[float], least: list[float]) -> list[Trial]:
@@ -113,9 +113,9 @@ class Batches:
         left = []
         for state, before, now in zip(anchors, known, least, strict=True):
             if now * _SPELL < before:
-                for candidate, result in self._noted[state]:
+                for candidate, result, counted in self._noted[state]:
                     if result.ok:
-                        self._ledger.take_back(state, candidate, result)
+                        self._ledger.take_back_noted(state, candidate, result, counted)
                         left.append((state, candidate))
                 self._noted[state] = []
         return left

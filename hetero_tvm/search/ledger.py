@@ -186,11 +186,22 @@ class Ledger:
         state.report.trials += 1
         state.report.failures[DISTURBED] += 1
 
-    def note_trial(self, state: TaskState, candidate: Candidate, result: Result) -> None:
-        """A trial that counts: learned from, and told."""
+    def take_back_noted(self, state: TaskState, candidate: Candidate, result: Result, counted: bool) -> None:
+        """Take back a trial that has been noted: it is to be measured or given up, and counts then.
+
+        ``counted`` : what :meth:`note_trial` said of it.
+        """
+        self.take_back(state, candidate, result)
+        self.counted -= counted
+        self.report.trials -= 1
+        state.report.trials -= 1
+
+    def note_trial(self, state: TaskState, candidate: Candidate, result: Result) -> bool:
+        """A trial that counts: learned from, and told.  False where it is a known one, measured again."""
         key = key_of(candidate)
         seconds = result.seconds if result.ok else None
-        self.counted += key not in state.known and key not in state.times
+        new = key not in state.known and key not in state.times
+        self.counted += new
         state.note_result(key, candidate, seconds)
         if state.proposer is not None:
             state.proposer.learn(candidate, seconds)
@@ -212,6 +223,7 @@ class Ledger:
             flops=state.task.flops,
             text=result.text,
         )
+        return new
 
     def record(
         self,

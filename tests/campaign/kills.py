@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ORPHAN_SECONDS = 15.0
 """A worker that is in the middle of a build may finish that first."""
 TRIALS = 24
+FAR = 2.0
+"""Times beyond this multiple of the best may be measured again."""
+KEEP: Path | None = None
+"""Folder for what is left of cases with faults."""
 DISTURBED = "disturbed"
 """Status of a trial that is not to be trusted: it may be measured again."""
 
@@ -64,6 +69,15 @@ class Workplace:
         self.model = small_models.save(folder / "network.onnx")
         self.mark = processes.new_mark()
 
+    def keep(self, tally: Tally, said: str) -> None:
+        """Copy what a fault may be told from: records, results, and what the last command said."""
+        if KEEP is not None:
+            kept = KEEP / f"{tally.name} {tally.moments}".replace(" ", "-").replace(",", "")
+            for folder in (self.logs, self.out):
+                if folder.exists():
+                    shutil.copytree(folder, kept / folder.name, dirs_exist_ok=True)
+            (kept / "said.txt").write_text(said)
+
     def command(self, name: str, *options: str) -> list[str]:
         common = ["--logs", str(self.logs), "--out", str(self.out), "--no-shipped-records", "-q"]
         return [sys.executable, "-m", f"hetero_tvm.{name}", str(self.model), *common, *options]
@@ -98,9 +112,15 @@ class Workplace:
                         torn += 1
         return found, torn
 
-    def trials(self) -> list[tuple[str, str]]:
-        """Task and candidate of each trial on disk, without those that the search took back."""
+    def trials(self, believed: bool = False) -> list[tuple[str, str]]:
+        """Task and candidate of each trial on disk, without those that the search took back.
+
+        ``believed`` : without those whose first time is hard to believe.  The search looks at them again,
+        and takes them back where others have the cores at that moment.
+        """
         found: list[tuple[str, str]] = []
+        first: dict[tuple[str, str], float] = {}
+        best: dict[str, float] = {}
         for record in self.records()[0]:
             if record.get("role", "trial") == "trial":
                 point = record.get("point") or record.get("trace")
@@ -109,13 +129,16 @@ class Workplace:
                     found = [other for other in found if other != one]
                 else:
                     found.append(one)
-        return found
+                    seconds = record.get("seconds") or 0.0
+                    first.setdefault(one, seconds)
+                    best[one[0]] = min(best.get(one[0], seconds), seconds)
+        return [one for one in found if not believed or first[one] < FAR * best[one[0]]]
 
-    def wanting(self) -> str | None:
+    def wanting(self, most: int = TRIALS) -> str | None:
         """What is wrong with the number of trials once a search is through."""
-        count = len(self.trials())
+        count = len(set(self.trials()))
         disturbed = sum(record.get("status") == DISTURBED for record in self.records()[0])
-        return None if TRIALS - disturbed <= count <= TRIALS else f"{count} trials, not {TRIALS}"
+        return None if TRIALS - disturbed <= count <= most else f"{count} trials, not {TRIALS}"
 
     def litter(self) -> list[str]:
         """What a command that ended well must not leave."""
@@ -179,17 +202,22 @@ def kill_group(process: subprocess.Popen) -> None:
     os.killpg(process.pid, signal.SIGKILL)
 
 
-def after(place: Workplace, tally: Tally, command: list[str], before: list[tuple[str, str]]) -> None:
-    """The same command again: it ends well, repeats nothing, and cleans up."""
+def after(
+    place: Workplace, tally: Tally, command: list[str], before: list[tuple[str, str]], doubles: int = 0
+) -> str:
+    """The same command again: it ends well, repeats nothing, and cleans up.  Returns what it said.
+
+    ``doubles`` : trials that were recorded twice before.
+    """
     status, said, _ = place.run(command)
     if status:
         tally.fault(f"the resumed command ends with {status}: {said[-300:]}")
-    trials = place.trials()
-    doubles = len(trials) - len(set(trials))
-    if doubles:
+    trials = place.trials(believed=True)
+    doubles = len(trials) - len(set(trials)) - doubles
+    if doubles > 0:
         tally.fault(f"{doubles} known points were proposed again")
-    if trials[: len(before)] != before:
-        tally.fault("records were lost")
+    if lost := set(before) - set(place.trials()):
+        tally.fault(f"records were lost: {lost}")
     torn = place.records()[1]
     tally.counts["torn lines"] += torn
     if torn > 1:
@@ -197,6 +225,7 @@ def after(place: Workplace, tally: Tally, command: list[str], before: list[tuple
     if litter := place.litter():
         tally.fault(f"litter: {litter}")
     place.check_whole(tally)
+    return said
 
 
 def tuning(folder: Path, moments: int, rng: random.Random, how: str = "kill -9") -> Tally:
@@ -220,11 +249,13 @@ def tuning(folder: Path, moments: int, rng: random.Random, how: str = "kill -9")
                 check_status(tally, how, status)
                 if "Traceback" in said and "in _run" in said:  # while Python starts, it is Python's to say
                     tally.fault(f"a traceback: {said[-500:]}")
-            before = place.trials()
+            before, faults = place.trials(believed=True), len(tally.faults)
             tally.counts["trials before"] += len(before)
-            after(place, tally, place.tune(), before)
+            said = after(place, tally, place.tune(), before)
             if wanting := place.wanting():
                 tally.fault(f"after the resume: {wanting}")
+            if len(tally.faults) > faults:
+                place.keep(tally, said)
     return tally
 
 
@@ -334,7 +365,7 @@ def workers(folder: Path, moments: int, rng: random.Random, which: str) -> Tally
             _, said = process.communicate()
             if process.returncode:
                 tally.fault(f"status {process.returncode}: {said[-300:]}")
-            trials = place.trials()
+            trials = place.trials(believed=True)
             if (wanting := place.wanting()) or len(trials) != len(set(trials)):
                 tally.fault(f"{wanting}; {len(trials)} trials, {len(set(trials))} points")
             tally.counts["trials lost"] += sum(r.get("status") == "crash" for r in place.records()[0])
@@ -371,7 +402,10 @@ def main() -> int:
     parser.add_argument("--moments", type=int, default=50, help="kills per series; signals get a tenth")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", choices=list(SERIES), help="series to run")
+    parser.add_argument("--keep", type=Path, help="folder for records and results of cases with faults")
     options = parser.parse_args()
+    global KEEP
+    KEEP = options.keep
     tallies = []
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
         for series in options.only or SERIES:

@@ -36,6 +36,11 @@ def test_kills(series):
 
 
 @pytest.mark.exhaustive
+def test_two_tuners():
+    assert "| two tuners | 1 | 0 |" in campaign("two_tuners", "--rounds", "1")
+
+
+@pytest.mark.exhaustive
 def test_damaged_programs_and_records():
     campaign("damaged_files", "--cases", "16", "--only", "pt2", "--only", "records")
 

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -59,6 +60,16 @@ def test_exit_codes(error, code, capsys):
     assert "Traceback" not in said
     if isinstance(error, ValueError):
         assert "a defect of hetero_tvm" in said and "HETERO_TVM_DEBUG=1" in said
+
+
+def test_a_warning_is_shown_once(capsys):
+    def command(options):
+        warnings.warn("a line is no record", stacklevel=1)
+        warnings.warn("a line is no record", stacklevel=1)
+        return 0
+
+    assert common.run(command, common.parser("build", "text"), ["model.onnx"]) == 0
+    assert capsys.readouterr().err == "warning: a line is no record\n"
 
 
 def test_options_that_cannot_be_are_all_named(capsys):

@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend import import_model
-from hetero_tvm.reference import sample_inputs
+from hetero_tvm.reference import run_sampled, sample_inputs
 from tests.frontend.onnx.helpers import text_model
 
 
@@ -57,3 +57,33 @@ def test_boxes_lie_in_images_that_are_there():
         "{ y = RoiAlign(x, boxes, images) }"
     )
     assert set(sample_inputs(source)["images"]) == {0, 1}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_lengths_of_what_the_import_writes_out(axis):
+    """The model's own file still says that they are lengths."""
+    source = text_model(
+        f"g (float[3,4,2] x, int64[{3 if axis == 1 else 4}] l) => (float[3,4,2] y) "
+        f"{{ y = ReverseSequence<batch_axis = {1 - axis}, time_axis = {axis}>(x, l) }}"
+    )
+    drawn = [sample_inputs(import_model(source), seed)["l"] for seed in range(20)]
+    assert 0 <= np.min(drawn) and np.max(drawn) <= (3, 4)[axis]
+
+
+@pytest.mark.parametrize("shift", ["Add", "Sub"])
+def test_indices_behind_arithmetic_are_drawn_until_they_fit(shift):
+    source = text_model(
+        f"g (int64[6] i) => (float[6] y) <int64 two = {{2}}, float[3] t = {{1, 2, 3}}> "
+        f"{{ j = {shift}(i, two) y = Gather(t, j) }}"
+    )
+    inputs, reference = run_sampled(import_model(source))
+    assert inputs["i"].shape == (6,) and np.isfinite(reference.float64[0]).all()
+
+
+def test_indices_that_never_fit_are_told():
+    source = text_model(
+        "g (int64[6] i) => (float[6] y) <int64 nine = {9}, float[3] t = {1, 2, 3}> "
+        "{ j = Add(i, nine) y = Gather(t, j) }"
+    )
+    with pytest.raises(ModelError, match="out of bounds"):
+        run_sampled(import_model(source))

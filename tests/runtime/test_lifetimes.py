@@ -168,6 +168,28 @@ print(after[0] - before[0], after[1] - before[1], after[2] - before[2])
     assert size < 30 * 60_000  # each file maps about 100 kB
 
 
+def test_loads_while_the_last_user_goes(run_python, mlp):
+    """A thread loads the file that another thread is about to free."""
+    script = """
+errors, expected = [], load(sys.argv[1])(x)
+
+def serve():
+    try:
+        for _ in range(100):
+            assert (load(sys.argv[1])(x) == expected).all()
+    except Exception as error:
+        errors.append(error)
+
+threads = [threading.Thread(target=serve) for _ in range(6)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(errors)
+"""
+    assert run_python(START + script, mlp).strip() == "[]"
+
+
 @SLOW
 def test_forks_in_the_middle_of_calls(run_python, mlp):
     script = """

@@ -96,6 +96,15 @@ def test_the_same_winner_beside_a_process_that_comes_and_goes(tmp_path, seen, ph
     assert report.tasks[0].default_seconds == pytest.approx(truth({"repeat": 8, "pieces": 1}))
 
 
+@pytest.mark.parametrize("trials", [6, 8, 10])
+def test_what_is_taken_back_is_one_trial(tmp_path, trials):
+    """The first batch fell into a spell that only the times of the second one tell of."""
+    machine = FakeMachine(lambda now: 40.0 if now < 2 else 1.0)
+    report, store, tuned = run(machine, tmp_path, trials, patience=0)
+    assert report.trials == trials and report.disturbed > 0
+    assert len(store.measured(tuned)) + report.disturbed == trials
+
+
 def test_a_machine_that_never_rests_is_told_and_misleads_no_later_run(tmp_path):
     busy = FakeMachine(lambda now: 40.0, seen=True)
     report, store, tuned = run(busy, tmp_path, patience=5)

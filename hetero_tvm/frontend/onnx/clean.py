@@ -53,7 +53,11 @@ _OLDEST_OPSET = 13
 _CONVERT_TO = (17, 13)
 _FIRST_RESIZE_WITH_COORDINATES = 11
 #: Shape inference looks into the definitions of these, where it misses what a node leaves at its default.
-_DEFAULTS_NEEDED = frozenset({"MeanVarianceNormalization"})
+_DEFAULTS_NEEDED = frozenset({"MeanVarianceNormalization", "Selu"})
+_INEXACT_DEFAULTS = frozenset({"HardSigmoid", "LRN", "LeakyRelu"}) | {
+    f"{kind}Normalization" for kind in ("Batch", "Group", "Instance", "Layer", "RMS")
+}
+"""Operators with defaults that are no float32 numbers: those next to them count in float64."""
 _MOST_ROUNDS = 64
 #: Elements of vectors whose values ONNX's inference may follow; and of a tensor whose size may be a range's.
 _MOST_PROPAGATED = 1 << 20
@@ -84,8 +88,9 @@ def clean(
     graph = model.graph
     name_nodes(graph)
     sort_nodes(graph, pool)
+    needed = _DEFAULTS_NEEDED | _INEXACT_DEFAULTS if _has_doubles(graph, pool) else _DEFAULTS_NEEDED
     for node in graph.node:
-        if node.op_type in _DEFAULTS_NEEDED and node.domain in ONNX_DOMAINS:
+        if node.op_type in needed and node.domain in ONNX_DOMAINS:
             write_defaults(node, opset_of(model))
     expand_contrib(model, opset_of(model), pool)
     if not model.functions:
@@ -113,6 +118,13 @@ def clean(
     inferred = _simplify(model, pool, supported, limits, promises)
     refuse_unsupported(model.graph, opset_of(model), supported)
     return _join(model, pool, inferred)
+
+
+def _has_doubles(graph: onnx.GraphProto, pool: ConstantPool) -> bool:
+    """Whether a model begins with float64 somewhere."""
+    casts = (a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to")
+    inputs = (value.type.tensor_type.elem_type for value in graph.input)
+    return TensorProto.DOUBLE in {*casts, *inputs, *(pool.type_of(name)[0] for name in pool)}
 
 
 # ---- apart and together again --------------------------------------------------------------

@@ -67,16 +67,16 @@ def _embed_norm(b: Body) -> None:
     # ids, segments, word, position, segment table, gamma, beta, mask, position ids
     # -> output, mask index, sum
     ids, places = b.input(0), b.input(8)
-    total = b.op("Gather", b.input(2), ids, axis=0)
+    total = b.row(b.input(2), ids)
     if places:
-        position = b.op("Gather", b.input(3), places, axis=0)
+        position = b.row(b.input(3), places)
     else:
         length = b.op("Gather", b.op("Shape", ids), b.const([1], "int64"), axis=0)
         zero = b.const([0], "int64")
         position = b.op("Slice", b.input(3), zero, length, zero)
     total = b.op("Add", total, position)
     if b.input(1):
-        total = b.op("Add", total, b.op("Gather", b.input(4), b.input(1), axis=0))
+        total = b.op("Add", total, b.row(b.input(4), b.input(1)))
     b.end(2, total)
     b.norm(total, b.input(5), b.input(6), 1e-12, centered=True)
     if b.wants(1):  # how many tokens are unmasked, by sample; without a mask ONNX Runtime says 0

@@ -349,10 +349,19 @@ def _bit_cast(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
 
 
 def _image(images: Expr, index: Expr) -> Expr:
-    """Numbers of images by ``index``, looked up: so they are checked where they are used, as any index is."""
+    """Numbers of images by ``index``, looked up: so they are checked where they are used, as any index is.
+
+    An image is not counted from the end.
+    """
     count = (static_shape(images) or (1,))[0]
-    chosen = _gather([relax.const(np.arange(count), "int64"), index], {})
-    return index if chosen is None else chosen
+    if isinstance(index, tvm.ir.GenericConst):
+        values = index.value.numpy()
+        if values.size and not 0 <= values.min() <= values.max() < count:
+            raise ValueError(f"an index lies outside [0, {count})")
+    dtype = str(index.ty.dtype)
+    below = relax.op.less(index, relax.const(0, dtype))
+    index = relax.op.where(below, relax.const(min(count, np.iinfo(dtype).max), dtype), index)
+    return relax.op.take(relax.const(np.arange(count), "int64"), index, axis=0, mode="wrap")
 
 
 def _roi_align(inputs: Inputs, attrs: dict[str, Any]) -> None:
@@ -365,7 +374,8 @@ def _max_roi_pool(inputs: Inputs, attrs: dict[str, Any]) -> None:
     rois = inputs[1]
     shape, dtype = static_shape(rois), rois.ty.dtype
     if shape is not None and shape[0]:
-        first = relax.op.astype(relax.op.strided_slice(rois, [1], [0], [1]), "int64")
+        column = relax.op.strided_slice(rois, [1], [0], [1])
+        first = relax.BlockBuilder.current().emit(relax.op.astype(column, "int64"))
         image = relax.op.astype(_image(inputs[0], first), dtype)
         inputs[1] = relax.op.concat([image, relax.op.strided_slice(rois, [1], [1], [5])], axis=1)
 

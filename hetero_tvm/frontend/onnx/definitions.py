@@ -128,9 +128,14 @@ def _call_definitions(
 
 
 def write_defaults(node: onnx.NodeProto, opset: int) -> None:
-    """Write out the attributes that a node leaves at their defaults: the inliner does not know them."""
+    """Write out the attributes that a node leaves at their defaults: the inliner does not know them, and a
+    newer opset may have others."""
     given = {attribute.name for attribute in node.attribute}
-    for name, attribute in defs.get_schema(node.op_type, opset, "").attributes.items():
+    try:
+        schema = defs.get_schema(node.op_type, opset, "")
+    except defs.SchemaError:  # ONNX Runtime writes some operators into files from before they were ONNX's
+        return
+    for name, attribute in schema.attributes.items():
         if name not in given and attribute.default_value.name:
             node.attribute.append(attribute.default_value)
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
-from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST, resize
+from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST, affine_grid, resize
 from hetero_tvm.frontend.onnx.check import set_nodes
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
@@ -43,9 +43,8 @@ def write_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset:
 
 def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> None:
     """Refuse tensors of types that no kernel computes with; lists them."""
-    names = [v.name for v in graph.input] + [
-        name for node in graph.node for name in (*node.input, *node.output)
-    ]
+    names = [v.name for v in graph.input]
+    names += [name for node in graph.node for name in (*node.input, *node.output)]
     problems = []
     for name in dict.fromkeys(filter(None, names)):
         element = pool.type_of(name)[0] if name in pool else types.get(name, (0, None))[0]
@@ -427,6 +426,7 @@ def _cumulative_sum(node: onnx.NodeProto, opset: int, types: Types, pool: Consta
 
 FORMS: dict[str, Expansion] = {
     **EMPTY,
+    "AffineGrid": affine_grid,
     "BatchNormalization": _batch_normalization,
     "ConvTranspose": _conv_transpose,
     "CumSum": _cumulative_sum,

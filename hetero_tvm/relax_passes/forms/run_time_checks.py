@@ -72,18 +72,24 @@ def _checks(graph: Graph, functions: IRModule, var: Var) -> Iterator[tuple[Expr,
             message = division_message(DIVISIONS[name], node)
             yield value.args[1], "divisor", functools.partial(_divisor_kernel, message)
         return
-    for indices, ranges, valid in lookups(functions, value, name):
+    for indices, ranges, valid in lookups(functions, value, name, graph.sources(var)):
         yield indices, ranges, functools.partial(_index_kernel, node, ranges, valid)
 
 
-def lookups(functions: IRModule, value: Expr, name: str | None) -> Iterator[tuple[Expr, Ranges, str]]:
-    """Indices that a call uses, the ranges that its kernel can take, and those that a user may give."""
+def lookups(
+    functions: IRModule, value: Expr, name: str | None, sources: Sequence[str]
+) -> Iterator[tuple[Expr, Ranges, str]]:
+    """Indices that a call uses, the ranges that its kernel can take, and those that a user may give.
+
+    ``sources`` : names of the nodes that the call stands for; one of ``Body.row`` counts from 0 alone.
+    """
+    from_0 = any(source.endswith("_from_0") for source in sources)
     if name == "relax.take" and str(value.attrs.mode) != "clip":
         shape = shape_of(value.args[0])
         axis = 0 if value.attrs.axis is None else int(value.attrs.axis)
         extent = math.prod(shape) if value.attrs.axis is None else shape[axis]
-        first = -extent if str(value.attrs.mode) == "wrap" else 0
-        yield value.args[1], ((first, extent),), _text([(-extent, extent)])
+        first = -extent if str(value.attrs.mode) == "wrap" and not from_0 else 0
+        yield value.args[1], ((first, extent),), _text([(first, extent)])
     elif name in ("relax.gather_elements", "relax.scatter_elements"):
         extent = shape_of(value.args[0])[int(value.attrs.axis)]
         # TVM's scatter counts from the end; for its gather the importer has added the extent.
@@ -97,7 +103,7 @@ def lookups(functions: IRModule, value: Expr, name: str | None) -> Iterator[tupl
         yield value.args[1], ranges, _text([(-extent, extent) for extent in extents])
     elif name == "relax.call_tir" and isinstance(op := contract(functions, value), EmbeddingNorm):
         for n, lookup in enumerate(op.lookups):
-            ranges = ((-lookup.rows, lookup.rows),)
+            ranges = ((0 if from_0 else -lookup.rows, lookup.rows),)
             yield value.args[1].fields[2 * n], ranges, _text(ranges)
 
 

@@ -60,7 +60,7 @@ def _checks(graph: Graph, functions: object, var: Var) -> Iterator[tuple[Expr, R
     if DIVISIONS.get(name) == "Div" and "int" in dtype_of(value.args[1]):  # by 0 a remainder is 0
         yield value.args[1], None, division_message(DIVISIONS[name], node)
         return
-    for indices, ranges, valid in lookups(functions, value, name):
+    for indices, ranges, valid in lookups(functions, value, name, graph.sources(var)):
         yield indices, ranges, index_message(node, valid)
 
 

@@ -198,3 +198,18 @@ def test_definitions_use_the_default_attributes():
     assert {source_names(b.var).split("/")[1] for b in bindings(model)} == {"s"}
     inputs = sample_inputs(model)
     assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+
+
+@pytest.mark.parametrize(("operator", "factor"), [("LeakyRelu", 0.01), ("HardSigmoid", 0.2)])
+def test_defaults_are_float32_numbers(operator, factor):
+    """In float64 the default is the float32 number next to the one in ONNX's text."""
+    model = import_onnx(text_model(f"g (double[2] x) => (double[2] y) {{ y = {operator} (x) }}"))
+    (y,) = run_tvm(model, {"x": np.array([-1.0, 0.0])})
+    assert abs(y[0] - y[1]) == pytest.approx(float(np.float32(factor)), rel=1e-12)
+
+
+def test_defaults_are_those_of_the_opset():
+    """Selu had others before opset 6."""
+    model = import_onnx(text_model("g (float[1] x) => (float[1] y) { y = Selu (x) }", opset=5, ir=3))
+    (y,) = run_tvm(model, {"x": np.array([1], np.float32)})
+    assert y[0] == np.float32(1.0507)

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.errors import HeteroTVMError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.contrib import EXPANSIONS
 from tests.frontend.onnx.helpers import run_onnxruntime
 
@@ -130,6 +130,26 @@ def test_embeddings(segments, places, mask):
     plan = m.check()
     fused = {"layer_norm": 1} if len(outputs) == 3 else {"layer_norm": 1, "embedding_norm": 1}
     assert plan.report.fusions == fused
+
+
+@pytest.mark.parametrize("index", [-1, 11, -12])
+@pytest.mark.parametrize("operator", ["EmbedLayerNormalization", "RotaryEmbedding"])
+def test_rows_are_not_counted_from_the_end(operator, index):
+    """ONNX Runtime refuses an index below 0; a lookup of ONNX's own takes it for a row at the end."""
+    m = Model()
+    if operator == "RotaryEmbedding":
+        x = m.input(1, 3, 16)
+        m.node(
+            operator, x, m.input(values=np.array([[0, 1, 10]]), name="i"), m.weight(11, 4), m.weight(11, 4)
+        )
+    else:
+        ids = m.input(values=np.int32([[0, 1, 10]]), name="i")
+        tables = m.weight(11, N), m.weight(9, N), ""
+        m.node(operator, ids, "", *tables, m.weight(N), m.weight(N), outputs=(FLOAT, INT32))
+    built = build_model(optimize_model(import_model(m.proto())), use_shipped=False)
+    built.run(m.inputs)
+    with pytest.raises(HeteroTVMError, match=r"an index lies outside \[0, 11\)"):
+        built.run({**m.inputs, "i": np.full_like(m.inputs["i"], index)})
 
 
 def test_the_sum_of_a_skip_norm_joins_the_product_before_it():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hetero_tvm
-from hetero_tvm.errors import ModelError
+from hetero_tvm.errors import HeteroTVMError, ModelError
 from hetero_tvm.frontend import import_model, import_onnx
 from hetero_tvm.reference import compare, run_reference, sample_inputs
 from tests.frontend.onnx.helpers import add_weight, against_original, bindings, run_tvm, text_model
@@ -191,6 +191,22 @@ def test_known_indices_outside_name_the_node(operator, index):
     with pytest.raises(ModelError) as caught:
         import_model(text_model(text, "victim"))
     assert "victim" in str(caught.value) and "an index lies outside" in str(caught.value)
+
+
+@pytest.mark.parametrize("index", [-1, 2, -(2**40)])
+@pytest.mark.parametrize("operator", ["RoiAlign", "MaxRoiPool"])
+def test_images_are_not_counted_from_the_end(operator, index):
+    boxes = np.array([[0, 0, 4, 4]], np.float32)
+    if operator == "RoiAlign":
+        text = "float[1, 4] r, int64[1] i) => (float[1, 1, 1, 1] y) { y = RoiAlign(x, r, i) }"
+        inputs = {"r": boxes, "i": np.array([index])}
+    else:
+        text = "float[1, 5] r) => (float[1, 1, 1, 1] y) { y = MaxRoiPool<pooled_shape = [1, 1]>(x, r) }"
+        inputs = {"r": np.concatenate([[[index]], boxes], axis=1).astype(np.float32)}
+    model = import_model(text_model(f"g (float[2, 1, 5, 5] x, {text}", "victim"))
+    built = hetero_tvm.build_model(hetero_tvm.optimize_model(model), use_shipped=False)
+    with pytest.raises(HeteroTVMError, match="victim.*an index lies outside"):
+        built.run({"x": np.zeros((2, 1, 5, 5), np.float32), **inputs})
 
 
 @pytest.mark.parametrize(

@@ -144,10 +144,11 @@ def test_norms_are_of_magnitudes(p, axis):
 
 @pytest.mark.parametrize("opset", [11, 13])
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax", "Hardmax"])
-def test_softmaxes_before_and_since_opset_13(operator, opset):
+@pytest.mark.parametrize("axis", ["", "<axis = 0>", "<axis = 1>", "<axis = -1>"])
+def test_softmaxes_before_and_since_opset_13(operator, opset, axis):
     runtime = pytest.importorskip("onnxruntime")
     source = text_model(
-        f"g (float[2,3,4] x) => (float[2,3,4] y) {{ y = {operator} <axis = 1> (x) }}", opset=opset
+        f"g (float[2,3,4] x) => (float[2,3,4] y) {{ y = {operator} {axis} (x) }}", opset=opset
     )
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
     expected = runtime.InferenceSession(source.SerializeToString()).run(None, {"x": x})[0]

@@ -83,6 +83,20 @@ def test_the_largest_value_of_a_region_is_refused():
         import_onnx(source)
 
 
+@pytest.mark.parametrize("size", [(2, 3, 1, 5), (2, 3, 4, 1), (2, 3, 2, 1, 4)])
+def test_a_single_pixel_between_aligned_corners_is_refused(size):
+    """No two implementations put it at the same place."""
+    spatial = len(size) - 2
+    text = (
+        f"g (float[2,{spatial},{spatial + 1}] x) => (float[N] y) "
+        f"{{ y = AffineGrid <align_corners = %d> (x, size) }}"
+    )
+    model = text_model(text % 1, "/grid", opset=20)
+    add_weight(model, "size", np.array(size))
+    with pytest.raises(UnsupportedOperatorError, match="'/grid'.*single pixel"):
+        import_onnx(model)
+
+
 def test_positions_from_the_end_of_a_sequence_are_refused():
     source = text_model(
         "g (float[2] x, float[2] z) => (float[2] y) <int64 p = {-1}, int64 q = {0}> "

@@ -299,7 +299,7 @@ def _table(b: Body, cache: str, positions: str, x: str) -> str:
         positions = _range(b, x, [1, -1])
     elif b.rank(positions, 2) == 1:  # the first position of all sequences
         positions = b.op("Add", _range(b, x, [1, -1]), b.op("Reshape", positions, b.const([1, 1], "int64")))
-    rows = b.op("Gather", cache, positions, axis=0)
+    rows = b.row(cache, positions)
     extents = b.op("Concat", b.const([0, 1, -1], "int64"), b.extent(cache, 1), axis=0)
     return b.op("Reshape", rows, extents)
 

@@ -153,7 +153,8 @@ def dropout(b: PromisedBody) -> bool:
             off = b.op("Not", b.input(2))
             if b.input(1):
                 off = b.op("Or", off, b.op("Equal", b.input(1), b.const(0, b.dtype(b.input(1)))))
-            x = b.guard(x, off, what="training_mode, or a ratio above 0,")
+            rest = "training_mode must be false, or the ratio 0: random numbers are not supported"
+            x = b.checked(x, b.every(off), b.dtype(x), rest)
         elif float(rate if ratio is None and not b.input(1) else 1.0 if ratio is None else ratio) != 0.0:
             raise UnsupportedOperatorError(
                 f"Node {b.node.name!r} (Dropout) has training_mode=1, which is not supported.",

@@ -121,10 +121,20 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     return b.nodes
 
 
+def affine_grid(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
+    """Refusal of an AffineGrid with aligned corners along a single pixel: ONNX Runtime puts it at the corner,
+    PyTorch in the middle, ONNX's evaluator elsewhere, and TVM breaks."""
+    b = Body(node, opset)
+    if b.attributes.get("align_corners", 0) and b.input(1) in pool:
+        size = [int(n) for n in pool.array(b.input(1))]
+        if 1 in size[2:]:
+            raise _refusal(node, f"align_corners=1 and a single pixel along an axis of {size}")
+
+
 def _refusal(node: onnx.NodeProto, what: str) -> UnsupportedOperatorError:
     return UnsupportedOperatorError(
-        f"Node {node.name!r} (Resize) has {what}, which is not supported.",
-        hint="Export another form of Resize: sizes instead of scales, half_pixel.",
+        f"Node {node.name!r} ({node.op_type}) has {what}, which is not supported.",
+        hint="Export another form of the operator: sizes instead of scales, half_pixel.",
     )
 
 

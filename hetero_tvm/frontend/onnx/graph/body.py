@@ -60,6 +60,13 @@ class Body:
         self.nodes.append(helper.make_node(kind, list(inputs), [output], name=name, **attributes))
         return output
 
+    def row(self, table: str, indices: str) -> str:
+        """Add a lookup in rows whose ``indices`` do not count from the end: one below 0 is an error."""
+        y = self.op("Gather", table, indices, axis=0)
+        # By this end of its name ``relax_passes/forms/run_time_checks.py`` knows it.
+        self.nodes[-1].name += "_from_0"
+        return y
+
     def split(self, x: str, axis: int, extents: list[int]) -> list[str]:
         """Add a Split along an axis (from opset 13 on); returns its outputs."""
         first = self.op("Split", x, self.const(extents, "int64"), axis=axis)

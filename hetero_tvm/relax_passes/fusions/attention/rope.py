@@ -120,8 +120,8 @@ def _rotations(graph: Graph, var: Var) -> Iterator[_Rotation]:
 def _joined(graph: Graph, var: Var) -> tuple[Var, list[Var]]:
     """The reshape that joins a stacked axis of pairs, and the bindings before it."""
     user = graph.only_user(var)
-    if shape_of(var)[-1] == 2 and user is not None and graph.op_name(user) == "relax.reshape":
-        shape = shape_of(var)
+    shape = shape_of(var)
+    if shape[1:] and shape[-1] == 2 and user is not None and graph.op_name(user) == "relax.reshape":
         if shape_of(user) == (*shape[:-2], shape[-2] * 2):
             return user, [var]
     return var, []

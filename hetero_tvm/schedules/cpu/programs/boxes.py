@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+from hetero_tvm.codegen.wrapping import wrapping
 from hetero_tvm.host.tvm import Expr, Var, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.nests.nest import Nest, substitute
 
@@ -53,7 +54,7 @@ def _box(nest: Nest, box: tuple[tuple[int, int], ...]) -> Nest:
         return analyzer.simplify(substitute(expression, values))
 
     indices = tuple(simple(index) for index in nest.indices)
-    return dataclasses.replace(nest, axes=tuple(axes), value=simple(nest.value), indices=indices)
+    return dataclasses.replace(nest, axes=tuple(axes), value=simple(wrapping(nest.value)), indices=indices)
 
 
 def _changes(node: Any, variables: list[Var]) -> list[tuple[Var, int]]:

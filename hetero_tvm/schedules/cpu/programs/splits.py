@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from hetero_tvm.codegen.wrapping import wrapping
 from hetero_tvm.host.tvm import Expr, Var, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.nests.nest import Nest, substitute
 
@@ -45,7 +46,7 @@ def _with_axes(nest: Nest, axes: tuple[tuple[Var, int], ...], values: dict[Var, 
         return analyzer.simplify(substitute(expression, values), 3)
 
     indices = tuple(simple(index) for index in nest.indices)
-    return dataclasses.replace(nest, axes=axes, value=simple(nest.value), indices=indices)
+    return dataclasses.replace(nest, axes=axes, value=simple(wrapping(nest.value)), indices=indices)
 
 
 def _division(nest: Nest) -> tuple[Var, int] | None:

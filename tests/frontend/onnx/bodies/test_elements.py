@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.api import build_model, optimize_model
+from hetero_tvm.errors import HeteroTVMError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
 from tests.frontend.onnx.helpers import against_reference, run_onnxruntime, text_model
 
@@ -110,3 +111,13 @@ def test_dropout_outside_of_training():
     model.graph.initializer.append(numpy_helper.from_array(np.array(True), "t"))
     with pytest.raises(UnsupportedOperatorError, match="training_mode=1"):
         import_onnx(model)
+
+
+def test_dropout_that_is_told_to_train_when_it_runs():
+    """The error says what is not supported, not that a shape is another one."""
+    model = text_model("g (float[3] x, bool t) => (float[3] y) <float r = {0.5}> { y = Dropout (x, r, t) }")
+    x = np.array([1, 2, 3], np.float32)
+    against_reference(model, {"x": x, "t": np.array(False)})
+    built = build_model(optimize_model(import_onnx(model)), use_shipped=False)
+    with pytest.raises(HeteroTVMError, match="training_mode must be false, or the ratio 0"):
+        built.run({"x": x, "t": np.array(True)})

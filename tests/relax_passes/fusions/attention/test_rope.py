@@ -168,6 +168,13 @@ def test_other_concatenations_are_no_near_misses():
     assert miss({"x": (B, S), "y": (B, S)}, lambda e, x, y: e(op.concat([e(op.sin(x)), y, x], -1))) is None
 
 
+def test_pairs_without_another_axis_are_no_near_misses():
+    def body(emit, x, y):
+        return emit(op.reshape(emit(op.concat([x, y], 0)), (1, 2)))
+
+    assert miss({"x": (1,), "y": (1,)}, body) is None
+
+
 @settings(max_examples=25)
 @given(st.data())
 def test_random_shapes(data):

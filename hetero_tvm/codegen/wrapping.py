@@ -1,0 +1,93 @@
+"""Integers of data wrap around where they overflow, as those of NumPy and every runtime do.
+
+TVM's simplifier takes all integers for those of mathematics, and LLVM is told that sums of 32 and 64 bits do
+not overflow: ``(x * 7) / 7`` would be x, and the remainder of a hash that of another number.  That is right
+of indices.  Of what is read from tensors, sums and products that are divided, compared or widened go through
+a fence which neither looks behind, and which is no instruction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.host.tvm import Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
+
+_SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
+_COMPARED = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+_READERS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max, *_COMPARED)
+"""Operations whose results depend on whether their operands have wrapped around."""
+
+
+def _kept(value: Expr) -> Expr:
+    """``value``, behind a fence where it is a sum or product of integers that may overflow."""
+    dtype = tvm.DataType(str(value.ty.dtype))
+    if not isinstance(value, _SUMS) or "int" not in str(dtype) or dtype.lanes != 1 or not _of_data(value):
+        return value
+    if dtype.bits < 32:
+        return value
+    bits = f"float{dtype.bits}"
+    fenced = tirx.call_llvm_pure_intrin(
+        bits, "llvm.arithmetic.fence", tirx.call_intrin(bits, "tirx.reinterpret", value)
+    )
+    return tirx.call_intrin(str(dtype), "tirx.reinterpret", fenced)
+
+
+def _of_data(value: Expr) -> bool:
+    """Whether a value has a variable that stands for a load."""
+    found: list[tirx.Var] = []
+
+    def note(variable: tirx.Var) -> None:
+        if variable.name == _LOADED:
+            found.append(variable)
+
+    tvm_ffi.structural_walk(value, (tirx.Var, note))
+    return bool(found)
+
+
+_LOADED = "hetero_tvm.loaded"
+"""Name of the variables that stand for loads, so that their indices stay as they are."""
+
+
+def _reading(node: Expr) -> Expr:
+    """An operation with its operands behind fences."""
+    if isinstance(node, tirx.Cast):
+        wide, narrow = (tvm.DataType(str(end.ty.dtype)) for end in (node, node.value))
+        whole = "int" in str(wide) and "int" in str(narrow)
+        value = _kept(node.value) if whole and wide.bits > narrow.bits else node.value
+        return node if value.same_as(node.value) else tirx.Cast(str(wide), value)
+    a, b = _kept(node.a), _kept(node.b)
+    narrow = tvm.DataType(str(a.ty.dtype))
+    if isinstance(node, _COMPARED) and str(narrow) in ("uint8", "uint16"):
+        # TVM does not compare sums of these.
+        a, b = (tirx.Cast("int32", side) if isinstance(side, _SUMS) else side for side in (a, b))
+        a, b = (side if str(side.ty.dtype) == "int32" else tirx.Cast("int32", side) for side in (a, b))
+    return node if a.same_as(node.a) and b.same_as(node.b) else type(node)(a, b)
+
+
+def _wrapping(store: tirx.BufferStore) -> tirx.BufferStore:
+    value = wrapping(store.value)
+    return store if value.same_as(store.value) else tirx.BufferStore(store.buffer, value, store.indices)
+
+
+def wrapping(expression: Expr) -> Expr:
+    """``expression``, with fences around what may overflow of integers that are read from tensors."""
+    loads: list[tuple[tirx.Var, TensorLoad]] = []
+
+    def name(load: TensorLoad) -> Expr:
+        loads.append((tirx.Var(_LOADED, str(load.ty.dtype)), load))
+        return loads[-1][0]
+
+    def back(variable: tirx.Var) -> Expr:
+        return next((load for known, load in loads if known.same_as(variable)), variable)
+
+    named = tvm_ffi.structural_map(expression, (TensorLoad, name), order="pre")
+    value = tvm_ffi.structural_map(named, ((*_READERS, tirx.Cast), _reading), order="post")
+    if value.same_as(named):
+        return expression
+    return tvm_ffi.structural_map(value, (tirx.Var, back), order="post")
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.WrapAround")
+def wrap_around(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
+    """Let integers that are read from tensors wrap around."""
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, _wrapping), order="post"))

@@ -1,0 +1,125 @@
+"""Integers that overflow wrap around, also where they are divided, compared or widened; indices stay."""
+
+import re
+
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.codegen.wrapping import wrapping
+from hetero_tvm.host.tvm import te, tirx, tvm
+from hetero_tvm.schedules.cpu import generic
+from tests.schedules.cpu.running import MACHINES, TARGET, llvm_of
+
+COUNT = 64
+
+
+def truncated(x, divisor):
+    """The quotient rounded towards zero."""
+    return (x - np.fmod(x, divisor)) // divisor
+
+
+# What is computed first, what of it, and the same by NumPy.
+CASES = {
+    "half of a double": (
+        lambda x, y, c: x + x,
+        lambda s, x, c: tirx.truncdiv(s, c(2)),
+        lambda x, y, c: truncated(x + x, c(2)),
+    ),
+    "a product divided": (
+        lambda x, y, c: x * c(7),
+        lambda s, x, c: tirx.truncdiv(s, c(7)),
+        lambda x, y, c: truncated(x * c(7), c(7)),
+    ),
+    "remainder of a product": (
+        lambda x, y, c: x * c(7),
+        lambda s, x, c: tirx.truncmod(s, c(7)),
+        lambda x, y, c: np.fmod(x * c(7), c(7)),
+    ),
+    "remainder of a hash": (
+        lambda x, y, c: x * c(1103515245) + y,
+        lambda s, x, c: tirx.truncmod(s, c(1009)),
+        lambda x, y, c: np.fmod(x * c(1103515245) + y, c(1009)),
+    ),
+    "the larger one": (
+        lambda x, y, c: x + c(1),
+        lambda s, x, c: tirx.max(s, x),
+        lambda x, y, c: np.maximum(x + c(1), x),
+    ),
+    "whether it is larger": (
+        lambda x, y, c: x + c(1),
+        lambda s, x, c: tirx.Select(s > x, c(1), c(0)),
+        lambda x, y, c: (x + c(1) > x).astype(x.dtype),
+    ),
+}
+
+
+def kernel(first, then, dtype):
+    """Two stages, of which schedules make one expression."""
+
+    def c(value):
+        return tirx.const(value, dtype)
+
+    x, y = (te.placeholder((COUNT,), dtype, name) for name in "xy")
+    stage = te.compute((COUNT,), lambda i: first(x[i], y[i], c), "stage")
+    return te.create_prim_func([x, y, te.compute((COUNT,), lambda i: then(stage[i], x[i], c), "z")])
+
+
+def scheduled(first, then, dtype):
+    return generic.schedule(kernel(first, then, dtype), MACHINES["avx2"])
+
+
+def results(function, x, y, dtype):
+    z = tvm.runtime.tensor(np.zeros(COUNT, dtype))
+    compile_kernels(function, TARGET)["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(y), z)
+    return z.numpy()
+
+
+def numbers(dtype):
+    random, limits = np.random.default_rng(0), np.iinfo(dtype)
+    x, y = (random.integers(limits.min, limits.max, COUNT, dtype, endpoint=True) for _ in range(2))
+    x[:2] = limits.min, limits.max
+    return x, y
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32"])
+@pytest.mark.parametrize("name", CASES)
+def test_integers_wrap_around(name, dtype):
+    first, then, expected = CASES[name]
+    x, y = numbers(dtype)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(
+            results(scheduled(first, then, dtype), x, y, dtype), expected(x, y, np.dtype(dtype).type)
+        )
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint8"])
+def test_sums_of_short_unsigned_numbers_are_compared(dtype):
+    """TVM refused to compile them."""
+    first, then, expected = CASES["whether it is larger"]
+    x, y = numbers(dtype)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(
+            results(scheduled(first, then, dtype), x, y, dtype), expected(x, y, np.dtype(dtype).type)
+        )
+
+
+def test_widened_products():
+    x, y = numbers("int32")
+    function = scheduled(lambda x, y, c: x * y, lambda s, x, c: tirx.Cast("int64", s), "int32")
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(results(function, x, y, "int64"), (x * y).astype("int64"))
+
+
+def test_indices_and_accumulators_have_no_fence():
+    x = tirx.decl_buffer((8,), "int64", "x")
+    i, eight = tirx.Var("i", "int64"), tirx.const(8, "int64")
+    for plain in (x[tirx.floormod(x[i] + eight, eight)], tirx.floordiv(i + 3, eight), x[i] + x[i + 1] * x[i]):
+        assert wrapping(plain).same_as(plain)
+    assert not wrapping(tirx.floordiv(x[i] + eight, eight)).same_as(plain)
+
+
+def test_a_fence_costs_no_vector():
+    """The maximum behind it is that of whole vectors."""
+    first, then, _ = CASES["the larger one"]
+    assert re.search(r"call <\d+ x i32> @llvm.smax", llvm_of(scheduled(first, then, "int32")))
