@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Signs, lengths and angles of two sides, leaky units of random slopes at rest, and resizes that align corners."""
+    """Signs, lengths and angles of two sides, leaky units at rest, and resizes that align corners."""
     aten = torch.ops.aten
 
     def negative(x: Tensor) -> Tensor:
