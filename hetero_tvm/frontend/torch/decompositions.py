@@ -11,14 +11,18 @@ from hetero_tvm.frontend.torch.operators import (
     attention,
     bags,
     convolution,
+    counting,
     elements,
     encoders,
+    factors,
     groups,
     indexing,
     matrices,
     pooling,
     quantizers,
+    recurrence,
     signals,
+    special,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +42,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     torch = require("torch")
     table: dict[Any, Callable[..., Any]] = {}
-    for part in (attention, bags, convolution, elements, encoders, indexing, matrices, pooling, signals):
+    parts = (
+        attention, bags, convolution, counting, elements, encoders, factors, indexing, matrices, pooling,
+        recurrence, signals, special,
+    )  # fmt: skip
+    for part in parts:
         table |= part.decompositions(torch)
     return table
 

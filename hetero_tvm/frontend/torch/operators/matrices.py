@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MOST_ROWS = 8
-"""Rows of a system, each of which is a step of its own: matrices of cameras and of poses."""
+_MOST_ROWS = 32
+"""Rows of a system, each of which is a step of its own: matrices of cameras, poses, control points."""
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
