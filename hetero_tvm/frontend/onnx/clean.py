@@ -11,6 +11,7 @@ from onnx import TensorProto, checker, helper, shape_inference, version_converte
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.limits import Limits, check_size, check_values, current_limits
+from hetero_tvm.frontend.onnx.bodies.kept_loops import keep_loops, with_scalar_ends
 from hetero_tvm.frontend.onnx.bodies.learning import DOMAIN as LEARNING
 from hetero_tvm.frontend.onnx.check import (
     check_text,
@@ -83,6 +84,7 @@ def clean(
     check_text(stored.proto.graph)
     model, pool = _split(stored)
     graph = model.graph
+    with_scalar_ends(graph)
     name_nodes(graph)
     sort_nodes(graph, pool)
     for node in graph.node:
@@ -313,6 +315,7 @@ def _simplify(
         if not (
             write_promised(model.graph, types, pool, opset, promises)
             or tracker.begin(model.graph, types, pool, opset)
+            or keep_loops(model, types, pool, opset, lambda part: clean(part, supported, {}))
         ):
             break
     tracker.finish(model)

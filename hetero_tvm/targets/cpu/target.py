@@ -165,6 +165,7 @@ class CpuTarget(Target):
     """
 
     kind = "cpu"
+    loops = True
     constants_apart = True
 
     def __init__(
