@@ -17,10 +17,12 @@ from hetero_tvm.frontend.torch.operators import (
     factors,
     groups,
     indexing,
+    losses,
     matrices,
     pooling,
     quantizers,
     recurrence,
+    scatters,
     signals,
     special,
 )
@@ -43,8 +45,8 @@ def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     torch = require("torch")
     table: dict[Any, Callable[..., Any]] = {}
     parts = (
-        attention, bags, convolution, counting, elements, encoders, factors, indexing, matrices, pooling,
-        recurrence, signals, special,
+        attention, bags, convolution, counting, elements, encoders, factors, indexing, losses, matrices,
+        pooling, recurrence, scatters, signals, special,
     )  # fmt: skip
     for part in parts:
         table |= part.decompositions(torch)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 32
 """Rows or columns of a matrix, each of which is a step of its own."""
+_LEAST_ROWS = 4
+"""Rows up to which ONNX's own determinant is written out."""
 _TERMS = 12
 """Terms of the series of e, which for a matrix of a norm below 1/2 are exact to float64's last bits."""
 _HALVINGS = 24
@@ -143,6 +145,31 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         sign = sign * torch.where(ends > 0, 1.0, torch.where(ends < 0, -1.0, ends)).prod(-1)
         return sign, ends.abs().log().sum(-1), both, pivots
 
+    def determinant(a: Tensor) -> Any:
+        """Product of the ends of the triangle; small matrices have an operator in ONNX."""
+        if a.shape[-1] <= _LEAST_ROWS:
+            return NotImplemented
+        found = slogdet(a)
+        if found is NotImplemented:
+            return found
+        _, _, sign, _ = lu_factor(a)
+        return sign * found[2].diagonal(dim1=-2, dim2=-1).prod(-1)
+
+    def lu_solve(both: Tensor, pivots: Tensor, b: Tensor, *, left: bool = True, adjoint: bool = False) -> Any:
+        """Solutions X of A X = B by the factors of A."""
+        if not left or adjoint or not fits(both):
+            return NotImplemented
+        lead = torch.broadcast_shapes(both.shape[:-2], b.shape[:-2])
+        b = b.expand(*lead, *b.shape[-2:])
+        rows = torch.arange(both.shape[-1], device=both.device)
+        for step in range(both.shape[-1]):
+            pivot = (pivots[..., step : step + 1] - 1).to(torch.int64)
+            swap = torch.where(rows == pivot, step, rows)
+            swap = torch.where(rows == step, pivot, swap)
+            b = b.gather(-2, swap.unsqueeze(-1).expand(b.shape))
+        half = aten.linalg_solve_triangular.default(both, b, upper=False, unitriangular=True)
+        return aten.linalg_solve_triangular.default(both, half, upper=True)
+
     def exponential(a: Tensor) -> Any:
         """e to the power of a matrix: a series of its part, squared as often as it was halved."""
         if not fits(a) or a.shape[-1] != a.shape[-2]:
@@ -179,6 +206,11 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.linalg_qr.default: qr,
         aten.linalg_lu.default: lu,
         aten.linalg_lu_factor_ex.default: lu_factor_ex,
+        aten.linalg_lu_factor.default: lambda a, *, pivot=True: (
+            found if (found := lu_factor_ex(a, pivot=pivot)) is NotImplemented else found[:2]
+        ),
+        aten.linalg_lu_solve.default: lu_solve,
+        aten.linalg_det.default: determinant,
         aten._linalg_slogdet.default: slogdet,
         aten.linalg_slogdet.default: lambda a: (
             found if (found := slogdet(a)) is NotImplemented else found[:2]

@@ -96,3 +96,15 @@ def test_powers_of_vectors(count):
 def test_large_matrices_are_left_alone():
     for name in ("linalg_cholesky", "linalg_qr", "linalg_lu", "linalg_matrix_exp"):
         assert TABLE[getattr(ATEN, name).default](torch.eye(33)) is NotImplemented
+
+
+@pytest.mark.parametrize("rows", [5, 9])
+def test_products_of_triangles(rows):
+    a, b = matrices(3, rows, rows), matrices(3, rows, 2, seed=1)
+    a[0, :, 0] = 0
+    torch.testing.assert_close(TABLE[ATEN.linalg_det.default](a), torch.linalg.det(a))
+    assert TABLE[ATEN.linalg_det.default](a[:, :4, :4]) is NotImplemented
+    factors = torch.linalg.lu_factor(a[1:])
+    torch.testing.assert_close(TABLE[ATEN.linalg_lu_factor.default](a[1:]), tuple(factors))
+    found = TABLE[ATEN.linalg_lu_solve.default](*factors, b[1:])
+    torch.testing.assert_close(found, torch.linalg.lu_solve(*factors, b[1:]))
