@@ -29,7 +29,15 @@ from hetero_tvm.host import mapped
 from hetero_tvm.host.tvm import Executable, IRModule, relax, structural_equal, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice, default_choice
-from hetero_tvm.reference import Accuracy, compare, run_reference, run_sampled
+from hetero_tvm.reference import (
+    Accuracy,
+    Reference,
+    compare,
+    rounds,
+    run_reference,
+    run_sampled,
+    with_rounding,
+)
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.relax_passes.storage.concatenation import is_joined
@@ -131,10 +139,15 @@ class BuiltModel:
         else:
             inputs = checked_inputs(model.signature, inputs)
             reference = run_reference(model, inputs)
-        target = self.optimized.target
-        self.accuracy = compare(
-            self.run(inputs), reference, floor=target.relative_tolerance, least_cosine=target.least_cosine
-        )
+        target, results = self.optimized.target, self.run(inputs)
+
+        def verdict(reference: Reference) -> Accuracy:
+            floor, cosine = target.relative_tolerance, target.least_cosine
+            return compare(results, reference, floor=floor, least_cosine=cosine)
+
+        self.accuracy = verdict(reference)
+        if not self.accuracy.ok and rounds(model):
+            self.accuracy = verdict(with_rounding(reference, model, inputs))
         if self.optimized.lengths is not None:
             self._check_lengths(seed, given is None)
         elif not self.accuracy.ok:

@@ -13,7 +13,7 @@ from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.records.candidates import apply_trace
 from hetero_tvm.records.choose import DEFAULT, Choice
-from hetero_tvm.relax_passes.rewriting.fused import is_call_tir, is_check
+from hetero_tvm.relax_passes.rewriting.fused import is_call_tir, is_ready
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of
 from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.task import Task, symbol, task_key
@@ -90,7 +90,7 @@ def apply_schedules(
         if not is_call_tir(call):
             continue
         function = call.args[0]
-        if is_check(module[function]):
+        if is_ready(module[function]):
             continue
         if function not in task_of:
             task_of[function] = by_key[task_key(module[function])]

@@ -18,6 +18,7 @@ from hetero_tvm.errors import (
     did_you_mean,
     expect,
     last_line,
+    shortened,
 )
 from hetero_tvm.frontend import ImportedModel, Signature, Span, TensorSpec, source_names
 from hetero_tvm.frontend import import_model as _import_model
@@ -27,6 +28,7 @@ from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.host.terminal import number_of
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.machines.base import Machine
+from hetero_tvm.ops.loops.rounds import loop_of
 from hetero_tvm.pages import views
 from hetero_tvm.records.store import RecordFolders, RecordStore
 from hetero_tvm.relax_passes.pipeline import optimize
@@ -328,6 +330,7 @@ def _optimized(
     spaces: tuple[SampledSpace, ...],
 ) -> OptimizedModel:
     """Fuse a model with fixed shapes."""
+    _refuse_loops(model, target)
     observe = {} if dump_ir is None else {"observe": _Dump(dump_ir)}
     try:
         with target.scope():
@@ -345,6 +348,18 @@ def _optimized(
             "and --disable FUSION leaves one out",
         ) from error
     return OptimizedModel(model, target, module, sources, tasks, report, spaces=spaces)
+
+
+def _refuse_loops(model: ImportedModel, target: Target) -> None:
+    """Refuse loops whose rounds are known only when they have run, for a target that has none."""
+    functions = model.module.functions.values()
+    names = list(dict.fromkeys(loop[0] for function in functions if (loop := loop_of(function))))
+    if names and not target.loops:
+        raise BuildError(
+            f"{model.name} has loops, which {target.kind} does not run",
+            problems=shortened([f"node {name!r} (Loop)" for name in names]),
+            hint="build for --target cpu, or export the model with the loop's rounds written out",
+        )
 
 
 class _Dump:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.host.tvm import tvm
-from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_call_tir, is_check
+from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_call_tir, is_ready
 from hetero_tvm.schedules.sampled import SampledSpace
 from hetero_tvm.schedules.task import Task, task_key
 from hetero_tvm.targets.base import Target
@@ -31,7 +31,7 @@ def tasks_of(
     keys: dict[Any, str] = {}
     for block in module["main"].body.blocks:
         for binding in block.bindings:
-            if not is_call_tir(binding.value) or is_check(module[binding.value.args[0]]):
+            if not is_call_tir(binding.value) or is_ready(module[binding.value.args[0]]):
                 continue
             global_var = binding.value.args[0]
             if global_var not in keys:

@@ -7,6 +7,7 @@ float32 reference has from it.
 from hetero_tvm.reference.accuracy import Accuracy, OutputAccuracy, compare
 from hetero_tvm.reference.double import to_double
 from hetero_tvm.reference.inputs import sample_inputs
+from hetero_tvm.reference.rounding import rounds, with_rounding
 from hetero_tvm.reference.running import (
     Reference,
     intermediate,
@@ -24,10 +25,12 @@ __all__ = [
     "compare",
     "intermediate",
     "program_tensors",
+    "rounds",
     "run_reference",
     "run_sampled",
     "sample_inputs",
     "source_tensors",
     "tensors_of_nodes",
     "to_double",
+    "with_rounding",
 ]

@@ -70,6 +70,8 @@ def compare(
 ) -> Accuracy:
     """Judge outputs: error <= max(2 x the float32 reference's own, ``floor`` x the largest output).
 
+    The reference's own error is at least what it says rounding errors make (``spread``).
+
     ``least_cosine`` : least cosine of the angle between an output and the reference (for coarser dtypes).
 
     Infinities and NaN must stand where the float64 reference, or the float32 one, has them.
@@ -81,17 +83,23 @@ def compare(
     outputs = [outputs] if isinstance(outputs, np.ndarray) else list(outputs)
     if len(outputs) != len(reference.float64):
         raise UsageError(f"{len(outputs)} outputs given, the reference has {len(reference.float64)}.")
-    pairs = zip(outputs, reference.float32, reference.float64, strict=True)
+    spreads = reference.spread or [np.zeros(())] * len(outputs)
+    pairs = zip(outputs, reference.float32, reference.float64, spreads, strict=True)
     return Accuracy(
         tuple(
-            _compare_one(np.asarray(y), np.asarray(f32), np.asarray(f64), floor, least_cosine)
-            for y, f32, f64 in pairs
+            _compare_one(np.asarray(y), np.asarray(f32), np.asarray(f64), spread, floor, least_cosine)
+            for y, f32, f64, spread in pairs
         )
     )
 
 
 def _compare_one(
-    y: np.ndarray, float32: np.ndarray, float64: np.ndarray, floor: float, least_cosine: float
+    y: np.ndarray,
+    float32: np.ndarray,
+    float64: np.ndarray,
+    spread: np.ndarray,
+    floor: float,
+    least_cosine: float,
 ) -> OutputAccuracy:
     def failed(note: str) -> OutputAccuracy:
         return OutputAccuracy(np.inf, np.nan, np.inf, 0.0, np.nan, False, note)
@@ -105,7 +113,7 @@ def _compare_one(
     if not is_float(float64.dtype):
         if is_float(y.dtype):
             return failed(f"dtype {y.dtype} instead of {float64.dtype}")
-        return _compare_integers(y, float32, float64, least_cosine > -1.0)
+        return _compare_integers(y, float32, float64, spread, least_cosine > -1.0)
     y64, own = y.astype(np.float64), float32.astype(np.float64)
     # Where float32 overflows and float64 does not, the float32 reference's view is as good.
     with np.errstate(over="ignore"):
@@ -119,6 +127,12 @@ def _compare_one(
     own_error = float(np.abs(own[finite] - float64[finite]).max(initial=0))
     tolerance = max(OWN_ERROR_FACTOR * own_error, floor * largest)
     ok, note = error <= tolerance, ""
+    if not ok and spread.any():
+        # What rounding turns may be as far off as it makes one element, and on the whole as all of them.
+        own_error = max(own_error, float(spread.max()))
+        tolerance = max(tolerance, OWN_ERROR_FACTOR * own_error)
+        apart = np.where(finite, np.abs(y64 - float64), 0.0)
+        ok = error <= tolerance and _mean(apart) <= OWN_ERROR_FACTOR * _mean(spread)
     if least_cosine > -1.0:
         angle = cosine(y64[finite], float64[finite])
         ok, note = ok and angle >= least_cosine, f"cosine {angle:.6f}"
@@ -127,14 +141,16 @@ def _compare_one(
     )
 
 
-def _compare_integers(y: np.ndarray, float32: np.ndarray, float64: np.ndarray, lower: bool) -> OutputAccuracy:
+def _compare_integers(
+    y: np.ndarray, float32: np.ndarray, float64: np.ndarray, spread: np.ndarray, lower: bool
+) -> OutputAccuracy:
     """Judge integers; ``lower`` : whether they come from a lower precision."""
     differ = y != float64
     count, largest = int(np.count_nonzero(differ)), float(np.abs(float64.astype(np.float64)).max(initial=0))
     distance = np.abs(y.astype(np.float64) - float64.astype(np.float64))
     error = float(distance.max(initial=0))
     unsettled = float32 != float64 if float32.shape == float64.shape else np.zeros_like(differ)
-    wrong = differ & ~unsettled
+    wrong = differ & ~unsettled & (spread == 0)
     tolerance = 0.0
     if float64.dtype in (np.int8, np.uint8) and np.count_nonzero(wrong) <= max(1, _MOST_TURNED * y.size):
         wrong, tolerance = wrong & (distance > 1), 1.0
@@ -144,6 +160,11 @@ def _compare_integers(y: np.ndarray, float32: np.ndarray, float64: np.ndarray, l
     note = f"{count} of {y.size} integers differ" if count else "exact"
     relative = error / largest if largest else error
     return OutputAccuracy(error, 0.0, relative, tolerance, largest, bool(ok), note)
+
+
+def _mean(values: np.ndarray) -> float:
+    """Root of the mean square."""
+    return float(np.sqrt(np.mean(np.square(values))))
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:

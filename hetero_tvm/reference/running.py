@@ -21,11 +21,18 @@ from hetero_tvm.reference.inputs import FREE, sample_inputs
 
 @dataclass(frozen=True)
 class Reference:
-    """Outputs in signature order; ``float32_engine`` names the runtime of the float32 ones."""
+    """Outputs in signature order.
+
+    Attributes
+    ----------
+    float32_engine : name of the runtime of the float32 ones.
+    spread : how far rounding errors move each element, of models that round (:mod:`reference.rounding`).
+    """
 
     float32: tuple[np.ndarray, ...]
     float64: tuple[np.ndarray, ...]
     float32_engine: str
+    spread: tuple[np.ndarray, ...] = ()
 
 
 def run_sampled(model: ImportedModel, seed: int = 0) -> tuple[dict[str, np.ndarray], Reference]:
@@ -336,8 +343,9 @@ def evaluate(
     weights: Mapping[str, np.ndarray],
     outputs: Sequence[str],
     convert: Callable[[np.ndarray], np.ndarray] = lambda array: array,
+    change: Callable[[np.ndarray], np.ndarray] = lambda array: array,
 ) -> list[np.ndarray]:
-    """Run onnx's evaluator with our operators, one node at a time.
+    """Run onnx's evaluator with our operators, one node at a time; each result goes through ``change``.
 
     Weights go through ``convert`` where a node reads them, and what nobody reads any more is dropped: a model
     in float64 would need more memory than anything else in a build.
@@ -360,7 +368,7 @@ def evaluate(
             context = {"context": {name: value(name) for name in names}} if node.need_context() else {}
             with np.errstate(all="ignore"):
                 results = node.run(*map(value, node.input), **context)
-            values.update(zip(node.output, results, strict=False))
+            values.update(zip(node.output, map(change, results), strict=False))
             for name in names:
                 if last[name] == index and name not in outputs:
                     values.pop(name, None)

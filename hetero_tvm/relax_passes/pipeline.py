@@ -32,6 +32,7 @@ from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report, run_rules
 from hetero_tvm.relax_passes.rewriting.sources import after_fusion
 from hetero_tvm.relax_passes.storage.plan_memory import plan_memory
 from hetero_tvm.relax_passes.storage.reshaped_results import view_results
+from hetero_tvm.relax_passes.storage.rounds import closed, gathered
 from hetero_tvm.relax_passes.storage.written_over import write_over
 
 
@@ -150,7 +151,9 @@ def lower(
             write_over,
         ]
     )(module)
+    explicit = gathered(explicit)  # before memory is planned: what loops read must live until their end
     planned, memory = plan_memory(explicit, sources, share=in_place)  # one arena, in place where safe
+    planned = closed(planned)
     lowered = tvm.transform.Sequential(
         [
             *device_passes,

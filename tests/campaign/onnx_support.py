@@ -36,6 +36,10 @@ that it could have, and cut to its true size in the arrays that a call gives; li
 padded array, and the size as another output, `NAME_count`.  Operators on counted tensors that would need
 the true size inside are refused, all of them listed.
 
+A Loop of few rounds is written out.  One whose rounds are many, or known only when it has run since its body
+decides, stays a loop (on CPUs): its states keep one shape through all rounds, and where it gives rows, how
+many rounds there are must be known.
+
 A form of an operator that is not covered is refused by name.  *Opsets* are the versions of the operator;
 files from opset 1 on are converted.
 

@@ -87,3 +87,18 @@ def test_choices_at_a_lower_precision():
     turned = np.where(many < 8, many + 1, many)
     assert compare([turned], Reference((many,), (many,), "test"), least_cosine=0.98).ok
     assert not compare([many + 1], Reference((many,), (many,), "test"), least_cosine=0.98).ok
+
+
+def test_what_rounding_may_do_is_no_error():
+    exact = np.array([1.0, 100.0])
+    reference = Reference((exact.astype(np.float32),), (exact,), "test", (np.array([0.0, 0.5]),))
+    assert compare(np.array([1.0, 100.9]), reference).ok
+    assert not compare(np.array([1.0, 101.1]), reference).ok
+    many = np.linspace(1, 2, 100)
+    moved = Reference((many.astype(np.float32),), (many,), "test", (np.where(many == 2, 0.5, 0.0),))
+    assert compare(many + np.where(many == 2, 0.7, 0.0), moved).ok
+    assert not compare(many + 0.3, moved).ok  # as far off as one element may be, but everywhere
+    whole = np.array([3, 4])
+    unsettled = Reference((whole,), (whole,), "test", (np.array([0.0, 1.0]),))
+    assert compare(np.array([3, 5]), unsettled).ok
+    assert not compare(np.array([4, 4]), unsettled).ok

@@ -21,10 +21,10 @@ from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMa
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.interleave import Interleave
+from hetero_tvm.ops.loops.recurrence import Recurrence
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.ops.pool2d import Pool2d, Relayout
-from hetero_tvm.ops.recurrence import Recurrence
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.records.candidates import candidate_key

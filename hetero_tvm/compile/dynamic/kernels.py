@@ -9,7 +9,7 @@ from hetero_tvm.compile.dynamic.tables import Operands
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_check
+from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_ready
 from hetero_tvm.schedules.base import DesignSpace, Packer, Point
 from hetero_tvm.schedules.symbolic import Sizes, Unfit, Witnesses
 from hetero_tvm.targets.base import Target
@@ -46,7 +46,7 @@ def run_time_kernel(
     Unfit : none of the three is possible; the reason of the last.
     """
     shapes = {n: tuple(map(int, functions[0].params[n].shape)) for n in bounded}
-    if is_check(functions[0]):
+    if is_ready(functions[0]):
         return lift_function(functions, sizes, shapes), {}
     ops = tuple(contract_of(function) for function in functions)
     if space is not None and point is not None and all(type(op) is type(ops[0]) for op in ops):

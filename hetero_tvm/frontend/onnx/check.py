@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import onnx
 from onnx import defs
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, node_inputs, subgraphs
+from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -110,13 +111,6 @@ def sort_nodes(graph: onnx.GraphProto, pool: ConstantPool) -> None:
         )
     if order != sorted(order):
         set_nodes(graph, [graph.node[i] for i in order])
-
-
-def set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
-    """Give a graph other nodes; some of them may be its own."""
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
 
 
 def remove_dead_nodes(graph: onnx.GraphProto) -> None:

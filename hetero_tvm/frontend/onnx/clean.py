@@ -11,6 +11,8 @@ from onnx import TensorProto, checker, helper, shape_inference, version_converte
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.limits import Limits, check_size, check_values, current_limits
+from hetero_tvm.frontend.onnx.bodies.kept_loops import keep_loops, with_scalar_ends
+from hetero_tvm.frontend.onnx.bodies.learning import DOMAIN as LEARNING
 from hetero_tvm.frontend.onnx.check import (
     check_text,
     check_versions,
@@ -86,12 +88,16 @@ def clean(
     check_text(stored.proto.graph)
     model, pool = _split(stored)
     graph = model.graph
+    with_scalar_ends(graph)
     name_nodes(graph)
     sort_nodes(graph, pool)
     needed = _DEFAULTS_NEEDED | _INEXACT_DEFAULTS if _has_doubles(graph, pool) else _DEFAULTS_NEEDED
     for node in graph.node:
         if node.op_type in needed and node.domain in ONNX_DOMAINS:
             write_defaults(node, opset_of(model))
+    if opset_of(model) < _OLDEST_OPSET and any(node.domain == LEARNING for node in graph.node):
+        model = _modernized(model, pool)  # models of scikit-learn are written out in newer operators
+        graph = model.graph
     expand_contrib(model, opset_of(model), pool)
     if not model.functions:
         refuse_unknown(graph, opset_of(model), supported)
@@ -107,12 +113,7 @@ def clean(
         refuse_unknown(model.graph, opset_of(model), supported)
         _check(model, pool)
     if opset_of(model) < _OLDEST_OPSET:
-        _refuse_flat_softmax(model, pool)
-        opset = opset_of(model)
-        settle_old_forms(model.graph, opset)
-        model = _convert_opset(model, pool)
-        if opset < _FIRST_RESIZE_WITH_COORDINATES:
-            restore_corners(model.graph)
+        model = _modernized(model, pool)
     _check_narrow_outputs(model, pool)
     widen(model, pool)
     inferred = _simplify(model, pool, supported, limits, promises)
@@ -264,6 +265,17 @@ def _check_narrow_outputs(model: onnx.ModelProto, pool: ConstantPool) -> None:
         raise ModelError("The model's shapes or types contradict each other.", problems=shortened(problems))
 
 
+def _modernized(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
+    """The model of an old opset in a newer one."""
+    _refuse_flat_softmax(model, pool)
+    opset = opset_of(model)
+    settle_old_forms(model.graph, opset)
+    model = _convert_opset(model, pool)
+    if opset < _FIRST_RESIZE_WITH_COORDINATES:
+        restore_corners(model.graph)
+    return model
+
+
 def _convert_opset(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
     """Convert an old model to the first opset of ``_CONVERT_TO`` that ONNX's converter manages."""
     inputs = [value.name for value in model.graph.input]
@@ -315,6 +327,7 @@ def _simplify(
         if not (
             write_promised(model.graph, types, pool, opset, promises)
             or tracker.begin(model.graph, types, pool, opset)
+            or keep_loops(model, types, pool, opset, lambda part: clean(part, supported, {}))
         ):
             break
     tracker.finish(model)

@@ -10,12 +10,13 @@ from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.bodies.suppression import PADDED
-from hetero_tvm.frontend.onnx.check import remove_dead_nodes, set_nodes
+from hetero_tvm.frontend.onnx.check import remove_dead_nodes
 from hetero_tvm.frontend.onnx.counted.rules import RULES
 from hetero_tvm.frontend.onnx.counted.shapes import whole_numbers
 from hetero_tvm.frontend.onnx.counted.sources import SOURCES
 from hetero_tvm.frontend.onnx.counted.tensors import Count, Counted, Step, Unfit
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, node_inputs
+from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 
 COUNTS = "hetero_tvm.counts"
 """Metadata of a cleaned model: which axes of its results are counted by which other result, as JSON."""

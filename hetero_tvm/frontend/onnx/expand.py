@@ -13,8 +13,8 @@ from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.bodies.cells import CELLS
 from hetero_tvm.frontend.onnx.bodies.recurrent import KERNEL, recurrent
 from hetero_tvm.frontend.onnx.bodies.transforms import col2im, dft, reverse_sequence, stft
-from hetero_tvm.frontend.onnx.check import set_nodes
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
+from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 
 Expansion = Callable[[onnx.NodeProto, int, Types, ConstantPool], "list[onnx.NodeProto] | None"]
 """Writes a node out (node, opset, types, constants -> nodes), or gives None while shapes are missing."""

@@ -14,10 +14,10 @@ from onnx import TensorProto, helper
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
 from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST, affine_grid, resize
-from hetero_tvm.frontend.onnx.check import set_nodes
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, subgraphs
+from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 
 _NO_KERNELS = frozenset(
     number

@@ -20,8 +20,8 @@ from hetero_tvm.frontend.onnx.bodies import (
     windows,
 )
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody, Promises, spread
-from hetero_tvm.frontend.onnx.check import set_nodes
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, tensor_type
+from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 
 Writer = Callable[[PromisedBody], bool]
 """Writes a node out; False when it does not cover its form, or nothing promises a shape."""

@@ -12,10 +12,12 @@ import onnx
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.frontend.onnx import quantized as onnx_quantized
+from hetero_tvm.frontend.onnx.bodies.kept_loops import rounds_of_rows
 from hetero_tvm.frontend.onnx.check import opset_of
 from hetero_tvm.frontend.onnx.converters import CONVERTERS, WINDOWS, explicit_padding, suppressed
 from hetero_tvm.frontend.onnx.graph.constants import tensor_type
 from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
+from hetero_tvm.frontend.onnx.operators.loop import Rounds
 from hetero_tvm.frontend.onnx.operators.recurrence import RECURRENT, recurrent_layer
 from hetero_tvm.frontend.onnx.shapes import MOST_DIMENSIONS
 from hetero_tvm.frontend.stored import StoredModel, is_stub
@@ -32,6 +34,7 @@ def supported_operators() -> frozenset[str]:
     # Strings and sequences have converters, but no code generation: they fail at a later step.
     return frozenset(onnx_frontend._get_convert_map()) | {
         "If",
+        "Loop",
         "Constant",
         *CONVERTERS,
         *RECURRENT,
@@ -125,7 +128,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self._nodes[name] = relax.const(tensor_of(array))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        ours = {*CONVERTERS, *RECURRENT, *onnx_quantized.OPERATORS}
+        ours = {"Loop", *CONVERTERS, *RECURRENT, *onnx_quantized.OPERATORS}
         known = [node for node in graph.node if node.op_type not in ours]
         super()._check_for_unsupported_ops(SimpleNamespace(node=known))
 
@@ -134,15 +137,39 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self.at = node
             if node.op_type in SHAPES_FROM_VALUES and node.op_type not in CONVERTERS:
                 raise _depends_on_values(node)
-            if not self._converts_rows(node):
+            if node.op_type == "Loop":
+                self._construct_loop(node)
+            elif not self._converts_rows(node):
                 super()._construct_nodes(SimpleNamespace(node=[node]))
             for name in filter(None, node.output):
                 self._nodes[name] = self._settle(node, name, self._nodes[name])
-            marker = self.bb.emit(relax.const(0, "int32"), name_hint="end_of_node")
-            self.marks.add(marker.name)
             first = self._nodes.get(node.output[0])
-            self.order.append((node.name, first.name if isinstance(first, relax.Var) else None))
+            self._mark(node.name, first.name if isinstance(first, relax.Var) else None)
         self.at = None
+
+    def _mark(self, name: str, first: str | None) -> None:
+        """End the bindings of a node; ``first`` names that of its first result."""
+        marker = self.bb.emit(relax.const(0, "int32"), name_hint="end_of_node")
+        self.marks.add(marker.name)
+        self.order.append((name, first))
+
+    def _construct_loop(self, node: onnx.NodeProto) -> None:
+        """Convert a loop: its body lies in line, between the kernels of its begin and end."""
+        body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
+        self._known |= {v.name: v.type.tensor_type for v in (*body.value_info, *body.output)}
+        limit, begins, *states = (self._nodes[name] if name else None for name in node.input)
+        kinds = [tensor_type(value.type.tensor_type) for value in body.output[1 + len(states) :]]
+        count = rounds_of_rows(node)
+        rows = [([count, *(shape or ())], onnx_frontend.get_type(element)) for element, shape in kinds]
+        rounds = Rounds(self.bb, node.name, states, limit, begins, rows)
+        self._mark(node.name, None)
+        for value, given in zip(body.input, (rounds.number, rounds.running, *rounds.states), strict=True):
+            self._nodes[value.name] = given
+        self._construct_nodes(body)
+        self.at = node
+        goes_on, *results = (self._nodes[value.name] for value in body.output)
+        results = rounds.end(results[: len(states)], results[len(states) :], goes_on)
+        self._nodes.update(zip(node.output, results, strict=True))
 
     def _converts_rows(self, node: onnx.NodeProto) -> bool:
         """Convert a suppression and what is written behind it: its rows are padded, their number known."""

@@ -11,14 +11,20 @@ from hetero_tvm.frontend.torch.operators import (
     attention,
     bags,
     convolution,
+    counting,
     elements,
     encoders,
+    factors,
     groups,
     indexing,
+    losses,
     matrices,
     pooling,
     quantizers,
+    recurrence,
+    scatters,
     signals,
+    special,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +44,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     torch = require("torch")
     table: dict[Any, Callable[..., Any]] = {}
-    for part in (attention, bags, convolution, elements, encoders, indexing, matrices, pooling, signals):
+    parts = (
+        attention, bags, convolution, counting, elements, encoders, factors, indexing, losses, matrices,
+        pooling, recurrence, scatters, signals, special,
+    )  # fmt: skip
+    for part in parts:
         table |= part.decompositions(torch)
     return table
 

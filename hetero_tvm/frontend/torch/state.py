@@ -49,7 +49,7 @@ def with_state(program: ExportedProgram) -> tuple[ExportedProgram, tuple[State, 
         return program, ()
     try:
         with quiet(), torch.no_grad():
-            pure = program.run_decompositions({})
+            pure = _with_buffers(torch, program).run_decompositions({})
     except Exception as error:
         line = next((text.strip() for text in str(error).splitlines() if text.strip()), "")
         raise ModelError(
@@ -69,6 +69,73 @@ def _changes_something(torch: ModuleType, program: ExportedProgram) -> bool:
     )
 
 
+def _with_buffers(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:
+    """The program, whose constants that it changes are buffers.
+
+    Tensors that an object holds which is no module (a cache of keys and values) are exported as constants,
+    also those that are buffers of a module beside; PyTorch takes no changes of two names of one tensor.
+    """
+    kinds = torch.export.graph_signature
+    signature = program.graph_signature
+    given = [
+        (s, program.constants.get(s.target, program.state_dict.get(s.target))) for s in signature.input_specs
+    ]
+    buffers: dict[Any, str] = {}
+    for spec, value in given:
+        if spec.kind is kinds.InputKind.BUFFER and value is not None and value.numel():
+            buffers.setdefault(_place(value), spec.arg.name)
+    module = copy.deepcopy(program.graph_module)
+    nodes = {node.name: node for node in module.graph.find_nodes(op="placeholder")}
+    changed = _changed(torch, module.graph)
+    specs = []
+    for spec, value in given:
+        if spec.kind is kinds.InputKind.CONSTANT_TENSOR and isinstance(value, torch.Tensor):
+            node, same = nodes[spec.arg.name], buffers.get(_place(value))
+            if same is not None:
+                node.replace_all_uses_with(nodes[same])
+                module.graph.erase_node(node)
+                continue
+            if node in changed:
+                spec = kinds.InputSpec(kinds.InputKind.BUFFER, spec.arg, spec.target, persistent=False)
+                if value.numel():
+                    buffers[_place(value)] = spec.arg.name
+        specs.append(spec)
+    if specs == list(signature.input_specs):
+        return program
+    module.recompile()
+    return torch.export.ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=kinds.ExportGraphSignature(specs, signature.output_specs),
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants,
+        verifiers=program.verifiers,
+    )
+
+
+def _place(value: Any) -> Any:
+    """Address and layout of a tensor."""
+    return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
+
+
+def _changed(torch: ModuleType, graph: Graph) -> set[Node]:
+    """Nodes that operators change in place, and those that they are views of."""
+    found = set()
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        for argument, value in zip(schema.arguments, node.args, strict=False):
+            writes = argument.alias_info is not None and argument.alias_info.is_write
+            while writes and isinstance(value, torch.fx.Node) and value not in found:
+                found.add(value)
+                value = value.args[0] if value.op == "call_function" and value.args else None
+    return found
+
+
 def _opened(torch: ModuleType, program: ExportedProgram) -> tuple[ExportedProgram, tuple[State, ...]]:
     kinds = torch.export.graph_signature
     signature = program.graph_signature
@@ -86,6 +153,9 @@ def _opened(torch: ModuleType, program: ExportedProgram) -> tuple[ExportedProgra
     buffers = [s for s in signature.input_specs if s not in fixed]
     names = _unique([s.target for s in buffers], {s.arg.name for s in fixed})
     inputs = dict(zip((s.target for s in buffers), names, strict=True))
+    for node in graph.nodes:  # of their names there is one each
+        if node.op != "placeholder" and node.name in names:
+            node.name = f"{node.name}_of_{node.op}"
     for spec in buffers:
         _to_the_end(graph, placeholders[spec.arg.name], inputs[spec.target])
     input_specs = [

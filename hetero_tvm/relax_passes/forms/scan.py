@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.host.tvm import Call, Expr, PrimFunc, TETensor, Var, relax, te, tirx
-from hetero_tvm.ops.recurrence import Functions, Recurrence, next_state
+from hetero_tvm.ops.loops.recurrence import Functions, Recurrence, next_state
 from hetero_tvm.relax_passes.rewriting.fused import contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, relax, tvm
 from hetero_tvm.ops.base import FusedOp, from_json
+from hetero_tvm.ops.loops.rounds import loop_of
 from hetero_tvm.ops.te_workload import OP_ATTR
 
 CHECK_ATTR = "hetero_tvm.check"
@@ -28,6 +29,11 @@ def contract_of(function: PrimFunc) -> FusedOp | None:
 def is_check(function: PrimFunc) -> bool:
     """Whether a PrimFunc checks values at run time."""
     return bool(function.attrs) and CHECK_ATTR in function.attrs
+
+
+def is_ready(function: PrimFunc) -> bool:
+    """Whether a PrimFunc is a kernel as it is: a check, or an end of a loop."""
+    return is_check(function) or loop_of(function) is not None
 
 
 def checks_of(function: relax.Function) -> tuple[str, ...]:

@@ -50,6 +50,8 @@ class CompilingTarget(ABC):
     in_place: bool = True
     """Whether kernels may overwrite their inputs where alias analysis of sequential loops allows it."""
 
+    loops: bool = False
+    """Whether a model may have loops whose rounds are known only when they have run."""
     constants_apart: bool = False
     """Whether large constants are in the host's memory alone, so that a library may read them by itself."""
 

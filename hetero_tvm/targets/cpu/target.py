@@ -170,6 +170,7 @@ class CpuTarget(Target):
     """
 
     kind = "cpu"
+    loops = True
     constants_apart = True
 
     def __init__(

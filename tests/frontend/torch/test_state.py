@@ -1,8 +1,10 @@
 """State of programs: what was changed in place comes in and goes out."""
 
+import pytest
 import torch
 from torch import nn
 
+from hetero_tvm.frontend.torch.importer import import_torch
 from hetero_tvm.frontend.torch.run import TorchProgram
 from hetero_tvm.frontend.torch.state import State, with_state
 
@@ -56,3 +58,71 @@ def test_a_pure_program_stays_the_same_object():
 
     program = torch.export.export(Local(), (torch.ones(2),))
     assert with_state(program) == (program, ())
+
+
+class Held:
+    """What a cache of transformers is: an object with tensors, and no module."""
+
+    def __init__(self):
+        self.keys, self.count = torch.zeros(1, 6, 2), torch.zeros((), dtype=torch.int64)
+
+    def update(self, x, place):
+        self.count.add_(1)
+        self.keys.index_copy_(1, place, x)
+        return self.keys * self.count
+
+
+class WithCache(nn.Module):
+    def __init__(self, named):
+        super().__init__()
+        self.cache = Held()
+        if named:
+            self.register_buffer("keys", self.cache.keys)
+
+    def forward(self, x, place):
+        return self.cache.update(x, place).sum(1)
+
+
+class Mean(nn.Module):
+    """A buffer with the name of an operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x):
+        self.mean.mul_(0.5).add_(x.mean(0))
+        return x - self.mean
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_tensors_of_an_object_are_state(named):
+    torch.manual_seed(0)
+    net = WithCache(named)
+    x, place = torch.randn(1, 1, 2), torch.tensor([0])
+    program = torch.export.export(WithCache(named), (x, place))
+    opened, states = with_state(program)
+    assert len(states) == 2 and ("keys" in {state.input for state in states}) == named
+    shapes = {node.name: node.meta["val"].shape for node in opened.graph.find_nodes(op="placeholder")}
+    values = {
+        state.input: torch.zeros(shape, dtype=torch.float32 if shape else torch.int64)
+        for state in states
+        for shape in (shapes[state.input],)
+    }
+    for step in range(4):
+        x, place = torch.randn(1, 1, 2), torch.tensor([step])
+        y, *after = opened.module()(x, place, **values)
+        torch.testing.assert_close(y, net(x, place))
+        values = dict(zip((state.input for state in states), after, strict=True))
+
+
+def test_a_buffer_with_the_name_of_an_operator_keeps_it():
+    torch.manual_seed(0)
+    net, x = Mean(), torch.randn(3, 2)
+    opened, (state,) = with_state(torch.export.export(Mean(), (x,)))
+    assert (state.input, state.output) == ("mean", "mean_out")
+    value = torch.zeros(2)
+    for _ in range(3):
+        y, value = opened.module()(x, mean=value)
+        torch.testing.assert_close(y, net(x))
+    assert "mean" in {spec.name for spec in import_torch(torch.export.export(Mean(), (x,))).signature.inputs}

@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.host.tvm import relax
-from hetero_tvm.ops.recurrence import Recurrence
+from hetero_tvm.ops.loops.recurrence import Recurrence
 from hetero_tvm.relax_passes.forms.scan import RecurrenceAsSteps, ScanAsKernel, ScanAsShifts
 from tests.relax_passes.compiled import RNG, check_results, floats, result
 from tests.relax_passes.graphs import fuse, module, op

@@ -194,6 +194,25 @@ def gathered_blocks(b: Body) -> None:
     b.end(0, b.op("Gather", b.constant(table), b.input(1), axis=axis))
 
 
+def recurrent(b: Body) -> None:
+    """DynamicQuantizeLSTM: an LSTM whose weights have 8 bits, [directions, inputs, gates].
+
+    Inputs and states stay floats, where ONNX Runtime rounds them to 8 bits too, at every step.
+    """
+    # input, weights, recurrent weights, bias, lengths, h, c, peepholes, then scale and zero point of each
+    weights = []
+    for index, scale, zero in ((1, 8, 9), (2, 10, 11)):
+        values = _array(b, index).astype(np.float32)
+        factor, middle = (_array(b, n).astype(np.float32) for n in (scale, zero))
+        rows = (values.shape[0], 1, -1)
+        exact = (values - middle.reshape(rows)) * factor.reshape(rows)
+        weights.append(b.constant(np.ascontiguousarray(exact.transpose(0, 2, 1))))
+    inputs = [b.input(0), *weights, *(b.input(n) for n in range(3, 8))]
+    layer = helper.make_node("LSTM", inputs, b.node.output, name=b.node.name)
+    layer.attribute.extend(b.node.attribute)
+    b.nodes.append(layer)
+
+
 def unpacked(data: np.ndarray, bits: int) -> np.ndarray:
     """Values of ``bits`` bits from bytes, the lowest bits first."""
     if bits not in (2, 4, 8):
@@ -234,6 +253,7 @@ EXPANSIONS = {
     "MatMulIntegerToFloat": integer_product,
     "DynamicQuantizeMatMul": integer_product,
     "QAttention": attention,
+    "DynamicQuantizeLSTM": recurrent,
     "MatMulNBits": n_bits,
     "MatMulBnb4": bnb4,
     "GatherBlockQuantized": gathered_blocks,

@@ -18,6 +18,8 @@ from hetero_tvm.frontend.onnx.graph.rounds import counted_rounds
 
 _MOST_ROUNDS = 1024
 """Largest number of rounds, since each is written out."""
+_MOST_NODES = 400
+"""Largest number of nodes of all rounds: more of them stay a loop, which is compiled once."""
 _FAN = 16
 """Largest number of operands of one Concat."""
 
@@ -57,8 +59,22 @@ def scan(b: PromisedBody) -> bool:
     return True
 
 
+def rounds_of(b: PromisedBody) -> int | None:
+    """Rounds that a Loop runs, whatever its condition's values; None where these decide."""
+    inner: onnx.GraphProto = b.attributes["body"]
+    given = b.value(0) if b.input(0) else None
+    limit = None if given is None else int(given.reshape(-1)[0])
+    begins = not b.input(1) or b.known_true(b.input(1))
+    if begins and _goes_on(inner, b):
+        return limit
+    counted = _counted(b, inner, list(b.node.input[2:]))
+    return counted if counted is None or limit is None else min(counted, limit)
+
+
 def loop(b: PromisedBody) -> bool:
-    """A Loop whose number of rounds, or its bound, is known."""
+    """A Loop of few rounds, whose number, or its bound, is known."""
+    if b.node.doc_string:  # its body is cleaned, to stay a loop
+        return False
     inner: onnx.GraphProto = b.attributes["body"]
     states = list(b.node.input[2:])
     rows = range(len(states), len(inner.output) - 1)
@@ -79,6 +95,8 @@ def loop(b: PromisedBody) -> bool:
         return False
     if stops and rows and not lengths:
         return False  # how many rows there are depends on values
+    if count * len(inner.node) > _MOST_NODES and (not rows or rounds_of(b) is not None):
+        return False
     _check(b, max(count, 0))
     body = _Rounds(b, inner)
     running = b.input(1)

@@ -1,6 +1,7 @@
 """ONNX's RNN, GRU and LSTM: left to one kernel where they have its form, else plain nodes, step by step.
 
-The kernel (``ops/recurrence.py``) has constant weights of the state, and activations as in PyTorch and Keras.
+The kernel (``ops/loops/recurrence.py``) has constant weights of the state, and activations as in PyTorch and
+Keras.
 Elsewhere, what the gates take from the input is one product for all time steps; a step then multiplies the
 state only.  Its gates stay packed in one product, and steps of zero state have none.  The sequence is
 taken apart and put together by trees of ``Split`` and ``Concat``, so that all steps are the same kernels and
@@ -52,7 +53,7 @@ def recurrent(
 def _is_kernel(
     node: onnx.NodeProto, shapes: Mapping[int, tuple[int, ...]], types: Types, pool: ConstantPool
 ) -> bool:
-    """Whether a node has the form of ``ops.recurrence.Recurrence``, and weights that fit."""
+    """Whether a node has the form of ``ops.loops.recurrence.Recurrence``, and weights that fit."""
     given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     inputs = [*node.input, *[""] * 8][:8]
     direction = as_text(given.get("direction", "forward"))

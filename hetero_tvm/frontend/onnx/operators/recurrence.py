@@ -10,7 +10,7 @@ from hetero_tvm.frontend.onnx.graph.body import as_text
 from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, relax, tvm
-from hetero_tvm.ops.recurrence import Recurrence
+from hetero_tvm.ops.loops.recurrence import Recurrence
 
 RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
 """ONNX's recurrent operators, of which only the form of ``Recurrence`` arrives here."""

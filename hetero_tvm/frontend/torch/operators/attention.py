@@ -80,7 +80,32 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         grad_scores = weights * (grad_weights - along) * factor
         return grad_scores @ key, grad_scores.transpose(-1, -2) @ query, grad_value
 
+    def grouped(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        """Attention whose keys and values serve several query heads: repeated for each of them."""
+        if not enable_gqa or dropout_p:
+            return NotImplemented
+
+        def wide(x: Tensor) -> Tensor:
+            *lead, heads, rows, size = x.shape
+            each = query.shape[-3] // heads
+            return x.unsqueeze(-3).expand(*lead, heads, each, rows, size).reshape(*lead, -1, rows, size)
+
+        return aten.scaled_dot_product_attention.default(
+            query, wide(key), wide(value), attn_mask, 0.0, is_causal, scale=scale
+        )
+
     return {
+        aten.scaled_dot_product_attention.default: grouped,
         aten._scaled_dot_product_flash_attention_for_cpu.default: forward,
         aten._scaled_dot_product_flash_attention_for_cpu_backward.default: backward,
     }

@@ -51,6 +51,10 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         turned = torch.where(x < 0, math.pi, 0.0).to(x.dtype if x.dtype.is_floating_point else torch.float32)
         return torch.where(x.isnan(), x, turned) if x.dtype.is_floating_point else turned
 
+    def known(operator: Any) -> Callable[[Tensor, Tensor], Tensor]:
+        """The extremum of two numbers, of which one may be none."""
+        return lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, operator(x, y)))
+
     def leaky(x: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, *_: Any) -> Any:
         return NotImplemented if training else torch.where(x >= 0, x, x * ((lower + upper) / 2))
 
@@ -78,6 +82,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.hypot.default: hypotenuse,
         aten.atan2.default: angle_of,
         aten.angle.default: argument,
+        aten.fmax.default: known(torch.maximum),
+        aten.fmin.default: known(torch.minimum),
         aten.rrelu.default: leaky,
         **{family.vec: with_sizes(family.vec) for family in (*resizes, aten.upsample_bicubic2d)},
     }

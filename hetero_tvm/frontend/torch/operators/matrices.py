@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MOST_ROWS = 8
-"""Rows of a system, each of which is a step of its own: matrices of cameras and of poses."""
+_MOST_ROWS = 32
+"""Rows of a system, each of which is a step of its own: matrices of cameras, poses, control points."""
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
@@ -56,7 +56,35 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             a = torch.where(torch.eye(a.shape[-1], dtype=torch.bool, device=a.device), 1.0, a)
         return solution(a, b, left=left)
 
+    def inverse_ex(a: Tensor, *, check_errors: bool = False) -> Any:
+        """The inverse, and whether there is none: 1 where anything in it is no number."""
+        found = inverse(a)
+        if found is NotImplemented:
+            return found
+        return found, (~found.isfinite()).any(-1).any(-1).to(torch.int32)
+
+    def power(a: Tensor, n: int) -> Any:
+        if n >= 0:
+            return NotImplemented
+        base = found = inverse(a)
+        if found is NotImplemented:
+            return found
+        for _ in range(-n - 1):
+            found = found @ base
+        return found
+
+    def condition(a: Tensor, p: Any = None) -> Any:
+        """Norm of a matrix times that of its inverse; norms of singular values are left alone."""
+        other = inverse(a)
+        if p in (None, 2, -2, "nuc") or other is NotImplemented:
+            return NotImplemented
+        return torch.linalg.matrix_norm(a, p) * torch.linalg.matrix_norm(other, p)
+
     return {
+        aten.linalg_cond.default: condition,
+        aten.linalg_cond.p_str: condition,
+        aten.linalg_inv_ex.default: inverse_ex,
+        aten.linalg_matrix_power.default: power,
         aten.linalg_inv.default: inverse,
         aten.inverse.default: inverse,
         aten.linalg_solve.default: solution,

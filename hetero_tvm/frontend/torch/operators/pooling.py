@@ -155,6 +155,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         return result, *ends, new_mean, new_var
 
     return {
+        aten.adaptive_max_pool1d.default: adaptive_max_pool,
         aten.adaptive_max_pool2d.default: adaptive_max_pool,
         aten.adaptive_max_pool3d.default: adaptive_max_pool,
         aten.adaptive_avg_pool2d.default: adaptive_avg_pool,

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -41,6 +39,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             return (apart != 0).to(x.dtype).sum(-1)
         return apart.pow(p).sum(-1).pow(1.0 / p)
 
+    def pairs_apart(x: Tensor, p: float = 2.0) -> Any:
+        """Distances of each two rows of a matrix, above the diagonal."""
+        rows = x.shape[0]
+        first, second = torch.triu_indices(rows, rows, 1)
+        return distances(x, x, p, _ONE_BY_ONE).reshape(-1).index_select(0, first * rows + second)
+
     def inverse_real(x: Tensor, dim: Sequence[int], normalization: int, last_dim_size: int) -> Tensor:
         """Real values of a spectrum of which half is given along the last of ``dim``."""
         axis, size = dim[-1], int(last_dim_size)
@@ -52,12 +56,13 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         if real.shape[-1] < count:
             missing = [0, count - real.shape[-1]]
             real, imaginary = (aten.constant_pad_nd(part, missing) for part in (real, imaginary))
-        waves = np.arange(count)
-        angles = 2 * np.pi * np.outer(waves, np.arange(size)) / size
-        twice = np.where((waves == 0) | (2 * waves == size), 1.0, 2.0)[:, None]
+        waves = torch.arange(count)
+        # Whole turns less, in whole numbers: what follows is exact.
+        places = (waves.unsqueeze(-1) * torch.arange(size)) % size
+        angles = places.to(torch.float64) * (2 * math.pi / size)
+        twice = torch.where((waves == 0) | (2 * waves == size), 1.0, 2.0).to(torch.float64).unsqueeze(-1)
         factor = twice / {0: 1.0, 1: math.sqrt(size), 2: float(size)}[normalization]
-        cosines = torch.tensor(np.cos(angles) * factor, dtype=real.dtype)
-        sines = torch.tensor(np.sin(angles) * factor, dtype=real.dtype)
+        cosines, sines = ((part * factor).to(real.dtype) for part in (angles.cos(), angles.sin()))
         return (real @ cosines - imaginary @ sines).movedim(-1, axis)
 
     def irfft(x: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
@@ -155,6 +160,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.cumprod.default: cumulative_product,
         aten.cdist.default: distances,
         aten._cdist_forward.default: distances,
+        aten.pdist.default: pairs_apart,
+        aten._pdist_forward.default: pairs_apart,
         aten._fft_c2r.default: inverse_real,
         aten.fft_irfft.default: irfft,
     }

@@ -10,6 +10,8 @@ And in integers (MatMulInteger, ConvInteger), where the zero point of x may be k
 
     matmul(astype(x) - zero, astype(W) - zero)
 
+A convolution's borders then are written before it, with that zero point in them.
+
 Scales and the other zero points are constants.  The bias is counted in steps of the accumulators, as most
 quantisation tools give it; one that lies between two steps is rounded where the result is rounded to much
 larger steps anyway, and else stays an addition of floats.  This runs before constants are folded: a weight
@@ -28,6 +30,7 @@ import numpy as np
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.integers.quantized import OFFSET, QuantConv2d, QuantMatmul
+from hetero_tvm.relax_passes.fusions.integers.borders import bordered
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
@@ -50,6 +53,8 @@ class _Found:
     zero: Expr | None = None
     """Zero point of x, where it is known at run time only."""
     absorbs: list[Var] = field(default_factory=list)
+    border: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Rows and columns of zero points that are written around x: top, left, bottom, right."""
     parts: int = 1
     """Number of int8 terms whose sum the weights are; they stand side by side, as x beside itself."""
 
@@ -154,18 +159,25 @@ class FuseQuantized(Rule):
             _need(zero.size == 1, "the zero point of the input differs by row")
             offset += int(zero.reshape(()))
             zero = None
-        else:
-            _need(
-                graph.op_name(var) == "relax.matmul" or not any(_paddings(call)),
-                "padding with a zero point that is known at run time only",
-            )
-        op = self._operator(graph, call, source, w, parts, out="int32", y_zero=0, relu=False, fill=offset)
+        border = (0, 0, 0, 0) if zero is None else _paddings(call)
+        op = self._operator(
+            graph, call, source, w, parts, border=border, out="int32", y_zero=0, relu=False, fill=offset
+        )
         totals = (-offset * _column_sums(w)).astype(np.int32)
-        return _Found(source, op, w, totals, None, var, zero, parts=parts)
+        return _Found(source, op, w, totals, None, var, zero, border=border, parts=parts)
 
     def _operator(
-        self, graph: Graph, call: Call, x: Expr, w: np.ndarray, parts: int, fill: int, **more: Any
+        self,
+        graph: Graph,
+        call: Call,
+        x: Expr,
+        w: np.ndarray,
+        parts: int,
+        fill: int,
+        border: tuple[int, int, int, int] = (0, 0, 0, 0),
+        **more: Any,
     ) -> QuantMatmul | QuantConv2d:
+        """The operator of ``call``; a ``border`` is part of x when it runs."""
         _need(dtype_of(x) in OFFSET, f"the input is {dtype_of(x)}, not of 8 bits")
         shape = shape_of(x)
         if call.op.name == "relax.matmul":
@@ -180,19 +192,19 @@ class FuseQuantized(Rule):
             )
             _need(self._claims(op), "the target has no kernel for it")
             return op
-        attrs = call.attrs
+        attrs, (top, left, bottom, right) = call.attrs, border
         _need(str(attrs.data_layout) == "NCHW" and str(attrs.kernel_layout) == "OIHW", "not NCHW")
         _need(-128 <= fill <= 127, "the zero point is not of the input's type")
         op = QuantConv2d(
             x_dtype=dtype_of(x),
             batch=shape[0],
             channels=parts * shape[1],
-            height=shape[2],
-            width=shape[3],
+            height=top + shape[2] + bottom,
+            width=left + shape[3] + right,
             filters=w.shape[0],
             kernel=tuple(w.shape[2:]),
             strides=tuple(int(s) for s in attrs.strides),
-            padding=_paddings(call),
+            padding=(0, 0, 0, 0) if any(border) else _paddings(call),
             dilation=tuple(int(d) for d in attrs.dilation),
             fill=fill,
             groups=int(attrs.groups),
@@ -213,6 +225,8 @@ class FuseQuantized(Rule):
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         op, top = found.op, found.top
         x = found.x
+        if found.zero is not None and any(found.border):
+            x = bordered(graph, x, found.zero, found.border, top)
         if found.parts > 1:
             axis = -1 if isinstance(op, QuantMatmul) else 1
             x = graph.insert_before(

@@ -23,7 +23,7 @@ from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.recurrence import Functions, Recurrence, next_state
+from hetero_tvm.ops.loops.recurrence import Functions, Recurrence, next_state
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
 

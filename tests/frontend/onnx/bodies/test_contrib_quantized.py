@@ -151,3 +151,30 @@ def test_weights_that_are_not_constants_are_refused():
     model.graph.initializer.remove(packed)
     with pytest.raises(UnsupportedOperatorError, match="'v1', which is no constant"):
         import_onnx(model)
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_recurrent_weights_become_floats(by_channel):
+    """As an LSTM with the same weights in floats, and near ONNX Runtime, which rounds states too."""
+    x = floats(6, 2, 5)
+    w, r = i8(2, 5, 16), i8(2, 4, 16)
+    shape = (2, 16) if by_channel else (2,)
+    scales = [np.abs(floats(*shape)) * 0.01 + 0.001 for _ in range(2)]
+    zeros = [np.zeros(shape, np.int8), np.zeros(shape, np.int8)]
+    bias, start = floats(2, 32), floats(2, 2, 4)
+    values = [x, w, r, bias, None, start, start * 2, None, scales[0], zeros[0], scales[1], zeros[1]]
+    given = {"direction": "bidirectional", "hidden_size": 4}
+    model, inputs = model_of("DynamicQuantizeLSTM", values, given, "float32")
+    imported = import_onnx(model)
+    (got,) = run_onnxruntime(imported.onnx_model, inputs)
+
+    exact = [
+        np.ascontiguousarray((v * s.reshape(2, 1, -1)).transpose(0, 2, 1), np.float32)
+        for v, s in zip((w, r), scales, strict=True)
+    ]
+    plain, _ = model_of("LSTM", [x, *exact, bias, None, start, start * 2], given, "float32")
+    plain.graph.node[0].domain = ""
+    (expected,) = run_onnxruntime(plain, inputs)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    # eight bits of inputs and states, over six steps
+    np.testing.assert_allclose(got, run_onnxruntime(model, inputs)[0], rtol=0, atol=0.05)

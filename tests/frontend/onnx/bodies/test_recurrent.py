@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
-from hetero_tvm.ops.recurrence import Recurrence
+from hetero_tvm.ops.loops.recurrence import Recurrence
 
 STEPS, BATCH, FEATURES, HIDDEN = 3, 3, 6, 8
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

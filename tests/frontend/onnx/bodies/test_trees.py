@@ -112,3 +112,20 @@ def test_a_tree_without_end_is_refused():
     )
     with pytest.raises(UnsupportedOperatorError, match="more than 256 levels"):
         import_onnx(onnx.helper.make_model(graph, opset_imports=ML, ir_version=10))
+
+
+def test_files_of_old_opsets():
+    """What skl2onnx wrote years ago: the trees are written out in operators that came later."""
+    node = regressor(n_targets=2, **forest(1, "target", 2))
+    graph = helper.make_graph(
+        [node],
+        "t",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [33, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [33, 2])],
+    )
+    old = [helper.make_opsetid("", 9), helper.make_opsetid("ai.onnx.ml", 1)]
+    x = np.random.default_rng(9).normal(size=(33, 5)).astype("float32")
+    imported = import_onnx(helper.make_model(graph, opset_imports=old, ir_version=5))
+    new = import_onnx(helper.make_model(graph, opset_imports=ML, ir_version=10))
+    ours, same = (run_double(model.clean, {"x": x}, ["y"])["y"] for model in (imported, new))
+    np.testing.assert_array_equal(ours, same)

@@ -35,3 +35,14 @@ def test_dropout_is_left_to_pytorch():
     query = torch.randn(1, 1, 2, 4)
     forward = decompositions()[ATEN._scaled_dot_product_flash_attention_for_cpu.default]
     assert forward(query, query, query, 0.5) is NotImplemented
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_heads_that_share_keys_and_values(causal):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 5, 8) for heads in (6, 2, 2))
+    grouped = decompositions()[torch.ops.aten.scaled_dot_product_attention.default]
+    found = grouped(q, k, v, None, 0.0, causal, enable_gqa=True)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+    torch.testing.assert_close(found, expected)
+    assert grouped(q, q, q) is NotImplemented

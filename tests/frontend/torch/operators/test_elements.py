@@ -52,3 +52,14 @@ def test_angles_lie_in_the_quadrant_of_the_signs():
         found, known = torch.tensor(found), ~expected.isnan()
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6, equal_nan=True)
         assert torch.equal(found.signbit()[known], expected.signbit()[known])
+
+
+def test_extrema_of_which_one_may_be_no_number():
+    x = torch.tensor([1.0, float("nan"), float("nan"), float("-inf"), 2.0])
+    y = torch.tensor([2.0, 3.0, float("nan"), float("nan"), float("inf")])
+    torch.testing.assert_close(
+        decompositions()[torch.ops.aten.fmax.default](x, y), torch.fmax(x, y), equal_nan=True
+    )
+    torch.testing.assert_close(
+        decompositions()[torch.ops.aten.fmin.default](x, y), torch.fmin(x, y), equal_nan=True
+    )

@@ -9,7 +9,7 @@ ATEN = torch.ops.aten
 TABLE = decompositions()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 23])
 def test_inverses(rows):
     torch.manual_seed(rows)
     a = torch.randn(3, 2, rows, rows, dtype=torch.float64)
@@ -39,4 +39,25 @@ def test_triangles(upper, unit):
 
 
 def test_large_systems_are_left_alone():
-    assert TABLE[ATEN.linalg_inv.default](torch.eye(9)) is NotImplemented
+    assert TABLE[ATEN.linalg_inv.default](torch.eye(33)) is NotImplemented
+
+
+def test_inverses_with_a_number_for_errors():
+    torch.manual_seed(0)
+    a = torch.randn(3, 4, 4, dtype=torch.float64)
+    a[1] = 0
+    found, info = TABLE[ATEN.linalg_inv_ex.default](a)
+    assert info.tolist() == [0, 1, 0]
+    torch.testing.assert_close(found[::2], torch.linalg.inv(a[::2]))
+
+
+def test_powers_and_conditions():
+    torch.manual_seed(0)
+    a = torch.randn(2, 4, 4, dtype=torch.float64)
+    torch.testing.assert_close(
+        TABLE[ATEN.linalg_matrix_power.default](a, -3), torch.linalg.matrix_power(a, -3)
+    )
+    assert TABLE[ATEN.linalg_matrix_power.default](a, 3) is NotImplemented
+    for norm in (1, -1, float("inf"), "fro"):
+        torch.testing.assert_close(TABLE[ATEN.linalg_cond.default](a, norm), torch.linalg.cond(a, norm))
+    assert TABLE[ATEN.linalg_cond.default](a) is NotImplemented

@@ -97,3 +97,19 @@ def test_places_in_long_rows(size, right):
     search = decompositions()[ATEN.searchsorted.Tensor]
     assert torch.equal(search(rows, values, right=right), torch.searchsorted(rows, values, right=right))
     assert torch.equal(search(rows[0], values, right=right), torch.searchsorted(rows[0], values, right=right))
+
+
+def test_distances_of_each_two_rows():
+    torch.manual_seed(0)
+    x = torch.randn(6, 4)
+    for p in (0.0, 1.0, 2.0, 3.0, float("inf")):
+        found = decompositions()[torch.ops.aten.pdist.default](x, p)
+        torch.testing.assert_close(found, torch.nn.functional.pdist(x, p))
+
+
+def test_a_program_with_an_inverse_transform_alone_has_no_constants_of_its_own():
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return torch.fft.irfft(torch.fft.rfft(x) * 2, n=x.shape[-1])
+
+    decomposed(torch.export.export(Net(), (torch.randn(2, 7),)))

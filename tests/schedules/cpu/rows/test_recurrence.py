@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero_tvm.ops.recurrence import GATES, Recurrence
+from hetero_tvm.ops.loops.recurrence import GATES, Recurrence
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.rows.recurrence import RecurrenceSpace
 from tests.schedules.cpu.running import MACHINES, SWEPT, check_points, covering

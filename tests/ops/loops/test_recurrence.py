@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.base import from_json
-from hetero_tvm.ops.recurrence import GATES, Recurrence
+from hetero_tvm.ops.loops.recurrence import GATES, Recurrence
 
 torch = pytest.importorskip("torch")
 

@@ -1,0 +1,1 @@
+"""Contracts of what runs in rounds: recurrent layers, and the ends of loops."""

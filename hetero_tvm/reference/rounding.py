@@ -1,0 +1,60 @@
+"""Effect of rounding errors on the outputs of a model that itself rounds.
+
+A quantiser turns the last bit of a value that lies between two steps into a whole step, and what follows
+spreads it.  The error of one float32 run beside float64 then says little about that of another, equally
+right one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+
+from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.reference.double import to_double, without_weights
+from hetero_tvm.reference.running import Reference, evaluate, is_float, widened
+
+_STEPS = frozenset({"DynamicQuantizeLinear", "QuantizeLinear", "Round", "Floor", "Ceil"})
+_ERROR = 2.0**-20
+"""Relative rounding error of every value: eight units in the last place, as in sums of many terms."""
+_RUNS = 8
+
+
+def rounds(model: ImportedModel) -> bool:
+    """Whether operators of a model round floats to steps."""
+    return any(node.op_type in _STEPS for node in model.clean.proto.graph.node)
+
+
+def with_rounding(reference: Reference, model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> Reference:
+    """The reference with the largest difference that float32's rounding errors made in a few runs.
+
+    Each run is one in float64, with a random rounding error on every value that is no whole number.
+    """
+    outputs = [spec.name for spec in model.signature.outputs]
+    proto = to_double(model.clean.proto, outputs)
+    weights = {tensor.name: model.clean.array(tensor) for tensor in model.clean.proto.graph.initializer}
+    fed = {name: widened(np.asarray(array)) for name, array in inputs.items()}
+    spread = [np.zeros(exact.shape) for exact in reference.float64]
+    for seed in range(_RUNS):
+        change = functools.partial(_rounded, random=np.random.default_rng(seed))
+        values = evaluate(without_weights(proto), fed, weights, outputs, widened, change)
+        for index, value in enumerate(model.signature.trimmed(values)):
+            exact = reference.float64[index]
+            if value.shape != exact.shape:  # how much there is hangs on rounding
+                continue
+            with np.errstate(invalid="ignore"):
+                gap = np.abs(value.astype(np.float64) - exact.astype(np.float64))
+            spread[index] = np.maximum(spread[index], np.where(np.isfinite(gap), gap, 0.0))
+    return dataclasses.replace(reference, spread=tuple(spread))
+
+
+def _rounded(value: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """The value with a rounding error; whole numbers are exact in float32 too."""
+    if not isinstance(value, np.ndarray | np.generic) or not is_float(np.asarray(value).dtype):
+        return value
+    with np.errstate(all="ignore"):
+        moved = value * (1 + _ERROR * random.uniform(-1, 1, np.shape(value)))
+        return np.where(np.rint(value) == value, value, moved)

@@ -1,0 +1,58 @@
+"""Reductions by index and repeated rows against PyTorch's own."""
+
+import pytest
+import torch
+
+from hetero_tvm.frontend.torch.decompositions import decompositions
+
+ATEN = torch.ops.aten
+TABLE = decompositions()
+
+
+def operands(dtype, shape=(4, 3), rows=7):
+    torch.manual_seed(0)
+    x = (torch.randn(shape) * 9).to(dtype)
+    source = (torch.randn(rows, *shape[1:]) * 9).to(dtype)
+    return x, torch.randint(0, shape[0] - 1, (rows,)), source  # the last row gets nothing
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("include_self", [False, True])
+def test_means(dtype, include_self):
+    x, rows, source = operands(dtype)
+    index = rows[:, None].expand(-1, 3)
+    for given, part in ((index, source), (index[:5, :2], source)):
+        found = TABLE[ATEN.scatter_reduce.two](x, 0, given, part, "mean", include_self=include_self)
+        expected = x.scatter_reduce(0, given, part, "mean", include_self=include_self)
+        torch.testing.assert_close(found, expected)
+    assert TABLE[ATEN.scatter_reduce.two](x, 0, index, source, "sum") is NotImplemented
+
+
+@pytest.mark.parametrize("reduce", ["prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("include_self", [False, True])
+def test_reductions_by_index(reduce, include_self):
+    x, rows, source = operands(torch.float32)
+    found = TABLE[ATEN.index_reduce.default](x, 0, rows, source, reduce, include_self=include_self)
+    torch.testing.assert_close(found, x.index_reduce(0, rows, source, reduce, include_self=include_self))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
+def test_segments(reduce):
+    _, _, data = operands(torch.float32)
+    lengths = torch.tensor([3, 0, 4])
+    found = TABLE[ATEN.segment_reduce.default](data, reduce, lengths=lengths)
+    torch.testing.assert_close(found, torch.segment_reduce(data, reduce, lengths=lengths), equal_nan=True)
+    offsets = torch.tensor([0, 3, 3, 7])
+    found = TABLE[ATEN.segment_reduce.default](data, reduce, offsets=offsets)
+    torch.testing.assert_close(found, torch.segment_reduce(data, reduce, offsets=offsets), equal_nan=True)
+
+
+def test_repeats():
+    x, repeats = torch.randn(3, 2), torch.tensor([2, 0, 3])
+    found = TABLE[ATEN.repeat_interleave.self_Tensor](x, repeats, 0, output_size=5)
+    torch.testing.assert_close(found, x.repeat_interleave(repeats, 0))
+    flat = TABLE[ATEN.repeat_interleave.self_Tensor](x, torch.tensor([2]), output_size=12)
+    torch.testing.assert_close(flat, x.repeat_interleave(torch.tensor([2])))
+    assert TABLE[ATEN.repeat_interleave.Tensor](repeats) is NotImplemented
+    found = TABLE[ATEN.repeat_interleave.Tensor](repeats, output_size=5)
+    torch.testing.assert_close(found, torch.repeat_interleave(repeats))

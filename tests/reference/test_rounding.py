@@ -1,0 +1,42 @@
+"""Models that round floats to steps are judged by what rounding errors may do."""
+
+import dataclasses
+
+import numpy as np
+
+from hetero_tvm.frontend import import_onnx
+from hetero_tvm.reference import compare, rounds, run_reference, with_rounding
+from tests.frontend.onnx.helpers import text_model
+
+STEPS = """g (float[2, 3] x) => (float[2, 3] y) {
+  k = Constant<value = float {0.1}>() h = Mul(x, k) r = Round(h) y = Mul(r, x)
+}"""
+SMOOTH = "g (float[2, 3] x) => (float[2, 3] y) { y = Mul(x, x) }"
+EDGE = 25.0  # a tenth of it lies between two steps
+INPUTS = {"x": np.float32([[EDGE, 10.0, 20.0], [31.0, 3.0, 4.0]])}
+
+
+def test_models_that_round():
+    assert rounds(import_onnx(text_model(STEPS)))
+    assert not rounds(import_onnx(text_model(SMOOTH)))
+
+
+def test_a_value_between_two_steps_may_go_either_way_and_others_may_not():
+    model = import_onnx(text_model(STEPS))
+    wide = with_rounding(run_reference(model, INPUTS), model, INPUTS)
+    (exact,), (spread,) = wide.float64, wide.spread
+    assert abs(spread[0, 0] - EDGE) < 1e-3
+    assert spread[0, 1:].max() < 1e-3 and spread[1].max() < 1e-3
+    other = exact.astype(np.float32)
+    other[0, 0] = EDGE * (2 if exact[0, 0] > 2.5 * EDGE else 3)
+    assert compare([other], wide).ok
+    lucky = dataclasses.replace(wide, float32=(exact.astype(np.float32),), spread=())
+    assert not compare([other], lucky).ok
+    assert not compare([exact + 3 * EDGE], wide).ok
+
+
+def test_what_is_exact_in_float32_does_not_spread():
+    model = import_onnx(text_model(STEPS))
+    whole = {"x": np.zeros((2, 3), np.float32)}
+    (spread,) = with_rounding(run_reference(model, whole), model, whole).spread
+    assert not spread.any()
