@@ -1,4 +1,7 @@
-"""Weights that an ONNX file brings packed: integers of 4 and 8 bits with a scale per block (MatMulNBits)."""
+"""Weights that an ONNX file brings packed: integers of 4 and 8 bits with a scale per block or per column.
+
+They are operands of MatMulNBits, or come out of a DequantizeLinear.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,15 @@ def packed_columns(source: StoredModel | None) -> PackedColumns | None:
     graph = onnx.GraphProto() if source is None else source.proto.graph
     stored = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type != "MatMulNBits" or source is None:
+        if node.op_type not in _READERS or source is None:
             continue
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        names = [*node.input[1:4], "", ""][:3]
+        first, read = _READERS[node.op_type]
+        names = [*node.input[first : first + 3], "", ""][:3]
         given = [source.array(stored[name]) if name in stored else None for name in names]
         if given[0] is None or given[1] is None or (names[2] and given[2] is None):
             continue  # comes at run time
-        weight = _weight(attributes, *given)
+        weight = read(attributes, *given)
         if weight is not None:
             columns.add(weight)
             levels.append(int(attributes.get("accuracy_level", 0)))
@@ -58,14 +62,54 @@ def _weight(
     q = unpacked(data, bits).reshape(rows, -1)[:, :width]
     scale = scales.astype(np.float32).reshape(rows, count)
     zeros = None if zero is None else unpacked(zero.reshape(rows, -1), bits).reshape(rows, -1)[:, :count]
-    groups = -(-width // group)
-    parts = [None if p is None else np.repeat(p, block // group, 1)[:, :groups] for p in (scale, zeros)]
+    return _in_groups(bits, q, scale, zeros, block, group)
+
+
+def _dequantized(
+    attributes: dict[str, Any], data: np.ndarray, scales: np.ndarray, zero: np.ndarray | None
+) -> QuantizedWeight | None:
+    """The weight [K, N] of a DequantizeLinear as it is stored; None of other forms."""
+    name = str(data.dtype)
+    bits, signed = (8 if name.endswith("8") else 4), not name.startswith("u")
+    axis, block = int(attributes.get("axis", 1)), int(attributes.get("block_size", 0))
+    if name not in ("int4", "uint4", "int8", "uint8") or data.ndim != 2 or not data.size:
+        return None
+    if block:
+        if axis not in (0, -2) or scales.ndim != 2 or min(block, GROUPS[-1]) not in GROUPS:
+            return None
+    elif axis not in (1, -1) or scales.shape != (data.shape[1],):
+        return None
+    else:  # the same for all blocks of a column
+        block = GROUPS[-1] * -(-data.shape[0] // GROUPS[-1])
+        scales, zero = scales[None], None if zero is None else zero[None]
+    if block % (group := min(block, GROUPS[-1])):
+        return None
+    shift = 1 << (bits - 1) if signed else 0
+    moved = None if zero is None else (zero.astype(np.int16) + shift).T
+    if moved is None and not signed:
+        moved = np.zeros(scales.shape, np.int16).T
+    elif moved is not None and (moved == 1 << (bits - 1)).all():
+        moved = None  # the middle of the range
+    return _in_groups(
+        bits, (data.astype(np.int16) + shift).T, scales.astype(np.float32).T, moved, block, group
+    )
+
+
+def _in_groups(
+    bits: int, q: np.ndarray, scale: np.ndarray, zero: np.ndarray | None, block: int, group: int
+) -> QuantizedWeight:
+    """A weight [N, K] with scales and zero points per block, which is a multiple of a group."""
+    groups = -(-q.shape[1] // group)
+    scale, moved = (None if p is None else np.repeat(p, block // group, 1)[:, :groups] for p in (scale, zero))
     exact = np.array_equal(scale.astype(np.float16).astype(np.float32), scale)
-    storage = Storage(_FORMS[bits], group, zeros is not None, "float16" if exact else "float32")
-    assert parts[0] is not None
+    storage = Storage(_FORMS[bits], group, moved is not None, "float16" if exact else "float32")
     return QuantizedWeight(
         storage,
         np.ascontiguousarray(q, dtype=np.uint8),
-        parts[0].astype(storage.scales),
-        None if parts[1] is None else np.ascontiguousarray(parts[1], dtype=np.uint8),
+        np.ascontiguousarray(scale, dtype=storage.scales),
+        None if moved is None else np.ascontiguousarray(moved, dtype=np.uint8),
     )
+
+
+_READERS = {"MatMulNBits": (1, _weight), "DequantizeLinear": (0, _dequantized)}
+"""Operator -> number of the operand with the integers, and what reads them, their scales and zero points."""

@@ -72,3 +72,43 @@ def test_weights_that_come_at_run_time_are_none():
     assert packed_columns(model(stored=False)) is None
     assert packed_columns(None) is None
     assert packed_columns(StoredModel(onnx.ModelProto(), {})) is None
+
+
+def dequantized(dtype, block, zero, k=64, n=6):
+    """A DequantizeLinear of a constant [k, n], and its value."""
+    random = np.random.default_rng(0)
+    bits = 4 if "4" in dtype else 8
+    low = 0 if dtype.startswith("u") else -(1 << (bits - 1))
+    shape = (-(-k // block), n) if block else (n,)
+    values = random.integers(low, low + (1 << bits), (k, n))
+    zeros = random.integers(low, low + (1 << bits), shape) if zero else np.zeros(shape, int)
+    scales = random.uniform(0.1, 1, shape).astype(np.float32)
+    kind = getattr(TensorProto, dtype.upper())
+    stored = [helper.make_tensor("q", kind, [k, n], values.ravel()), numpy_helper.from_array(scales, "s")]
+    if zero:
+        stored.append(helper.make_tensor("z", kind, shape, zeros.ravel()))
+    more = {"axis": 0, "block_size": block} if block else {"axis": 1}
+    node = helper.make_node("DequantizeLinear", [t.name for t in stored], ["w"], **more)
+    graph = helper.make_graph([node], "g", [], [], stored)
+    spread = (lambda a: np.repeat(a, block, 0)[:k]) if block else (lambda a: a[None])
+    exact = (values - spread(zeros)).astype(np.float32) * spread(scales)
+    return StoredModel(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), {}), exact
+
+
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "block", "group"),
+    [("int4", 32, 32), ("uint4", 64, 64), ("int8", 0, 128), ("uint8", 0, 128), ("int8", 256, 128)],
+)
+def test_what_is_dequantized(dtype, block, group, zero):
+    source, exact = dequantized(dtype, block, zero, k=300 if block == 256 else 64)
+    found = packed_columns(source).find(exact)
+    assert (found.storage.group, found.storage.bits) == (group, 4 if "4" in dtype else 8)
+    assert found.storage.zero_points is (zero or dtype.startswith("u"))
+    np.testing.assert_array_equal(found.dequantized().T, exact)
+    assert not packed_columns(source).may_round
+
+
+def test_dequantized_forms_that_kernels_do_not_know():
+    for dtype, block in (("int4", 16), ("int16", 0)):
+        assert packed_columns(dequantized(dtype, block, False)[0]) is None

@@ -154,3 +154,27 @@ def test_changed_weights_are_told():
     made = built(proto, 4)
     if not contracts(made):
         assert any("not those that the file packs" in miss["reason"] for miss in made.optimized.report.misses)
+
+
+@pytest.mark.parametrize("rows", [2, 40])
+def test_weights_that_are_dequantized_stay_packed(rows):
+    """8 bits with a scale per column beside floats, as quantisers of weights alone write them."""
+    random = np.random.default_rng(0)
+    q, scale = random.integers(-128, 128, (K, 48)).astype(np.int8), random.uniform(0.01, 0.02, 48)
+    stored = [numpy_helper.from_array(q, "q"), numpy_helper.from_array(scale.astype(np.float32), "s")]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"], axis=1),
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Relu", ["p"], ["y"]),
+    ]
+    ends = [
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s)] for n, s in (("x", ["m", K]), ("y", None))
+    ]
+    graph = helper.make_graph(nodes, "g", *ends, stored)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    made = built(proto, rows)
+    (op,) = contracts(made)
+    assert (op.form, op.x_bits, op.epilogue) == ("int8", 0, ("relu",))
+    x = random.standard_normal((rows, K)).astype(np.float32)
+    want = np.maximum(x.astype(np.float64) @ (q * scale.astype(np.float32).astype(np.float64)), 0)
+    np.testing.assert_allclose(made.run({"x": x})[0], want, rtol=0, atol=2e-6 * want.max())
