@@ -26,7 +26,13 @@ def built(monkeypatch):
     def build_model(plan, **options):
         seen.options = options
         return SimpleNamespace(
-            kernels=kernels, check=check, export=export, unrunnable=seen.unrunnable, memory=seen.memory
+            kernels=kernels,
+            check=check,
+            export=export,
+            unrunnable=seen.unrunnable,
+            memory=seen.memory,
+            step=None,
+            no_step="",
         )
 
     monkeypatch.setattr(report_page, "report_html", lambda *arguments, **options: "page")

@@ -15,6 +15,7 @@ from hetero_tvm.targets.cpu.tuner import CpuTuner
 
 class FakeBuilt:
     unrunnable = None
+    step, no_step = None, ""
 
     kernels = [{"kernel": "matmul", "calls": 2, "record": "default"}]
 

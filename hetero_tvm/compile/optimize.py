@@ -23,7 +23,7 @@ from hetero_tvm.errors import (
 from hetero_tvm.frontend import ImportedModel, Signature, Span, TensorSpec, source_names
 from hetero_tvm.frontend import import_model as _import_model
 from hetero_tvm.frontend.given_lengths import GivenLengths, weighted_sizes
-from hetero_tvm.frontend.onnx.bodies.packed import packed_columns
+from hetero_tvm.frontend.onnx.graph.packed import packed_columns
 from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.host.terminal import number_of
 from hetero_tvm.host.tvm import IRModule

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies import contrib_attention
 from hetero_tvm.frontend.onnx.graph.body import Body
+from hetero_tvm.frontend.onnx.graph.packed import unpacked
 
 # fmt: off
 _NF4 = (
@@ -211,14 +212,6 @@ def recurrent(b: Body) -> None:
     layer = helper.make_node("LSTM", inputs, b.node.output, name=b.node.name)
     layer.attribute.extend(b.node.attribute)
     b.nodes.append(layer)
-
-
-def unpacked(data: np.ndarray, bits: int) -> np.ndarray:
-    """Values of ``bits`` bits from bytes, the lowest bits first."""
-    if bits not in (2, 4, 8):
-        raise UnsupportedOperatorError(f"Weights of {bits} bits are not supported; 2, 4 and 8 are.")
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return ((data[..., None] >> shifts) & ((1 << bits) - 1)).reshape(*data.shape[:-1], -1)
 
 
 def _array(b: Body, index: int) -> np.ndarray:

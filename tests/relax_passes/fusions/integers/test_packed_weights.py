@@ -6,10 +6,57 @@ from onnx import TensorProto, helper, numpy_helper
 
 import hetero_tvm
 from hetero_tvm import Span
+from hetero_tvm.ops.decoding.columns import PackedColumns
+from hetero_tvm.ops.decoding.storage import Storage, quantized
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.relax_passes.fusions.integers.packed_weights import KeepPackedWeights
+from hetero_tvm.relax_passes.fusions.matmul import FuseMatmul
 from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words
+from tests.relax_passes.graphs import constant, fuse, module, op, weights
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 K = 70
+PACKED = quantized(weights(96, 64), Storage("int4", 32, True))
+W = PACKED.dequantized().T.copy()
+
+
+def keep(claims=lambda op: True, x_bits=lambda form: 0):
+    columns = PackedColumns()
+    columns.add(PACKED)
+    return KeepPackedWeights(claims, columns, x_bits)
+
+
+class TestKeepPackedWeights(Rewrite):
+    rule = keep(x_bits=lambda form: {"int4": 8}[form])
+    inputs = {"x": (4, 64), "r": (4, 96)}
+    bias = weights(96)
+
+    def before(self, x, r):
+        return kernel(Matmul((4,), 96, 64, ("bias", "residual")), x, constant(W), constant(self.bias), r)
+
+    def expected(self, x, r):
+        contract = StoredMatmul((4,), 96, 64, ("bias", "residual"), "int4", 32, True, x_bits=8)
+        parts = (
+            constant(PACKED.q, "uint8"), constant(PACKED.scale, "float16"), constant(PACKED.zero, "uint8")
+        )  # fmt: skip
+        return kernel(contract, x, *parts, constant(self.bias), r)
+
+
+@pytest.mark.parametrize(
+    ("w", "options", "reason"),
+    [
+        (W, {"claims": lambda op: False}, "the target has no kernel for it"),
+        (W[:, :8], {}, "64 x 8 weights are too few to count in memory"),
+        (2 * W, {}, "its weights are not those that the file packs"),
+    ],
+)
+def test_products_that_stay_floats(w, options, reason):
+    def body(emit, x):
+        return emit(op.matmul(x, constant(np.ascontiguousarray(w))))
+
+    _, _, report = fuse(module({"x": (2, 64)}, body), FuseMatmul(), keep(**options))
+    assert [miss["reason"] for miss in report.misses if miss["rule"] == "packed_weights"] == [reason]
 
 
 def packed(random, n, bits=4, block=32, zero=False, whole_scales=False):

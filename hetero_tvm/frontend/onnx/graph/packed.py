@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from hetero_tvm.frontend.onnx.bodies.contrib_quantized import unpacked
+from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import GROUPS, QuantizedWeight, Storage
@@ -19,6 +19,14 @@ from hetero_tvm.ops.decoding.storage import GROUPS, QuantizedWeight, Storage
 _FORMS = {4: "int4", 8: "int8"}
 _INTEGERS = 4
 """``accuracy_level`` from which on what packed weights are multiplied with may be rounded to 8 bits."""
+
+
+def unpacked(data: np.ndarray, bits: int) -> np.ndarray:
+    """Values of ``bits`` bits from bytes, the lowest bits first."""
+    if bits not in (2, 4, 8):
+        raise UnsupportedOperatorError(f"Weights of {bits} bits are not supported; 2, 4 and 8 are.")
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return ((data[..., None] >> shifts) & ((1 << bits) - 1)).reshape(*data.shape[:-1], -1)
 
 
 def packed_columns(source: StoredModel | None) -> PackedColumns | None:

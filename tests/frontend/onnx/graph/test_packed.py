@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from hetero_tvm.frontend.onnx.bodies.packed import packed_columns
+from hetero_tvm.frontend.onnx.graph.packed import packed_columns
 from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.ops.decoding.storage import Storage
 
