@@ -1,10 +1,10 @@
-"""Differences of floats: computed as written, NaN and rounding included."""
+"""Differences and comparisons of floats: computed as written, NaN and rounding included."""
 
 import numpy as np
 import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.host.tvm import te, tvm
+from hetero_tvm.host.tvm import te, tirx, tvm
 from hetero_tvm.schedules.cpu import generic
 from tests.schedules.cpu.running import MACHINES, TARGET
 
@@ -28,3 +28,43 @@ def test_nothing_is_cancelled(compute, small, dtype):
     tensors = [tvm.runtime.tensor(array) for array in arrays]
     run(*tensors)
     np.testing.assert_array_equal(tensors[2].numpy(), np.array([np.nan, 0.0, small], dtype))
+
+
+def equal(x, y):
+    return x == y if isinstance(x, np.ndarray) else tirx.EQ(x, y)
+
+
+FLOATS = np.array([1, np.nan, 2, np.inf, -np.inf, np.nan, 3, -0.0])
+OTHERS = np.array([2, 1, np.nan, np.inf, np.nan, np.nan, 3, 0.0])
+# Two comparisons, and what is made of them.
+COMPARISONS = {
+    "not less": (lambda x, y: x < y, lambda x, y: x < y, lambda a, b: tirx.Not(a), lambda a, b: ~a),
+    "not less or equal": (
+        lambda x, y: x <= y,
+        lambda x, y: x <= y,
+        lambda a, b: tirx.Not(a),
+        lambda a, b: ~a,
+    ),
+    "unequal": (equal, equal, lambda a, b: tirx.Not(a), lambda a, b: ~a),
+    "ordered": (lambda x, y: x < y, lambda x, y: y <= x, tirx.Or, np.logical_or),
+    "neither": (
+        lambda x, y: x < y,
+        lambda x, y: x <= y,
+        lambda a, b: tirx.Not(tirx.And(a, b)),
+        lambda a, b: ~(a & b),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("one", "other", "made", "expected"), COMPARISONS.values(), ids=COMPARISONS)
+def test_nan_is_neither_less_nor_greater(one, other, made, expected, dtype):
+    x, y = (te.placeholder((8,), dtype, name) for name in "xy")
+    first = te.compute((8,), lambda i: one(x[i], y[i]), "first")
+    second = te.compute((8,), lambda i: other(x[i], y[i]), "second")
+    result = te.compute((8,), lambda i: tirx.Cast("int32", made(first[i], second[i])), "result")
+    function = generic.schedule(te.create_prim_func([x, y, result]), MACHINES["avx2"])
+    arrays = [FLOATS.astype(dtype), OTHERS.astype(dtype)]
+    tensors = [tvm.runtime.tensor(array) for array in (*arrays, np.zeros(8, "int32"))]
+    compile_kernels(function, TARGET).jit()["main"](*tensors)
+    np.testing.assert_array_equal(tensors[2].numpy(), expected(one(*arrays), other(*arrays)))

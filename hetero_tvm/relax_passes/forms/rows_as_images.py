@@ -56,7 +56,7 @@ class ElementsOfImages(Rule):
             wanted = (*shape[:2], 1, shape[2])
             array = array_of(graph.value(arg))
             if array is not None:
-                return relax.const(array.reshape(wanted))
+                return relax.const(array.reshape(wanted), dtype_of(arg))  # of float64 it would be a float32
             return bind(relax.op.reshape(arg, wanted), "image")
 
         value = bind(relax.Call(call.op, [lifted(arg) for arg in call.args], call.attrs), "elements")

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.relax_passes.forms.rows_as_images import ChannelsApart, ElementsOfImages, RowsAsImages
+from tests.frontend.onnx.helpers import text_model
 from tests.relax_passes.compiled import floats, result, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite, bind
@@ -85,3 +87,13 @@ class TestSplitOfAnImage(Rewrite):
     def expected(self, x):
         first = bind(op.strided_slice(x, [1], [0], [2], [1]))
         return first, bind(op.strided_slice(x, [1], [2], [6], [1]))
+
+
+def test_constants_of_float64_stay():
+    model = text_model(
+        """g (double[1,3,1,1] x) => (double[1,3,1] y) <int64[3] shape = {1, 3, -1}, double[1] factor = {-1.5}>
+        { r = Reshape (x, shape) y = Mul (r, factor) }"""
+    )
+    built = build_model(optimize_model(import_model(model)), use_shipped=False)
+    x = np.arange(3, dtype=np.float64).reshape(1, 3, 1, 1)
+    np.testing.assert_array_equal(built.run({"x": x})[0], x[..., 0] * -1.5)
