@@ -36,12 +36,16 @@ class Recurrence(FusedOp):
     steps, batch, hidden : extents of Y, [T, B, H].
     reverse : the last time step is the first one.
     initial : whether the states before the first step are operands; zeros otherwise.
+    lengths : whether sequences end early, where an operand says: from there on Y is zero, and C stays.  Not
+        with ``initial``.
 
     Operands: X [T, B, gates * H], R [H, gates * H] (constant); bias [H] of a GRU; with ``initial``, h [B, H],
-    and c [B, H] of an LSTM.  Results: Y [T, B, H]; before it, of an LSTM, C [B, H], the last cell.
+    and c [B, H] of an LSTM; with ``lengths``, these [B], int32.  Results: Y [T, B, H]; before it, of an LSTM,
+    C [B, H], the last cell.
     """
 
     kind: ClassVar[str] = "recurrence"
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("lengths",)
 
     cell: str
     steps: int
@@ -49,6 +53,7 @@ class Recurrence(FusedOp):
     hidden: int
     reverse: bool = False
     initial: bool = False
+    lengths: bool = False
 
     @property
     def gates(self) -> int:
@@ -66,6 +71,8 @@ class Recurrence(FusedOp):
             operands.append(Operand("bias", (self.hidden,)))
         if self.initial:
             operands += [Operand(name, state) for name in ("h", "c")[: 1 + (self.cell == "lstm")]]
+        if self.lengths:
+            operands.append(Operand("lengths", (self.batch,), "int32"))
         return tuple(operands)
 
     @property
@@ -84,7 +91,7 @@ class Recurrence(FusedOp):
     @property
     def label(self) -> str:
         shape = f"{self.steps}x{self.batch}x{self.hidden}"
-        return f"{self.cell}_{shape}" + "_reverse" * self.reverse
+        return f"{self.cell}_{shape}" + "_reverse" * self.reverse + "_lengths" * self.lengths
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
         given = dict(zip((operand.name for operand in self.inputs), arrays, strict=True))
@@ -96,7 +103,11 @@ class Recurrence(FusedOp):
             of_x, of_h = (np.split(part, self.gates, -1) for part in (x[t], h @ r))
             sums = [a + b for a, b in zip(of_x, of_h, strict=True)]
             new = None if bias is None else (of_x[-1], of_h[-1] + bias)
+            old = c
             h, c = next_state(self.cell, sums, new, h, c, _ARRAYS)
+            if "lengths" in given:
+                runs = (t < given["lengths"])[:, None]
+                h, c = np.where(runs, h, 0), None if c is None else np.where(runs, c, old)
             y[t] = h
         return (c, y) if self.cell == "lstm" else y
 
@@ -142,6 +153,10 @@ class Recurrence(FusedOp):
         cell = kept("c", at["C"], b, j) if "C" in at else None
         scalars = Functions(tirx.sigmoid, tirx.tanh, lambda v: tirx.max(v, zero), T.Bind)
         h, c = next_state(self.cell, gates, new, kept("h", y, before, b, j), cell, scalars)
+        if "lengths" in at:
+            runs = t < at["lengths"][b]
+            h = tirx.if_then_else(runs, h, zero)
+            c = None if c is None else tirx.if_then_else(runs, c, cell)
         if c is not None:
             T.buffer_store(at["C"], c, [b, j])
         T.buffer_store(y, h, [t, b, j])

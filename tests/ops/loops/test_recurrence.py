@@ -54,3 +54,31 @@ def test_contract():
     assert op.label == "lstm_7x2x16_reverse" and from_json(op.to_json()) == op
     assert [o.name for o in op.inputs] == ["X", "R"] and [o.name for o in op.outputs] == ["C", "Y"]
     assert [o.name for o in Recurrence("gru", 7, 2, 16, initial=True).inputs] == ["X", "R", "bias", "h"]
+
+
+@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_sequences_that_end_early(cell, reverse):
+    """Each as if it was alone, and zeros behind it."""
+    op = Recurrence(cell, 4, 3, 5, reverse, lengths=True)
+    assert "lengths" in op.to_json() and "lengths" not in Recurrence(cell, 4, 3, 5).to_json()
+    generator = np.random.default_rng(0)
+    operands = [generator.standard_normal(o.shape) / 2 for o in op.inputs[:-1]]
+    lengths = np.array([4, 0, 2], np.int32)
+    found = op.reference(*operands, lengths)
+    y = found[1] if cell == "lstm" else found
+    for b, length in enumerate(lengths):
+        assert not y[length:, b].any()
+        if not length:
+            continue
+        alone = Recurrence(cell, int(length), 1, 5, reverse)
+        expected = alone.reference(operands[0][:length, b : b + 1], *operands[1:])
+        np.testing.assert_allclose(y[:length, b : b + 1], expected[1] if cell == "lstm" else expected)
+        if cell == "lstm":
+            np.testing.assert_allclose(found[0][b : b + 1], expected[0])
+    function = tvm.compile(tvm.IRModule({"main": op.workload().with_attr("global_symbol", "main")}), "llvm")
+    results = [tvm.runtime.tensor(np.zeros(o.shape, o.dtype)) for o in op.outputs]
+    given = [a.astype(np.float32) for a in operands]
+    function["main"](*map(tvm.runtime.tensor, [*given, lengths]), *results)
+    for one, two in zip(results, found if cell == "lstm" else [found], strict=True):
+        np.testing.assert_allclose(one.numpy(), two, atol=2e-6)

@@ -46,7 +46,9 @@ def recurrent(
         shapes[index] = shape
     if _is_kernel(node, shapes, types, pool):
         node.doc_string = KERNEL
-        return None
+        if len(node.input) < 5 or not node.input[4] or node.input[4] in pool:
+            return None
+        return _with_checked_lengths(node, opset, shapes[0][0])
     return _Layer(node, opset, shapes, types, pool).write()
 
 
@@ -71,12 +73,35 @@ def _is_kernel(
         and pool.dtype(inputs[0], types) == "float32"
         and inputs[2] in pool
         and (not inputs[3] or inputs[3] in pool)
-        and (not inputs[4] or (lengths is not None and bool((lengths == steps).all())))
+        and (lengths is None or bool((lengths == steps).all()))
+        and (not inputs[4] or lengths is not None or _are_zero(pool, *inputs[5:7]))
         and not inputs[7]
         and shapes[1] == (count, rows, shapes[0][-1])
         and shapes[2] == (count, rows, hidden)
         and 0 not in shapes[0] + shapes[2]
     )
+
+
+def _are_zero(pool: ConstantPool, *names: str) -> bool:
+    """Whether states are left out, or constants of zeros."""
+    return all(not name or (name in pool and not pool.array(name).any()) for name in names)
+
+
+def _with_checked_lengths(node: onnx.NodeProto, opset: int, steps: int) -> list[onnx.NodeProto]:
+    """The node, behind a check of its lengths."""
+    b = Body(node, opset)
+    layer = onnx.NodeProto.FromString(node.SerializeToString())
+    layer.input[4] = _checked_lengths(b, steps)
+    return [*b.nodes, layer]
+
+
+def _checked_lengths(b: Body, steps: int) -> str:
+    """Lengths beyond the input's or below zero are an error of the call, as in ONNX Runtime."""
+    lengths = b.input(4)
+    least, most = (b.const(value, "int32") for value in (0, steps))
+    outside = b.op("Or", b.op("Less", lengths, least), b.op("Less", most, lengths))
+    text = f"{lengths} must lie in [0, {steps}]"
+    return b.checked(lengths, b.every(b.op("Not", outside)), "int32", text)
 
 
 class _Layer(Body):
@@ -249,10 +274,7 @@ class _Layer(Body):
         if lengths in self.pool:
             running = times.reshape(self.steps, self.batch) < self.pool.array(lengths)
             return ["" if row.all() else self.const(row[:, None], "bool") for row in running]
-        least, most = (self.const(value, "int32") for value in (0, self.steps))
-        outside = self.op("Or", self.op("Less", lengths, least), self.op("Less", most, lengths))
-        text = f"{lengths} must lie in [0, {self.steps}]"
-        lengths = self.checked(lengths, self.every(self.op("Not", outside)), "int32", text)
+        lengths = _checked_lengths(self, self.steps)
         lengths = self.op("Tile", lengths, self.const([self.steps], "int64"))
         runs = self.op("Less", self.const(times, "int32"), lengths)
         return self._pieces(self.reshape(runs, self.steps * self.batch, 1), self.steps)

@@ -28,7 +28,9 @@ def recurrent_layer(builder: relax.BlockBuilder, kind: str, inputs: Inputs, attr
     inputs : X [T, B, F], W [D, gates * H, F], R, biases, lengths (all T), states; None for what is left out.
     """
     given = [*inputs, *[None] * 8][:8]
-    x, w, r, b = given[:4]
+    x, w, r, b, lengths = given[:5]
+    if lengths is not None and isinstance(lengths, tvm.ir.GenericConst):
+        lengths = None  # all T: else the node would not be here
     steps, batch, features = static_shape(x) or ()
     weights = _array(r)
     hidden = weights.shape[-1]
@@ -39,7 +41,7 @@ def recurrent_layer(builder: relax.BlockBuilder, kind: str, inputs: Inputs, attr
         cell = f"rnn_{names[d] if names else 'tanh'}" if kind == "RNN" else kind.lower()
         states = [_state(state, d) for state in given[5 : 5 + 1 + (kind == "LSTM")]]
         initial = any(state is not None for state in states)
-        op = Recurrence(cell, steps, batch, hidden, reverse, initial)
+        op = Recurrence(cell, steps, batch, hidden, reverse, initial, lengths is not None)
         of_input, inside = _biases(kind, None if b is None else _array(b)[d], op)
         y = relax.op.matmul(flat, _turned(w, d))
         if of_input is not None:
@@ -50,24 +52,34 @@ def recurrent_layer(builder: relax.BlockBuilder, kind: str, inputs: Inputs, attr
         if initial:
             zeros = np.zeros((batch, hidden), np.float32)
             operands += [constant(zeros) if state is None else builder.emit(state) for state in states]
+        if lengths is not None:
+            operands.append(lengths)
         types = [relax.TensorType(o.shape, o.dtype) for o in op.outputs]
         function = builder.add_func(op.workload(), op.label)
         call = relax.call_tir(function, operands, out_ty=types if len(types) > 1 else types[0])
-        results.append(_results(builder, builder.emit(call), op))
+        results.append(_results(builder, builder.emit(call), op, lengths))
     axes = (1, 0, 0)[: len(results[0])]
     return relax.Tuple(
         [_joined(parts, axis) for parts, axis in zip(zip(*results, strict=True), axes, strict=True)]
     )
 
 
-def _results(builder: relax.BlockBuilder, call: Expr, op: Recurrence) -> list[Expr]:
+def _results(builder: relax.BlockBuilder, call: Expr, op: Recurrence, lengths: Expr | None) -> list[Expr]:
     """Y [T, 1, B, H], the last state [1, B, H], and the last cell."""
     cell = []
     if len(op.outputs) > 1:
         cell = [relax.op.expand_dims(builder.emit(relax.TupleGetItem(call, 0)), 0)]
         call = builder.emit(relax.TupleGetItem(call, 1))
-    last = 0 if op.reverse else op.steps - 1
-    return [relax.op.expand_dims(call, 1), relax.op.strided_slice(call, [0], [last], [last + 1]), *cell]
+    if lengths is None or op.reverse:
+        last = 0 if op.reverse else op.steps - 1
+        state = relax.op.strided_slice(call, [0], [last], [last + 1])
+    else:  # of each sequence the state at its end; one without any has zeros at its start
+        ends = builder.emit(relax.op.subtract(lengths, relax.const(1, "int32")))
+        ends = builder.emit(relax.op.maximum(ends, relax.const(0, "int32")))
+        ends = builder.emit(relax.op.reshape(relax.op.astype(ends, "int64"), (1, op.batch, 1)))
+        places = builder.emit(relax.op.broadcast_to(ends, (1, op.batch, op.hidden)))
+        state = relax.op.gather_elements(call, places, 0)
+    return [relax.op.expand_dims(call, 1), state, *cell]
 
 
 def _joined(parts: tuple[Expr, ...], axis: int) -> Expr:

@@ -105,15 +105,20 @@ class _RecurrenceKernel:
         self.panels = -(-op.hidden // self.columns)
         self.k = Kernel()
         self.flat: dict[str, Buffer] = {}
-        """Operands and results by name."""
+        """Operands and results by name, but for the lengths."""
+        self.lengths: Buffer | None = None
+        self.time: Expr = int32(0)
+        """The time step that is written."""
 
     def emit(self) -> PrimFunc:
         """The PrimFunc."""
         k, op = self.k, self.op
         with k:
             packed = (self.panels, op.hidden, op.gates, self.columns)
-            shapes = {o.name: packed if o.name == "R" else o.shape for o in (*op.inputs, *op.outputs)}
-            given = {name: k.argument(name, shape) for name, shape in shapes.items()}
+            operands = {o.name: o for o in (*op.inputs, *op.outputs)}
+            shapes = {name: packed if name == "R" else o.shape for name, o in operands.items()}
+            given = {name: k.argument(name, shape, operands[name].dtype) for name, shape in shapes.items()}
+            self.lengths = given.pop("lengths", None)
             self.flat = {name: k.view(given[name], (math.prod(shapes[name]),)) for name in given}
             self._step(int32(0), "h" if op.initial else None)
             if op.steps > 1:
@@ -126,6 +131,7 @@ class _RecurrenceKernel:
         k, op = self.k, self.op
         size = op.batch * op.hidden
         t = op.steps - 1 - step if op.reverse else step
+        self.time = t
         now = k.let(t * size)
         before: Expr = int32(0)
         if state == "Y":
@@ -224,7 +230,12 @@ class _RecurrenceKernel:
         if op.cell == "lstm":
             c = zero if state is None else at("C" if state == "Y" else "c", place)
         vectors = Functions(vector_math.sigmoid, vector_math.tanh, lambda v: tirx.max(v, zero), k.let)
+        old = c
         h, c = next_state(op.cell, sums, new, h, c, vectors)
+        if self.lengths is not None:
+            runs = k.splat(self.time < self.lengths[row], lanes)
+            h = tirx.Select(runs, h, zero)
+            c = None if c is None else tirx.Select(runs, c, old)
         if c is not None:
             k.store(self.flat["C"], c, [k.ramp(place, lanes)])
         k.store(self.flat["Y"], h, [k.ramp(now + place, lanes)])

@@ -18,6 +18,8 @@ def arrays(op):
     generator = np.random.default_rng(op.steps)
     found = [generator.standard_normal(o.shape, np.float32) for o in op.inputs]
     found[1] /= op.hidden**0.5
+    if op.lengths:
+        found[-1] = generator.integers(0, op.steps + 1, op.batch, np.int32)
     return found
 
 
@@ -34,6 +36,8 @@ def test_every_choice(machine):
         Recurrence("lstm", 4, 5, 2 * machine.lanes + 3, initial=True),
         Recurrence("gru", 3, 4, 3 * machine.lanes, reverse=True, initial=True),
         Recurrence("rnn_tanh", 3, 1, 5),
+        Recurrence("lstm", 4, 5, machine.lanes + 3, lengths=True),
+        Recurrence("gru", 4, 3, 9, reverse=True, lengths=True),
     ):
         check(op, covering(SPACE, op, machine, seen), machine)
         assert {(knob.name, c) for knob in SPACE.knobs(op, machine) for c in knob.choices} <= seen
