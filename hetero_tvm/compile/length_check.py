@@ -12,7 +12,7 @@ from hetero_tvm.frontend import ImportedModel
 from hetero_tvm.reference import Reference, compare, run_reference, sample_inputs
 from hetero_tvm.reference.running import run_as_given
 from hetero_tvm.runtime.signature import Signature, Symbol, size_of
-from hetero_tvm.schedules.symbolic import Sizes
+from hetero_tvm.schedules.extents import Sizes
 
 _MOST_CALLS = 8
 """Calls of one length among those that stand for a model's use."""

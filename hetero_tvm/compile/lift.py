@@ -33,7 +33,8 @@ from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import array_of, is_constant
 from hetero_tvm.relax_passes.storage.live_ranges import UPPER_BOUND
 from hetero_tvm.schedules.base import Packer
-from hetero_tvm.schedules.symbolic import Extent, Unfit, fit
+from hetero_tvm.schedules.extents import Extent, Unfit, completed
+from hetero_tvm.schedules.fitting import fit
 from hetero_tvm.schedules.task import Task, symbol, task_key
 
 _SMALL = (3, 5, 2)
@@ -80,6 +81,7 @@ class _Lifting:
         self._modules = [optimized.module, *(other.module for other in self._lengths.others)]
         self._tasks = {task.key: task for task in optimized.tasks}
         self._symbols = {s.name: tirx.Var(s.name, "int64") for s in self._lengths.symbols}
+        self._quotients = [name for name in self._sizes[0] if name not in self._symbols]
         self._builder = relax.BlockBuilder()
         self._kernels: dict[Any, _Kernel] = {}
         self._vars: list[dict[Var, int]] = [{} for _ in self._modules]
@@ -328,6 +330,7 @@ class _Lifting:
         """Small sizes, and the model's constants there that are of the type and shape of this one."""
         symbols = self._lengths.symbols
         small = {s.name: max(s.low, min(s.high, _SMALL[n % len(_SMALL)])) for n, s in enumerate(symbols)}
+        small = completed(small, self._quotients)
         if self._small is None:
             self._small = _constants_at(self._lengths, small)
         shape = self._shape_at([array.shape for array in arrays], small)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hetero_tvm.compile.dynamic.quotients import with_quotients
 from hetero_tvm.compile.dynamic.steps import step_of
 from hetero_tvm.compile.tasks import tasks_of
 from hetero_tvm.errors import (
@@ -37,8 +38,9 @@ from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.relax_passes.rewriting.sources import initial
 from hetero_tvm.relax_passes.storage.precision import convert
 from hetero_tvm.runtime.signature import Step
+from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.sampled import SampledSpace
-from hetero_tvm.schedules.symbolic import Unfit, lifted
+from hetero_tvm.schedules.symbolic import lifted
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.precisions import canonical_precision
@@ -258,6 +260,7 @@ def optimize_model(
         )
     if model.open is not None:
         disabled |= target.fixed_size_passes
+        model = with_quotients(model)
     optimized = _optimized(model, target, disabled, None if dump_ir is None else Path(dump_ir), spaces)
     if lengths is not None and model.open is None:
         raise UsageError(

@@ -23,7 +23,8 @@ from hetero_tvm.records.choose import Choice, predates
 from hetero_tvm.records.record import VERIFIED, Record
 from hetero_tvm.records.store import RecordFolders, RecordStore
 from hetero_tvm.schedules.base import DesignSpace, Point, thaw
-from hetero_tvm.schedules.symbolic import Sizes, Unfit, Witnesses
+from hetero_tvm.schedules.extents import Sizes, Unfit
+from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.targets.base import Target
 
@@ -193,8 +194,7 @@ def _recorded_sizes(
     space: DesignSpace, witnesses: Witnesses, store: RecordStore, symbols: Sequence[Symbol]
 ) -> list[tuple[Sizes, float]]:
     """Sizes in range that records of the kernel are of, each with the weight 1."""
-    names = list(witnesses.sizes[0])
-    if len(names) != 1:
+    if len(symbols) != 1:
         return []
     (symbol,) = symbols
     texts = store.operators(space)
@@ -203,8 +203,8 @@ def _recorded_sizes(
     for size in numbers:
         if symbol.low <= size <= symbol.high and len(found) < _MOST_SIZES:
             with contextlib.suppress(Unfit, ValueError, ArithmeticError):
-                if witnesses.at({names[0]: size}).to_json() in texts:
-                    found.append(({names[0]: size}, 1.0))
+                if witnesses.at({symbol.name: size}).to_json() in texts:
+                    found.append(({symbol.name: size}, 1.0))
     return found
 
 

@@ -17,7 +17,8 @@ from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.schedules.base import DesignSpace, Point
-from hetero_tvm.schedules.symbolic import Sizes, Unfit, Witnesses
+from hetero_tvm.schedules.extents import Sizes, Unfit
+from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.schedules.task import Task
 
 _GAIN = 0.97

@@ -69,7 +69,8 @@ class Symbol:
 
 
 def size_of(dimension: int | str, sizes: Mapping[str, int]) -> int:
-    """Size of a dimension as a signature writes it: a number, a symbol, or a polynomial (``2*past + 1``).
+    """Size of a dimension as a signature writes it: a number, a symbol, or a polynomial (``2*past + 1``) of
+    symbols and whole quotients (``((samples + 3)//4) - 1``).
 
     Raises
     ------
@@ -77,19 +78,53 @@ def size_of(dimension: int | str, sizes: Mapping[str, int]) -> int:
     """
     if isinstance(dimension, int):
         return dimension
-    return sum(factor * math.prod(sizes[name] for name in names) for factor, names in _terms(dimension))
+    if dimension in sizes:
+        return sizes[dimension]
+    if (parts := quotient_parts(dimension)) is not None:
+        return size_of(parts[0], sizes) // parts[1]
+    terms = terms_of(dimension)
+    if terms == ((1, (dimension,)),):
+        raise KeyError(dimension)
+    return sum(factor * math.prod(size_of(name, sizes) for name in names) for factor, names in terms)
 
 
 @functools.cache
-def _terms(dimension: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Factor and symbols of each term of a polynomial; read once, as libraries ask at every call."""
+def quotient_parts(name: str) -> tuple[str, int] | None:
+    """What is divided and by what, of a whole quotient: ``(n//4)``, ``((n + 3)//4)``; None for a symbol."""
+    if not name.startswith("(") or len(_split(name, "*", " + ", " - ")) > 1:
+        return None
+    inside, _, divisor = name[1:-1].rpartition("//")
+    return (inside[1:-1] if inside.startswith("(") else inside), int(divisor)
+
+
+@functools.cache
+def terms_of(dimension: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Factor and names of each term of a polynomial; read once, as libraries ask at every call."""
     found = []
-    for term in dimension.replace(" - ", " + -").split(" + "):
-        sign = -1 if term.startswith("-") else 1
-        factors = term.removeprefix("-").split("*")
+    sign = 1
+    for part in _split(dimension, " + ", " - "):
+        if part in (" + ", " - "):
+            sign = 1 if part == " + " else -1
+            continue
+        sign *= -1 if part.startswith("-") else 1
+        factors = [factor for factor in _split(part.removeprefix("-"), "*") if factor != "*"]
         numbers = [int(factor) for factor in factors if factor.isdecimal()]
         found.append((sign * math.prod(numbers), tuple(f for f in factors if not f.isdecimal())))
     return tuple(found)
+
+
+def _split(text: str, *separators: str) -> list[str]:
+    """Parts of a text between separators outside of parentheses, and these separators."""
+    parts, depth, start, at = [], 0, 0, 0
+    while at < len(text):
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        separator = next((s for s in separators if depth == 0 and text.startswith(s, at)), None)
+        if separator is None:
+            at += 1
+            continue
+        parts += [text[start:at], separator]
+        start = at = at + len(separator)
+    return [*parts, text[start:]]
 
 
 @dataclass(frozen=True)

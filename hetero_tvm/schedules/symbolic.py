@@ -1,137 +1,23 @@
-"""Extents that are known when a model runs, found from what they are at a few sizes.
+"""Calls whose sizes are known when a model runs: their contracts, and the symbols that operands tell.
 
 A model is imported and optimized at several sizes of its symbols, the *witnesses*.  A number that differs
-between them is an expression of the symbols: :func:`fit` finds it from all witnesses but the last, which must
-confirm it.  So no pass has to know about symbols, and what cannot be said in them is told, not guessed.
-
-The sizes come in a fixed order: all symbols at their largest value; for each symbol in turn the same with
-another value of that one alone; last, other values of all of them.
+between them is an expression of the symbols, which :mod:`hetero_tvm.schedules.fitting` finds.  So no pass has
+to know about symbols, and what cannot be said in them is told, not guessed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
-from hetero_tvm.host.tvm import Expr, tirx
-
-Sizes = Mapping[str, int]
-"""Value of each symbol."""
-_Terms = dict[tuple[str, ...], Fraction]
-
-
-class Unfit(Exception):
-    """Reason why something cannot be said in terms of the symbols."""
-
-
-@dataclass(frozen=True)
-class Extent:
-    """A polynomial of symbols with whole coefficients.
-
-    Attributes
-    ----------
-    terms : (symbols that are multiplied, factor), in order.
-    """
-
-    terms: tuple[tuple[tuple[str, ...], int], ...]
-
-    def at(self, sizes: Sizes) -> int:
-        """Value for these sizes."""
-        return sum(factor * math.prod(sizes[name] for name in names) for names, factor in self.terms)
-
-    def expression(self, variables: Mapping[str, Expr], dtype: str) -> Expr:
-        """The polynomial of ``variables``, which are of ``dtype``.
-
-        Raises
-        ------
-        Unfit : one of its symbols has no variable.
-        """
-        total: Expr | None = None
-        for names, factor in self.terms:
-            term: Expr | None = None
-            for name in names:
-                if name not in variables:
-                    raise Unfit(f"no operand has the extent {name} alone")
-                term = variables[name] if term is None else term * variables[name]
-            if term is None:
-                term = tirx.const(factor, dtype)
-            elif factor != 1:
-                term = term * tirx.const(factor, dtype)
-            total = term if total is None else total + term
-        return tirx.const(0, dtype) if total is None else total
-
-    @property
-    def symbol(self) -> str | None:
-        """The symbol that this is; None for any other polynomial."""
-        (names, factor), *more = self.terms
-        return names[0] if not more and factor == 1 and len(names) == 1 else None
-
-    def under(self, values: Mapping[str, Extent]) -> Extent:
-        """The polynomial with other polynomials in place of symbols."""
-        total: dict[tuple[str, ...], int] = {}
-        for names, factor in self.terms:
-            product = {(): factor}
-            for name in names:
-                other = values.get(name, Extent((((name,), 1),)))
-                grown: dict[tuple[str, ...], int] = {}
-                for (a, x), (b, y) in itertools.product(product.items(), other.terms):
-                    key = tuple(sorted(a + b))
-                    grown[key] = grown.get(key, 0) + x * y
-                product = grown
-            for key, value in product.items():
-                total[key] = total.get(key, 0) + value
-        return Extent(tuple((key, value) for key, value in total.items() if value))
-
-    def solved_for(self, symbol: str) -> Extent | None:
-        """Value of ``symbol`` where this polynomial is called so; None unless it is that plus others."""
-        others = tuple((names, factor) for names, factor in self.terms if names != (symbol,))
-        alone = len(others) < len(self.terms) and ((symbol,), 1) in self.terms
-        if not alone or any(symbol in names for names, _ in others):
-            return None
-        return Extent((((symbol,), 1), *((names, -factor) for names, factor in others)))
-
-    def __str__(self) -> str:
-        def text(names: tuple[str, ...], factor: int) -> str:
-            if factor == -1 and names:
-                return "-" + "*".join(names)
-            return "*".join([*([str(factor)] if factor != 1 or not names else []), *names])
-
-        return " + ".join(text(*term) for term in self.terms).replace("+ -", "- ")
-
-
-def fit(values: Sequence[int], sizes: Sequence[Sizes]) -> int | Extent:
-    """The number, or the polynomial, that has these ``values`` at the ``sizes``.
-
-    Raises
-    ------
-    Unfit : no product of sums of what the number is of each symbol, affine or a square, does.
-    """
-    if all(value == values[0] for value in values):
-        return int(values[0])
-    first, names = values[0], list(sizes[0])
-    forms = [
-        _forms(name, first, values[1 + n], sizes[0][name], sizes[1 + n][name])
-        for n, name in enumerate(names)
-        if values[1 + n] != first
-    ]
-    groupings = _groupings(len(forms)) if len(forms) <= _MOST_GROUPED else _ends(len(forms))
-    for chosen in itertools.product(*forms):
-        for groups in groupings:
-            terms = _product([_sum([chosen[n] for n in group], first) for group in groups], first)
-            if terms is None or any(factor.denominator != 1 for factor in terms.values()):
-                continue
-            ordered = sorted(terms.items(), key=lambda term: (-len(term[0]), term[0]))
-            found = Extent(tuple((key, int(factor)) for key, factor in ordered if factor))
-            if found.terms and all(found.at(at) == value for at, value in zip(sizes, values, strict=True)):
-                return found
-    at = ", ".join(str(dict(one)) for one in sizes)
-    raise Unfit(f"a number is {', '.join(map(str, values))} at {at}: no polynomial")
+from hetero_tvm.host.tvm import Expr, Var, tirx
+from hetero_tvm.runtime.signature import quotient_parts
+from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, symbols_of
+from hetero_tvm.schedules.fitting import fit
 
 
 @dataclass(frozen=True)
@@ -177,12 +63,22 @@ def _joined(names: tuple[str, ...], product: tuple[str, ...]) -> tuple[str, ...]
     return tuple(sorted([*rest, _product_name(product)]))
 
 
+def shape_variables(names: Iterable[str]) -> dict[str, Var]:
+    """Variables for symbols and quotients, bound by the shapes of a kernel's arguments."""
+    return {name: tirx.Var(variable_name(name), "int64") for name in names}
+
+
+def variable_name(name: str) -> str:
+    """The name of a kernel's variable for a symbol or a quotient."""
+    return re.sub(r"\W+", "_", name).strip("_")
+
+
 def rebased(extents: Sequence[Extent]) -> OwnSymbols:
     """The symbols of a kernel whose operands have these extents."""
     told = {extent.symbol for extent in extents}
     needed = dict.fromkeys(name for extent in extents for names, _ in extent.terms for name in names)
     values: dict[str, Extent] = {}
-    for name in needed:
+    for name in dict.fromkeys(symbol for each in needed for symbol in sorted(symbols_of([each]))):
         if name in told:
             continue
         for extent in extents:
@@ -190,6 +86,14 @@ def rebased(extents: Sequence[Extent]) -> OwnSymbols:
                 values = {other: known.under({name: value}) for other, known in values.items()}
                 values[name] = value
                 break
+    own_names = dict(values)
+    for name in needed:
+        for extent in extents if quotient_parts(name) is not None else ():
+            if (value := extent.solved_for(name)) is not None:
+                names = Extent((((variable_name(name),), 1),))
+                own_names[name] = value.under({**values, name: names})
+                break
+    values = own_names
     own = OwnSymbols(values)
     told = {own.of(extent).symbol for extent in extents}
     products = []
@@ -198,68 +102,6 @@ def rebased(extents: Sequence[Extent]) -> OwnSymbols:
         if len(terms) == 1 and terms[0][1] == 1 and not told & set(terms[0][0]) and len(terms[0][0]) > 1:
             products.append(terms[0][0])
     return OwnSymbols(values, tuple(dict.fromkeys(products)))
-
-
-_MOST_GROUPED = 5
-"""Symbols of one number that all groupings are tried for."""
-
-
-def _ends(count: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Groupings of all symbols multiplied, and of all added."""
-    return tuple((n,) for n in range(count)), (tuple(range(count)),)
-
-
-@functools.cache
-def _groupings(count: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Ways to divide so many symbols into groups, from groups of one (a product) to one of all (a sum)."""
-    if not count:
-        return ((),)
-    last, found = count - 1, []
-    for groups in _groupings(last):
-        found.append((*groups, (last,)))
-        found += [(*groups[:n], (*group, last), *groups[n + 1 :]) for n, group in enumerate(groups)]
-    return tuple(sorted(found, key=lambda groups: -len(groups)))
-
-
-def _forms(name: str, first: int, other: int, size: int, changed: int) -> list[_Terms]:
-    """Polynomials that a number may be of one symbol, of which two values are known."""
-    slope = Fraction(first - other, size - changed)
-    found: list[_Terms] = [{(name,): slope, (): first - slope * size}]
-    if first * changed**2 == other * size**2:
-        found.append({(name, name): Fraction(first, size**2)})
-    return found
-
-
-def _product(forms: Sequence[_Terms], first: int) -> _Terms | None:
-    """The product of what a number is of each symbol alone; each has the value ``first`` once."""
-    if len(forms) == 1:
-        return forms[0]
-    if not first:
-        return None
-    total: _Terms = {(): Fraction(first)}
-    for form in forms:
-        total = {
-            tuple(sorted(a + b)): sum(
-                (
-                    x * y / first
-                    for (c, x), (d, y) in itertools.product(total.items(), form.items())
-                    if sorted(c + d) == sorted(a + b)
-                ),
-                Fraction(0),
-            )
-            for a, b in itertools.product(total, form)
-        }
-    return total
-
-
-def _sum(forms: Sequence[_Terms], first: int) -> _Terms:
-    """The sum of what each symbol alone changes, and of the value ``first``."""
-    total: _Terms = {(): Fraction(first)}
-    for form in forms:
-        for key, factor in form.items():
-            total[key] = total.get(key, Fraction(0)) + factor
-        total[()] -= first
-    return total
 
 
 def lifted(values: Sequence[Any], sizes: Sequence[Sizes], make: Callable[[Extent], Any]) -> Any:

@@ -3,7 +3,9 @@
 import pytest
 
 from hetero_tvm.ops.attention import Attention
-from hetero_tvm.schedules.symbolic import Extent, Unfit, Witnesses, fit, lifted, rebased
+from hetero_tvm.schedules.extents import Extent, Unfit
+from hetero_tvm.schedules.fitting import fit
+from hetero_tvm.schedules.symbolic import Witnesses, lifted, rebased
 
 SIZES = ({"b": 8, "s": 256}, {"b": 7, "s": 256}, {"b": 8, "s": 211}, {"b": 5, "s": 163})
 

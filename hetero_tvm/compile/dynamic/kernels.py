@@ -10,12 +10,15 @@ from hetero_tvm.compile.dynamic.tensor_ir import lift_function
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_ready
+from hetero_tvm.runtime.signature import quotient_parts
 from hetero_tvm.schedules.base import DesignSpace, Packer, Point
-from hetero_tvm.schedules.symbolic import Sizes, Unfit, Witnesses
+from hetero_tvm.schedules.extents import Sizes, Unfit, completed
+from hetero_tvm.schedules.fitting import telling
+from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.targets.base import Target
 
 _LEAST = 13
-_SHARES = (1.0, 0.83, 0.64)
+_SHARES = (1.0, 0.83, 0.64, 0.92, 0.74, 0.87, 0.69, 0.97, 0.79, 0.6)
 _CONFIRMING = (7, 31, 67)
 """Sizes of all symbols at which a lifted kernel must have the loops that its space emits."""
 
@@ -69,15 +72,15 @@ def run_time_kernel(
 
 def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, target: Target) -> PrimFunc:
     """Kernel of the space at sizes where nothing is a special case, lifted and confirmed at small ones."""
-    names = list(witnesses.sizes[0])
-    tops = {name: max(size, _LEAST) for name, size in witnesses.sizes[0].items()}
-    three = {name: [_prime_from(math.ceil(share * top)) for share in _SHARES] for name, top in tops.items()}
+    names = [name for name in witnesses.sizes[0] if quotient_parts(name) is None]
+    quotients = [name for name in witnesses.sizes[0] if name not in names]
+    tops = {name: max(witnesses.sizes[0][name], _LEAST) for name in names}
+    several = {name: [_prime_from(math.ceil(share * top)) for share in _SHARES] for name, top in tops.items()}
     # Every symbol's own primes: a product of two tells both.
     for n, name in enumerate(names):
         for _ in range(n):
-            three[name] = [_prime_from(size + 1) for size in three[name]]
-    top = {name: sizes[0] for name, sizes in three.items()}
-    sizes = [top, *({**top, name: three[name][1]} for name in names), {n: three[n][2] for n in names}]
+            several[name] = [_prime_from(size + 1) for size in several[name]]
+    sizes = telling({name: primes[0] for name, primes in several.items()}, quotients, several)
 
     def emitted(at: Sizes) -> PrimFunc:
         op: FusedOp = witnesses.at(at)
@@ -88,7 +91,9 @@ def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, tar
     functions = [emitted(at) for at in sizes]
     shapes = {n: witnesses.largest.inputs[n].shape for n in witnesses.bounded}
     for small in _CONFIRMING:
-        at = dict.fromkeys(names, small)
+        at = completed(dict.fromkeys(names, small), quotients)
+        if min(n for o in (*witnesses.at(at).inputs, *witnesses.at(at).outputs) for n in (1, *o.shape)) < 1:
+            continue  # shorter than what the model can be
         lift_function([*functions[:-1], emitted(at)], [*sizes[:-1], at], shapes)
     return lift_function(functions, sizes, shapes)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, te, tirx
-from hetero_tvm.schedules.symbolic import Unfit
+from hetero_tvm.schedules.extents import Unfit
 
 Element = Callable[..., Expr]
 """Value of an element from its indices."""

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, structural_equal, tirx, tvm, tvm_ffi
-from hetero_tvm.schedules.symbolic import Extent, Sizes, Unfit, fit, rebased
+from hetero_tvm.schedules.extents import Extent, Sizes, Unfit
+from hetero_tvm.schedules.fitting import fit
+from hetero_tvm.schedules.symbolic import rebased, shape_variables
 
 
 def lift_function(
@@ -32,7 +34,9 @@ def lift_function(
     fitted = iter([fit([value for value, _ in each], sizes) for each in zip(*numbers, strict=True)])
     extents = _extents(functions, sizes, bounded or {})  # of a bounded parameter they are numbers
     own = rebased([extent for each in extents for extent in each if isinstance(extent, Extent)])
-    variables = {name: tirx.Var(name, "int64") for name in (*sizes[0], *own.joined)}
+    shapes = [[own.of(e) if isinstance(e, Extent) else e for e in each] for each in extents]
+    told = (extent.symbol for each in shapes for extent in each if isinstance(extent, Extent))
+    variables = shape_variables(dict.fromkeys(name for name in told if name is not None))
     narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
 
     def replaced(number: tirx.IntImm) -> Expr:
@@ -43,7 +47,6 @@ def lift_function(
             raise Unfit(f"a number of type {dtype} depends on the sizes")
         return own.of(found).expression(variables if dtype == "int64" else narrow, dtype)
 
-    shapes = [[own.of(e) if isinstance(e, Extent) else e for e in each] for each in extents]
     return _with_shapes(_mapped(functions[0], replaced), shapes, variables)
 
 
@@ -140,27 +143,10 @@ def _with_shapes(
     function: PrimFunc, shapes: Sequence[Sequence[int | Extent]], variables: Mapping[str, Expr]
 ) -> PrimFunc:
     """The function with parameters of int64 extents, from which a call binds the variables."""
-    told: set[str] = set()
-    fresh: list[list[Any]] = []
-    for each in shapes:
-        extents = []
-        for found in each:
-            if isinstance(found, Extent):
-                told |= {found.symbol} if found.symbol else set()
-                extents.append(found.expression(variables, "int64"))
-            else:
-                extents.append(tirx.const(found, "int64"))
-        fresh.append(extents)
-    used = {name for name, variable in variables.items() if _uses(function, variable)}
-    used |= {
-        name
-        for name, variable in variables.items()
-        for extents in fresh
-        for extent in extents
-        if variable in tirx.analysis.undefined_vars(extent)
-    }
-    if missing := used - told:
-        raise Unfit(f"no operand has the extent {', '.join(sorted(missing))} alone")
+    fresh = [
+        [e.expression(variables, "int64") if isinstance(e, Extent) else tirx.const(e, "int64") for e in each]
+        for each in shapes
+    ]
     done: list[tuple[Buffer, Buffer]] = []
 
     def reshaped(buffer: Buffer) -> Buffer:
@@ -187,15 +173,3 @@ def _with_shapes(
     return tirx.PrimFunc(
         made.params, made.body, made.ret_type, made.attrs
     )  # its type is that of the first size
-
-
-def _uses(function: PrimFunc, variable: Expr) -> bool:
-    found = False
-
-    def note(seen: Any) -> Any:
-        nonlocal found
-        found = found or seen.same_as(variable)
-        return seen
-
-    tvm_ffi.structural_map(function.body, (tirx.Var, note))
-    return found

@@ -9,7 +9,7 @@ from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.compile.dynamic.tables import RULES, front_kernel, shrunk, table_kernel, window_kernel
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function
 from hetero_tvm.host.tvm import tvm
-from hetero_tvm.schedules.symbolic import Unfit
+from hetero_tvm.schedules.extents import Unfit
 from tests.schedules.cpu.running import TARGET
 
 SIZES = ({"q": 8, "p": 31}, {"q": 7, "p": 31}, {"q": 8, "p": 23}, {"q": 5, "p": 19})

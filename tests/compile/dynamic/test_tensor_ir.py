@@ -6,7 +6,7 @@ import pytest
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function
 from hetero_tvm.host.tvm import te, tvm
-from hetero_tvm.schedules.symbolic import Unfit
+from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.targets.registry import parse_target
 
 SIZES = ({"s": 40}, {"s": 31}, {"s": 23})

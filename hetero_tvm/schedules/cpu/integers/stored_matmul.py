@@ -34,9 +34,9 @@ from hetero_tvm.schedules.cpu.decoding.linear import Parts, many_rows, one_row, 
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel
 from hetero_tvm.schedules.cpu.decoding.words import FEW, WordProduct
 from hetero_tvm.schedules.cpu.integers.bf16_matmul import rounds_rows
-from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, shape_variables
+from hetero_tvm.schedules.cpu.symbolic.tails import narrowed
 from hetero_tvm.schedules.emit import Index, as_index, int32, vector_pieces
-from hetero_tvm.schedules.symbolic import Witnesses
+from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

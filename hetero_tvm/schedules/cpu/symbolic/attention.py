@@ -27,9 +27,9 @@ from hetero_tvm.schedules.cpu.products import pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import UNROLL, RowReduction, add, maximum
 from hetero_tvm.schedules.cpu.symbolic.one_query import OneQueryKernel, reads_in_place
-from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed, shape_variables
+from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, constant, int32
-from hetero_tvm.schedules.symbolic import RunTimeOp, Witnesses
+from hetero_tvm.schedules.symbolic import RunTimeOp, Witnesses, shape_variables
 
 
 class RunTimeAttentionKernel(OneQueryKernel):

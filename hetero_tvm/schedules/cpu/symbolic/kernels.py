@@ -5,12 +5,14 @@ from __future__ import annotations
 from hetero_tvm.host.tvm import PrimFunc, Schedule, ScheduleError, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
+from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
 from hetero_tvm.schedules.nests.growth import written_once
 from hetero_tvm.schedules.symbolic import Witnesses
@@ -50,6 +52,8 @@ def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuMod
     if isinstance(op, Attention) and space.name == "cpu.attention":
         tile = RegisterTile.of(point["tile"])
         return RunTimeAttentionKernel(witnesses, tile, point["pieces"], point["unroll"], machine.lanes).emit()
+    if isinstance(op, Conv2d) and space.name == "cpu.conv2d":
+        return RunTimeConvKernel(witnesses, RegisterTile.of(point["tile"]), machine).emit()
     return space.run_time_kernel(witnesses, point, machine)
 
 

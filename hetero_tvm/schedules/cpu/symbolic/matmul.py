@@ -19,9 +19,9 @@ from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulKernel
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions, MatmulKernel
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.cpu.symbolic.tails import last_rows, narrowed, shape_variables
+from hetero_tvm.schedules.cpu.symbolic.tails import last_rows, narrowed
 from hetero_tvm.schedules.emit import Index, int32
-from hetero_tvm.schedules.symbolic import Witnesses
+from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 _MANY_ROWS = 96
 """Rows from which on threads take rows instead of panels."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.schedules.emit import Kernel, int32
@@ -11,11 +11,6 @@ from hetero_tvm.schedules.emit import Kernel, int32
 def narrowed(k: Kernel, variables: Mapping[str, Expr]) -> dict[str, Expr]:
     """int32 values of int64 shape variables, each computed once."""
     return {name: k.let(tirx.Cast("int32", variable)) for name, variable in variables.items()}
-
-
-def shape_variables(names: Sequence[str]) -> dict[str, Expr]:
-    """Variables for symbols, bound by the shapes of a kernel's arguments."""
-    return {name: tirx.Var(name, "int64") for name in names}
 
 
 def last_rows(k: Kernel, rest: Expr, rows: int, body: Callable[[int], None]) -> None:
@@ -48,3 +43,12 @@ def last_rows_in_steps(
         taken = tirx.Select(rest - done >= height, int32(height), int32(0))
         done = k.let(done + taken)
         height //= 2
+
+
+def vectors_and_rest(k: Kernel, count: Expr, lanes: int, body: Callable[[Expr, int], None]) -> None:
+    """``body(start, width)`` for ``count`` elements: whole vectors, then one by one."""
+    whole = k.let(tirx.truncdiv(count, int32(lanes)))
+    with k.serial(whole) as step:
+        body(step * lanes, lanes)
+    with k.serial(count - whole * lanes) as n:
+        body(whole * lanes + n, 1)

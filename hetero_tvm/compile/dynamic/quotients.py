@@ -1,0 +1,273 @@
+"""Whole quotients among a model's extents: what strides, pools, frames and padding to whole blocks make.
+
+An extent ``times * ((many * n + plus)//divisor) + more`` is found by asking: the model is imported at sizes
+of ``n`` that tell the remaining candidates apart, until those left are equal at all sizes in the range.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.frontend import ImportedModel
+from hetero_tvm.frontend.ranges import telling_sizes
+from hetero_tvm.frontend.signature import OpenShapes, Symbol
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.runtime.signature import quotient_parts
+from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed, ordered, quotient
+from hetero_tvm.schedules.fitting import fit, telling
+
+_MOST_IMPORTS = 48
+"""Imports at other sizes, for one symbol, after which what is not known is left open."""
+_MANY = (1, 2, 3, 4, 5)
+"""Multiples of a size that a quotient may be of."""
+_MOST_DIVISOR = 1 << 14
+_MOST_ASKED = 512
+"""Sizes among which the next one to import at is looked for, and candidates that it should divide."""
+_PLACES = 17
+"""Values, of what is added inside of a quotient, that stand for all that are possible."""
+
+
+def with_quotients(model: ImportedModel) -> ImportedModel:
+    """The model with open sizes, imported at sizes that tell the quotients among its extents as well.
+
+    A model without quotients comes back as it is.
+    """
+    opened = model.open
+    assert opened is not None
+    known = list(map(_extents, (model, *opened.others)))
+    beside = {s.name: _beside(s, opened.sizes[0][s.name]) for s in opened.symbols}
+    if len(set(map(len, known))) > 1 or _hold(known, opened, beside):
+        return model
+    names: list[str] = []
+    imported = {_key(at): one for at, one in zip(opened.sizes, (model, *opened.others), strict=True)}
+    for symbol in opened.symbols:
+        names += _Search(opened, symbol, imported).run()
+    if not names:
+        return model
+    tops = opened.sizes[0]
+    others = {s.name: _liked(s, tops[s.name]) for s in opened.symbols}
+    sizes = telling(tops, names, others)
+    several = []
+    for at in sizes:
+        if _key(at) not in imported:
+            imported[_key(at)] = opened.at({name: at[name] for name in tops})
+        several.append(imported[_key(at)])
+    fresh = OpenShapes(opened.symbols, sizes, tuple(several[1:]), opened.at)
+    return dataclasses.replace(several[0], open=fresh)
+
+
+def _beside(symbol: Symbol, top: int) -> int:
+    """The size next to the largest: from one to the next, a quotient grows by nothing or by too much."""
+    return top - 1 if top - 1 >= min(symbol.low, 2) else top + 1
+
+
+def _key(sizes: Sizes) -> tuple[tuple[str, int], ...]:
+    return tuple((name, size) for name, size in sizes.items() if quotient_parts(name) is None)
+
+
+def _extents(model: ImportedModel) -> list[int]:
+    """Extents of all that a model computes, in order."""
+    found: list[int] = []
+
+    def note(ty: Any) -> None:
+        if isinstance(ty, relax.TupleType):
+            for field in ty.fields:
+                note(field)
+        elif isinstance(ty, relax.TensorType) and ty.shape is not None:
+            found.extend(int(extent) for extent in ty.shape.values)
+
+    for block in model.module["main"].body.blocks:
+        for binding in block.bindings:
+            note(binding.var.ty)
+    return found
+
+
+def _hold(known: Sequence[Sequence[int]], opened: OpenShapes, at: Sizes) -> bool:
+    """Whether all extents are polynomials of the symbols, next to the largest sizes too."""
+    try:
+        found = [fit(values, opened.sizes) for values in dict.fromkeys(zip(*known, strict=True))]
+        there = _extents(opened.at(at))
+    except Unfit:
+        return False
+    except HeteroTVMError:  # the model may refuse sizes that nobody asked for
+        return True
+    first = dict(zip(dict.fromkeys(zip(*known, strict=True)), found, strict=True))
+    wanted = [first[values] for values in zip(*known, strict=True)]
+    return there == [e.at(at) if isinstance(e, Extent) else e for e in wanted]
+
+
+def _liked(symbol: Symbol, top: int) -> list[int]:
+    """Sizes of a symbol, in the upper part of its range, those that :func:`telling_sizes` takes first."""
+    first = [at[symbol.name] for at in telling_sizes([symbol])]
+    low = max(2, symbol.low, top // 3)
+    generator = np.random.default_rng(top)
+    others = generator.permutation(np.arange(low, top))[:200].tolist() if top > low else []
+    return [*first[1:], *(n for n in others if n not in first)]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """``times * ((many * of + plus)//divisor)``, with ``plus`` between two: all agree with what is known."""
+
+    of: Extent
+    many: int
+    times: int
+    divisor: int
+    least: int
+    most: int
+
+    def values(self, base: np.ndarray, plus: int) -> np.ndarray:
+        """What it is at these values of ``of``, but for a number that is added."""
+        return self.times * ((self.many * base + plus) // self.divisor)
+
+    def name(self, plus: int) -> Extent:
+        inside = {names: self.many * factor for names, factor in self.of.terms}
+        inside[()] = inside.get((), 0) + plus
+        return quotient(ordered(inside), self.divisor)
+
+
+class _Search:
+    """Search for the quotients of one symbol, the others at their largest sizes.
+
+    Parameters
+    ----------
+    imported : the model at sizes where it is imported already; new ones are added.
+    """
+
+    def __init__(self, opened: OpenShapes, symbol: Symbol, imported: dict[Any, ImportedModel]):
+        self._opened, self._symbol, self._imported = opened, symbol, imported
+        self._tops = {s.name: opened.sizes[0][s.name] for s in opened.symbols}
+        self._top = self._tops[symbol.name]
+        self._known: dict[int, list[int]] = {}
+        self._refused: set[int] = set()
+        self._names: list[str] = []
+
+    def run(self) -> list[str]:
+        """Names of the quotients, those of which others are quotients first."""
+        spread = (self._top, _beside(self._symbol, self._top), *_liked(self._symbol, self._top)[:3])
+        for size in spread:
+            self._ask(size)
+        while (place := self._unknown()) is not None:
+            found = self._quotient(place)
+            if found is None:
+                break  # whoever needs it says so
+            self._names.append(found)
+        return self._names
+
+    def _ask(self, size: int) -> bool:
+        """Import at a size; False where the model refuses it."""
+        if size in self._known or size in self._refused:
+            return size in self._known
+        at = {**self._tops, self._symbol.name: size}
+        try:
+            if _key(at) not in self._imported:
+                self._imported[_key(at)] = self._opened.at(at)
+            extents = _extents(self._imported[_key(at)])
+        except HeteroTVMError:
+            extents = []
+        if self._known and len(extents) != len(self._known[self._top]):
+            self._refused.add(size)
+            return False
+        self._known[size] = extents
+        return True
+
+    def _unknown(self) -> int | None:
+        """Place of the first extent that is no polynomial of what is known."""
+        sizes = [completed({self._symbol.name: size}, self._names) for size in self._known]
+        seen: set[tuple[int, ...]] = set()
+        for place, values in enumerate(zip(*self._known.values(), strict=True)):
+            if values in seen:
+                continue
+            seen.add(values)
+            try:
+                fit(values, sizes)
+            except Unfit:
+                return place
+        return None
+
+    def _quotient(self, place: int) -> str | None:
+        """The quotient that the extent at a place has in it; None where none does."""
+        bases = [Extent.of(name) for name in (self._symbol.name, *self._names)]
+        for many in _MANY:
+            for base in bases:
+                if (found := self._narrowed(place, base, many)) is not None:
+                    return found
+        return None
+
+    def _narrowed(self, place: int, base: Extent, many: int) -> str | None:
+        """The only quotient of ``many * base`` that the extent may have in it."""
+        while candidates := list(self._candidates(place, base, many)):
+            ends = [(c, plus) for c in candidates for plus in dict.fromkeys((c.least, c.most))]
+            size = self._differing(ends, base)
+            if size is None:
+                names = candidates[0].name(candidates[0].least)
+                return next(n for each, _ in names.terms for n in each if quotient_parts(n) is not None)
+            if len(self._known) > _MOST_IMPORTS or not self._divide(candidates, base, size):
+                return None
+        return None
+
+    def _values(
+        self, candidates: Sequence[tuple[_Candidate, int]], base: Extent, sizes: np.ndarray
+    ) -> np.ndarray:
+        """What each candidate is at the sizes, but for what it is at the largest."""
+        there = np.array([base.at({self._symbol.name: int(n)}) for n in (*sizes, self._top)])
+        values = np.array([c.values(there, plus) for c, plus in candidates])
+        return values[:, :-1] - values[:, -1:]
+
+    def _differing(self, candidates: Sequence[tuple[_Candidate, int]], base: Extent) -> int | None:
+        """A size in the range at which the candidates are not equal; None where they are the same."""
+        first, *others = candidates
+        sizes = np.arange(self._symbol.low, self._symbol.high + 1)
+        for other in others:
+            values = self._values([first, other], base, sizes)
+            if (differing := np.flatnonzero(values[0] != values[1])).size:
+                return int(sizes[differing[len(differing) // 2]])
+        return None
+
+    def _divide(self, candidates: Sequence[_Candidate], base: Extent, size: int) -> bool:
+        """Import at the size that divides the candidates best; ``size`` does.  False where none is left."""
+        generator = np.random.default_rng(len(self._known))
+        several = [
+            (c, int(p)) for c in candidates for p in np.unique(np.linspace(c.least, c.most, _PLACES).round())
+        ]
+        if len(several) > _MOST_ASKED:
+            several = [several[n] for n in generator.choice(len(several), _MOST_ASKED, replace=False)]
+        sizes = generator.integers(self._symbol.low, self._symbol.high + 1, _MOST_ASKED)
+        sizes = np.unique([*sizes, size])
+        values = self._values(several, base, sizes)
+        largest = [np.unique(column, return_counts=True)[1].max() for column in values.T]
+        asked = [int(sizes[n]) for n in np.argsort(largest) if largest[n] < len(several)]
+        return any(n not in self._known and self._ask(n) for n in (*asked, size))
+
+    def _candidates(self, place: int, base: Extent, many: int) -> Iterator[_Candidate]:
+        """Quotients that agree with all known values, those with the least divisors first."""
+        sizes = list(self._known)
+        u = np.array([many * base.at({self._symbol.name: size}) for size in sizes], "int64")
+        v = np.array([self._known[size][place] for size in sizes], "int64")
+        order = np.argsort(u)
+        u, v = u[order], v[order]
+        step, wide = int(np.gcd.reduce(v - v[0])), int(u[-1] - u[0])
+        if not step or not wide:
+            return
+        for times in (t for t in range(1, step + 1) if step % t == 0):
+            w = (v - v[0]) // times
+            grown = abs(int(w[-1]))
+            if w[-1] < 0 or not grown:
+                continue
+            lowest = max(2, math.ceil((wide + 1) / (grown + 1)))
+            highest = min(_MOST_DIVISOR, wide // (grown - 1) + 1 if grown > 1 else _MOST_DIVISOR)
+            if highest < lowest:
+                continue
+            divisors = np.arange(lowest, highest + 1)[:, None]
+            least, most = (divisors * w - u).max(1), (divisors * w - u + divisors - 1).min(1)
+            for n in np.flatnonzero(least <= most):
+                divisor = int(divisors[n, 0])
+                if math.gcd(divisor, many) == 1 or many == 1:
+                    yield _Candidate(base, many, times, divisor, int(least[n]), int(most[n]))

@@ -1,0 +1,315 @@
+"""Direct convolution of images whose sizes are known only when they come.
+
+As ``images/conv2d.py`` does it: X is copied into phases with zeros around, of which the rows follow one
+another at one *pitch*, so that a register tile of filters x pixels reads whole vectors for every tap.  Here
+the pitch, the pixels and the number of their blocks are computed at the call::
+
+    parallel over input planes:  copy into phases
+    parallel over blocks of rows (of a single row: of its pixels) x groups of filters:
+        for each tile of MR filters:
+            for each panel of NR pixels:
+                acc[MR][NR] += W[tile, c, tap, MR] * X[phase, c, p + shift(tap)]
+                acc -> strip[MR][pixels of the block]
+            epilogue on whole rows of the strip, stored to Y
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hetero_tvm.codegen import vector_math
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, vectors_and_rest
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
+from hetero_tvm.schedules.extents import Unfit
+from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
+
+_UNROLLED_TAPS = 32
+"""Taps that are written out; more of them run in loops."""
+_MOST_PIXELS = 4096
+"""Pixels of a block at most."""
+_FEW_PIXELS = 64
+"""Pixels of a block at least, where there are as many."""
+
+
+class RunTimeConvKernel:
+    """Emits one convolution of plain float32 images, with a weight that is packed as ``cpu.conv2d`` does.
+
+    Raises
+    ------
+    Unfit : the sizes of the images are fixed, or it is another kind of convolution.
+    """
+
+    def __init__(self, witnesses: Witnesses, tile: RegisterTile, machine: CpuModel):
+        op: Conv2d = witnesses.largest
+        self.op, self.witnesses, self.machine, self.lanes = op, witnesses, machine, machine.lanes
+        if len({each.image[2:] for each in witnesses.ops}) == 1:
+            raise Unfit("the images have one size")
+        if not (op.plain and op.constant_weight and op.dtype == "float32"):
+            raise Unfit("not a convolution of plain images with a constant weight")
+        taps = [(i, j) for i in range(op.kernel[0]) for j in range(op.kernel[1])]
+        self.looped = len(taps) > _UNROLLED_TAPS
+        if self.looped and op.dilation != (1, 1):
+            raise Unfit("many taps that lie apart")
+        (sh, sw), (dh, dw) = op.strides, op.dilation
+        self.phases = sorted({(i * dh % sh, j * dw % sw) for i, j in taps})
+        self.taps = [
+            (self.phases.index((i * dh % sh, j * dw % sw)), i * dh // sh, j * dw // sw) for i, j in taps
+        ]
+        self.down = (op.kernel[0] - 1) * dh // sh
+        self.right = (op.kernel[1] - 1) * dw // sw
+        self.rows, self.vectors = tile.rows, tile.vectors
+        self.columns = tile.columns(machine.lanes)
+        self.filters, self.depth = op.filters // op.groups, op.channels // op.groups
+        self.tiles_each = -(-self.filters // self.rows)
+        self.tiles = op.groups * self.tiles_each
+        self.flat = op.kernel == op.strides == op.dilation == (1, 1) and all(
+            not any(each.padding) for each in witnesses.ops
+        )
+        """Whether the pixels are one row: a filter of one tap looks at no neighbours."""
+        self.one_row = self.flat or all(each.out_height == 1 for each in witnesses.ops)
+        self.k = Kernel()
+
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: X, packed W, the epilogue's operands, Y."""
+        op, k = self.op, self.k
+        with k:
+            variables = shape_variables(self.witnesses.symbols)
+            shapes = self.witnesses.shapes(variables)
+            x = k.argument("X", shapes[0])
+            self.w = k.argument("W", (self.tiles, self.depth, len(self.taps), self.rows))
+            extra = [k.argument(o.name, shapes[2 + n]) for n, o in enumerate(op.inputs[2:])]
+            y = k.argument("Y", shapes[-1])
+            self._sizes(narrowed(k, variables))
+            flat = (self.batch * op.filters, self.area)
+            self.y = k.view(y, flat)
+            self.extra = [
+                k.view(buffer, flat) if operand.name == RESIDUAL else buffer
+                for buffer, operand in zip(extra, op.inputs[2:], strict=True)
+            ]
+            self.x = k.view(x, (self.batch * op.channels, self.height * self.width))
+            self._blocks()
+            self.planes = self._scratch((len(self.phases), self.batch * op.channels, self.plane))
+            with k.parallel(self.batch * op.channels, op.flops) as plane:
+                for index, phase in enumerate(self.phases) if not self.looped else ():
+                    self._fill(plane, index, phase)
+                if self.looped:
+                    self._fill_looped(plane)
+            with k.parallel(self.batch * self.count * self.groups, op.flops) as item:
+                self._item(item)
+        return k.function
+
+    def _sizes(self, variables: dict[str, Expr]) -> None:
+        """Name the extents of this call."""
+        k = self.k
+
+        def of(value: Callable[[Conv2d], Any]) -> Expr:
+            return k.let(as_index(self.witnesses.value(value, variables)))
+
+        self.batch = of(lambda op: op.batch)
+        self.height, self.width = of(lambda op: op.height), of(lambda op: op.width)
+        self.out_rows, self.out_columns = of(lambda op: op.out_height), of(lambda op: op.out_width)
+        self.top, self.left = of(lambda op: op.padding[0]), of(lambda op: op.padding[1])
+        self.area = k.let(self.out_rows * self.out_columns)
+        if self.flat:
+            self.height, self.width = int32(1), k.let(self.height * self.width)
+            self.out_rows, self.out_columns = int32(1), self.area
+        self.pitch = k.let(self.out_columns + self.right)
+
+    def _blocks(self) -> None:
+        """Cut the pixels into blocks that share a cache with their inputs, enough of them for all threads."""
+        k, threads = self.k, self.machine.threads
+        fitting = self.machine.l2 // 2 // (4 * self.depth * len(self.phases))
+        wanted = max(self.columns, min(_MOST_PIXELS, fitting) // self.columns * self.columns)
+        if self.one_row:
+            each = tirx.truncdiv(self.out_columns + (threads - 1), int32(threads))
+            each = tirx.min(int32(wanted), tirx.max(int32(min(wanted, _FEW_PIXELS)), each))
+            self.step = k.let(_up(each, self.columns))
+            self.count = k.let(tirx.truncdiv(self.out_columns + self.step - 1, self.step))
+            self.pixels = self.step
+        else:
+            rows = tirx.max(int32(1), tirx.truncdiv(int32(wanted), self.pitch))
+            share = tirx.truncdiv(self.out_rows + (threads - 1), int32(threads))
+            self.block_rows = k.let(tirx.max(int32(1), tirx.min(rows, share)))
+            self.step = k.let(self.block_rows * self.pitch)
+            self.count = k.let(tirx.truncdiv(self.out_rows + self.block_rows - 1, self.block_rows))
+            self.pixels = k.let(_up(self.step, self.columns))
+        enough = self.batch * self.count >= threads
+        self.groups = k.let(tirx.Select(enough, int32(1), int32(min(threads, self.tiles))))
+        furthest = (self.count - 1) * self.step + self.pixels + self.down * self.pitch + self.right
+        # An odd number of vectors: planes that are pages apart share few sets of a cache.
+        lines = tirx.truncdiv(furthest + self.lanes - 1, int32(self.lanes))
+        self.plane = k.let((lines + (1 - tirx.truncmod(lines, int32(2)))) * self.lanes)
+
+    def _scratch(self, shape: tuple[Index, ...]) -> Buffer:
+        """A buffer of run-time size, read through a view: TVM compacts what is read directly, which takes it
+        many times as long as everything else."""
+        return self.k.view(self.k.scratch((math.prod(shape[1:], start=as_index(shape[0])),)), shape)
+
+    def _place(self, tile: Expr) -> tuple[Expr, Expr]:
+        """Group of the convolution that a tile belongs to, and the tile's first filter in it."""
+        if self.op.groups == 1:
+            return int32(0), tile * self.rows
+        each = int32(self.tiles_each)
+        return tirx.truncdiv(tile, each), tirx.truncmod(tile, each) * self.rows
+
+    # the input -----------------------------------------------------------------------------------
+    def _fill_looped(self, plane: Expr) -> None:
+        """Copy one plane into all phases, in a loop over these."""
+        across = len({right for _, right in self.phases})
+        with self.k.serial(len(self.phases)) as index:
+            phase = (tirx.truncdiv(index, int32(across)), tirx.truncmod(index, int32(across)))
+            self._fill(plane, index, phase)
+
+    def _fill(self, plane: Expr, index: Index, phase: tuple[Index, Index]) -> None:
+        """Copy one phase of one plane of X between zeros."""
+        k, (sh, sw) = self.k, self.op.strides
+
+        def clear(start: Expr, width: int) -> None:
+            k.store(self.planes, k.splat(0.0, width), [index, plane, k.ramp(start, width)])
+
+        with k.serial(tirx.truncdiv(self.plane, int32(self.lanes))) as line:
+            clear(line * self.lanes, self.lanes)
+        # Row a of a phase is input row a * sh + down; the valid ones are one range, columns likewise.
+        down, right = k.let(phase[0] - self.top), k.let(phase[1] - self.left)
+        first_row, rows = self._valid(self.out_rows + self.down, sh, down, self.height)
+        first, columns = self._valid(self.pitch, sw, right, self.width)
+        with k.serial(rows) as line:
+            source = k.let(((line + first_row) * sh + down) * self.width + first * sw + right)
+            target = k.let((line + first_row) * self.pitch + first)
+
+            def copy(start: Expr, width: int) -> None:
+                at = source + start * sw
+                apart = tirx.Ramp(at, int32(sw), width) if width > 1 else at
+                value = k.load(self.x, [plane, apart])
+                if sw == 2 and width > 1:
+                    # Two whole vectors and a shuffle; nothing behind the last pixel is read.
+                    both = [k.load(self.x, [plane, k.ramp(at + n, width)]) for n in (0, width - 1)]
+                    order = [*range(0, width, 2), *range(width + 1, 2 * width, 2)]
+                    value = tirx.Shuffle(both, [int32(n) for n in order])
+                k.store(self.planes, value, [index, plane, k.ramp(target + start, width)])
+
+            vectors_and_rest(k, columns, self.lanes, copy)
+
+    def _valid(self, extent: Expr, step: int, offset: Expr, limit: Expr) -> tuple[Expr, Expr]:
+        """First a in [0, extent) with 0 <= a * step + offset < limit, and how many of them there are."""
+        k = self.k
+        first = k.let(tirx.max(int32(0), -tirx.floordiv(offset, int32(step))))
+        last = tirx.min(extent, tirx.floordiv(limit - 1 - offset, int32(step)) + 1)
+        return first, k.let(tirx.max(int32(0), last - first))
+
+    # the products --------------------------------------------------------------------------------
+    def _item(self, item: Expr) -> None:
+        """Emit one block of pixels for one group of filter tiles."""
+        k = self.k
+        group = k.let(tirx.truncmod(item, self.groups))
+        self.block = k.let(tirx.truncmod(tirx.truncdiv(item, self.groups), self.count))
+        self.image = k.let(tirx.truncdiv(item, self.groups * self.count))
+        first = k.let(tirx.truncdiv(group * self.tiles, self.groups))
+        last = k.let(tirx.truncdiv((group + 1) * self.tiles, self.groups))
+        self.strip = self._scratch((self.rows, self.pixels))
+        with k.serial(last - first) as t:
+            tile = k.let(first + t)
+            with k.serial(tirx.truncdiv(self.pixels, int32(self.columns))) as panel:
+                self._panel(tile, panel)
+            self._store(tile)
+
+    def _panel(self, tile: Expr, panel: Expr) -> None:
+        """Emit one register tile, to the strip."""
+        k, lanes = self.k, self.lanes
+        acc = k.scratch((self.rows, self.columns))
+        with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
+            k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
+        self._accumulate(acc, tile, k.let(self.block * self.step + panel * self.columns))
+        with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
+            value = k.load(acc, [r, k.ramp(v * lanes, lanes)])
+            k.store(self.strip, value, [r, k.ramp(panel * self.columns + v * lanes, lanes)])
+
+    def _accumulate(self, acc: Buffer, tile: Expr, pixel: Expr) -> None:
+        """acc[MR][NR] += sum over channels and taps."""
+        k, lanes = self.k, self.lanes
+        first = k.let(self.image * self.op.channels + self._place(tile)[0] * self.depth)
+
+        def tap_product(channel: Expr, tap: Index, phase: Index, shift: Expr) -> None:
+            with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
+                at = k.ramp(v * lanes, lanes)
+                source = [phase, first + channel, k.ramp(pixel + shift + v * lanes, lanes)]
+                weight = k.splat(k.load(self.w, [tile, channel, tap, r]), lanes)
+                k.store(acc, k.load(acc, [r, at]) + weight * k.load(self.planes, source), [r, at])
+
+        if self.looped:
+            with k.serial(self.depth) as channel:
+                self._looped_taps(lambda *where: tap_product(channel, *where))
+            return
+        count = len(self.taps)
+        together = max(u for u in (1, 2, 4) if self.depth % u == 0 and (u == 1 or u * count <= 12))
+        with k.serial(self.depth // together) as step:
+            for u in range(together):
+                for tap, (phase, down, right) in enumerate(self.taps):
+                    tap_product(step * together + u, tap, phase, self.pitch * down + right)
+
+    def _looped_taps(self, body: Callable[[Index, Index, Expr], None]) -> None:
+        """``body(tap, phase, shift)`` for all taps, in loops."""
+        (kh, kw), (sh, sw) = self.op.kernel, self.op.strides
+        across = min(sw, kw)
+        with_rows = _in_steps(self.k, kh, sh)
+        for i_whole, i_phase in with_rows:
+            for j_whole, j_phase in _in_steps(self.k, kw, sw):
+                tap = (i_whole * sh + i_phase) * kw + j_whole * sw + j_phase
+                body(tap, i_phase * across + j_phase, i_whole * self.pitch + j_whole)
+
+    # the output ----------------------------------------------------------------------------------
+    def _store(self, tile: Expr) -> None:
+        """Apply the epilogue to whole rows of the strip and store them, without the gaps between them."""
+        k = self.k
+        group, first = self._place(tile)
+        with k.serial(self.rows) as r:
+            filter_ = k.let(group * self.filters + first + r)
+            exists = True if self.filters % self.rows == 0 else first + r < self.filters
+            with k.when(exists):
+                if self.one_row:
+                    start = self.block * self.step
+                    self._store_row(filter_, r, int32(0), start, tirx.min(self.step, self.area - start))
+                    return
+                done = k.let(self.block * self.block_rows)
+                with k.serial(tirx.min(self.block_rows, self.out_rows - done)) as line:
+                    pixel = k.let((done + line) * self.out_columns)
+                    self._store_row(filter_, r, k.let(line * self.pitch), pixel, self.out_columns)
+
+    def _store_row(self, filter_: Expr, r: Expr, place: Expr, pixel: Expr, count: Expr) -> None:
+        k = self.k
+
+        def finish(start: Expr, width: int) -> None:
+            value = k.load(self.strip, [r, k.ramp(place + start, width)])
+            at = [self.image * self.op.filters + filter_, k.ramp(pixel + start, width)]
+            for step, operand in steps_with_operands(self.op.epilogue, self.extra):
+                if step == BIAS:
+                    value = value + k.splat(k.load(operand, [filter_]), width)
+                elif step == RESIDUAL:
+                    value = value + k.load(operand, at)
+                else:
+                    value = vector_math.ACTIVATIONS[step](value)
+            k.store(self.y, value, at)
+
+        vectors_and_rest(k, k.let(count), self.lanes, finish)
+
+
+def _up(value: Expr, multiple: int) -> Expr:
+    """``value``, rounded up."""
+    return tirx.truncdiv(value + (multiple - 1), int32(multiple)) * multiple
+
+
+def _in_steps(k: Kernel, extent: int, step: int) -> Iterator[tuple[Expr, Expr]]:
+    """(whole, phase) of each ``whole * step + phase`` below ``extent``, within loops over them."""
+    if extent >= step:
+        with k.serial(extent // step) as whole, k.serial(step) as phase:
+            yield whole, phase
+    if extent % step:
+        with k.serial(extent % step) as phase:
+            yield int32(extent // step), phase
