@@ -15,7 +15,6 @@ the pitch, the pixels and the number of their blocks are computed at the call::
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -95,7 +94,10 @@ class RunTimeConvKernel:
             ]
             self.x = k.view(x, (self.batch * op.channels, self.height * self.width))
             self._blocks()
-            self.planes = self._scratch((len(self.phases), self.batch * op.channels, self.plane))
+            planes, plane, strip = self._bounds(narrowed(k, variables))
+            self.planes = k.scratch((len(self.phases) * planes * plane,))
+            self.strip_extent = strip
+            self.flat_w = k.view(self.w, (self.tiles * self.depth * len(self.taps) * self.rows,))
             with k.parallel(self.batch * op.channels, op.flops) as plane:
                 for index, phase in enumerate(self.phases) if not self.looped else ():
                     self._fill(plane, index, phase)
@@ -105,52 +107,72 @@ class RunTimeConvKernel:
                 self._item(item)
         return k.function
 
+    def _named(self, value: Expr) -> Expr:
+        """A value that is computed here and once: TVM writes one that is only bound out at every use."""
+        place = self.k.scratch((1,), "int32")
+        self.k.store(place, value, [0])
+        return self.k.let(self.k.load(place, [0]))
+
     def _sizes(self, variables: dict[str, Expr]) -> None:
         """Name the extents of this call."""
-        k = self.k
 
         def of(value: Callable[[Conv2d], Any]) -> Expr:
-            return k.let(as_index(self.witnesses.value(value, variables)))
+            return self._named(as_index(self.witnesses.value(value, variables)))
 
         self.batch = of(lambda op: op.batch)
         self.height, self.width = of(lambda op: op.height), of(lambda op: op.width)
         self.out_rows, self.out_columns = of(lambda op: op.out_height), of(lambda op: op.out_width)
         self.top, self.left = of(lambda op: op.padding[0]), of(lambda op: op.padding[1])
-        self.area = k.let(self.out_rows * self.out_columns)
+        self.area = self._named(self.out_rows * self.out_columns)
         if self.flat:
-            self.height, self.width = int32(1), k.let(self.height * self.width)
+            self.height, self.width = int32(1), self._named(self.height * self.width)
             self.out_rows, self.out_columns = int32(1), self.area
-        self.pitch = k.let(self.out_columns + self.right)
+        self.pitch = self._named(self.out_columns + self.right)
+
+    def _bounds(self, variables: dict[str, Expr]) -> tuple[Expr, Expr, Expr]:
+        """Input planes, elements of a plane at most, and of a strip's row: buffers are made before any value
+        is named."""
+        planes, rows, columns = (
+            as_index(self.witnesses.value(of, variables))
+            for of in (
+                lambda op: op.batch * op.channels,
+                lambda op: 1 if self.flat else op.out_height,
+                lambda op: op.out_height * op.out_width if self.flat else op.out_width,
+            )
+        )
+        pitch = columns + self.right
+        plane = (rows + self.down) * pitch + self.right + self.columns + 2 * self.lanes
+        strip = int32(self._wanted + self.columns)
+        return planes, plane, strip if self.one_row else tirx.max(strip, pitch + self.columns)
+
+    @property
+    def _wanted(self) -> int:
+        """Pixels of a block, whose inputs lie in the cache."""
+        fitting = self.machine.l2 // 2 // (4 * self.depth * len(self.phases))
+        return max(self.columns, min(_MOST_PIXELS, fitting) // self.columns * self.columns)
 
     def _blocks(self) -> None:
         """Cut the pixels into blocks that share a cache with their inputs, enough of them for all threads."""
-        k, threads = self.k, self.machine.threads
-        fitting = self.machine.l2 // 2 // (4 * self.depth * len(self.phases))
-        wanted = max(self.columns, min(_MOST_PIXELS, fitting) // self.columns * self.columns)
+        threads = self.machine.threads
+        wanted = self._wanted
         if self.one_row:
             each = tirx.truncdiv(self.out_columns + (threads - 1), int32(threads))
             each = tirx.min(int32(wanted), tirx.max(int32(min(wanted, _FEW_PIXELS)), each))
-            self.step = k.let(_up(each, self.columns))
-            self.count = k.let(tirx.truncdiv(self.out_columns + self.step - 1, self.step))
-            self.pixels = self.step
+            self.step = self._named(_up(each, self.columns))
+            self.count = self._named(tirx.truncdiv(self.out_columns + self.step - 1, self.step))
         else:
             rows = tirx.max(int32(1), tirx.truncdiv(int32(wanted), self.pitch))
             share = tirx.truncdiv(self.out_rows + (threads - 1), int32(threads))
-            self.block_rows = k.let(tirx.max(int32(1), tirx.min(rows, share)))
-            self.step = k.let(self.block_rows * self.pitch)
-            self.count = k.let(tirx.truncdiv(self.out_rows + self.block_rows - 1, self.block_rows))
-            self.pixels = k.let(_up(self.step, self.columns))
+            self.block_rows = self._named(tirx.max(int32(1), tirx.min(rows, share)))
+            self.step = self._named(self.block_rows * self.pitch)
+            self.count = self._named(tirx.truncdiv(self.out_rows + self.block_rows - 1, self.block_rows))
         enough = self.batch * self.count >= threads
-        self.groups = k.let(tirx.Select(enough, int32(1), int32(min(threads, self.tiles))))
-        furthest = (self.count - 1) * self.step + self.pixels + self.down * self.pitch + self.right
+        self.groups = self._named(tirx.Select(enough, int32(1), int32(min(threads, self.tiles))))
+        furthest = (self.out_rows + self.down) * self.pitch + self.right + self.columns
         # An odd number of vectors: planes that are pages apart share few sets of a cache.
         lines = tirx.truncdiv(furthest + self.lanes - 1, int32(self.lanes))
-        self.plane = k.let((lines + (1 - tirx.truncmod(lines, int32(2)))) * self.lanes)
-
-    def _scratch(self, shape: tuple[Index, ...]) -> Buffer:
-        """A buffer of run-time size, read through a view: TVM compacts what is read directly, which takes it
-        many times as long as everything else."""
-        return self.k.view(self.k.scratch((math.prod(shape[1:], start=as_index(shape[0])),)), shape)
+        self.plane = self._named((lines + (1 - tirx.truncmod(lines, int32(2)))) * self.lanes)
+        self.between = self._named(self.batch * self.op.channels * self.plane)
 
     def _place(self, tile: Expr) -> tuple[Expr, Expr]:
         """Group of the convolution that a tile belongs to, and the tile's first filter in it."""
@@ -171,18 +193,17 @@ class RunTimeConvKernel:
         """Copy one phase of one plane of X between zeros."""
         k, (sh, sw) = self.k, self.op.strides
 
-        def clear(start: Expr, width: int) -> None:
-            k.store(self.planes, k.splat(0.0, width), [index, plane, k.ramp(start, width)])
-
+        begin = self._named(index * self.between + plane * self.plane)
         with k.serial(tirx.truncdiv(self.plane, int32(self.lanes))) as line:
-            clear(line * self.lanes, self.lanes)
+            zeros = k.splat(0.0, self.lanes)
+            k.store(self.planes, zeros, [k.ramp(begin + line * self.lanes, self.lanes)])
         # Row a of a phase is input row a * sh + down; the valid ones are one range, columns likewise.
-        down, right = k.let(phase[0] - self.top), k.let(phase[1] - self.left)
+        down, right = self._named(phase[0] - self.top), self._named(phase[1] - self.left)
         first_row, rows = self._valid(self.out_rows + self.down, sh, down, self.height)
         first, columns = self._valid(self.pitch, sw, right, self.width)
         with k.serial(rows) as line:
-            source = k.let(((line + first_row) * sh + down) * self.width + first * sw + right)
-            target = k.let((line + first_row) * self.pitch + first)
+            source = self._named(((line + first_row) * sh + down) * self.width + first * sw + right)
+            target = self._named(begin + (line + first_row) * self.pitch + first)
 
             def copy(start: Expr, width: int) -> None:
                 at = source + start * sw
@@ -193,30 +214,39 @@ class RunTimeConvKernel:
                     both = [k.load(self.x, [plane, k.ramp(at + n, width)]) for n in (0, width - 1)]
                     order = [*range(0, width, 2), *range(width + 1, 2 * width, 2)]
                     value = tirx.Shuffle(both, [int32(n) for n in order])
-                k.store(self.planes, value, [index, plane, k.ramp(target + start, width)])
+                k.store(self.planes, value, [k.ramp(target + start, width)])
 
             vectors_and_rest(k, columns, self.lanes, copy)
 
     def _valid(self, extent: Expr, step: int, offset: Expr, limit: Expr) -> tuple[Expr, Expr]:
         """First a in [0, extent) with 0 <= a * step + offset < limit, and how many of them there are."""
-        k = self.k
-        first = k.let(tirx.max(int32(0), -tirx.floordiv(offset, int32(step))))
+        first = self._named(tirx.max(int32(0), -tirx.floordiv(offset, int32(step))))
         last = tirx.min(extent, tirx.floordiv(limit - 1 - offset, int32(step)) + 1)
-        return first, k.let(tirx.max(int32(0), last - first))
+        return first, self._named(tirx.max(int32(0), last - first))
 
     # the products --------------------------------------------------------------------------------
     def _item(self, item: Expr) -> None:
         """Emit one block of pixels for one group of filter tiles."""
         k = self.k
-        group = k.let(tirx.truncmod(item, self.groups))
-        self.block = k.let(tirx.truncmod(tirx.truncdiv(item, self.groups), self.count))
-        self.image = k.let(tirx.truncdiv(item, self.groups * self.count))
-        first = k.let(tirx.truncdiv(group * self.tiles, self.groups))
-        last = k.let(tirx.truncdiv((group + 1) * self.tiles, self.groups))
-        self.strip = self._scratch((self.rows, self.pixels))
+        group = self._named(tirx.truncmod(item, self.groups))
+        self.block = self._named(tirx.truncmod(tirx.truncdiv(item, self.groups), self.count))
+        self.image = self._named(tirx.truncdiv(item, self.groups * self.count))
+        first = self._named(tirx.truncdiv(group * self.tiles, self.groups))
+        last = self._named(tirx.truncdiv((group + 1) * self.tiles, self.groups))
+        start = self.block * self.step
+        if self.one_row:
+            self.valid = self._named(tirx.min(self.step, self.area - start))
+            pixels = self.valid
+        else:
+            done = self.block * self.block_rows
+            self.valid = self._named(tirx.min(self.block_rows, self.out_rows - done))
+            pixels = self.valid * self.pitch
+        panels = self._named(tirx.truncdiv(pixels + (self.columns - 1), int32(self.columns)))
+        self.strip = k.scratch((self.rows * self.strip_extent,))
+        self.strip_row = self._named(panels * self.columns)
         with k.serial(last - first) as t:
-            tile = k.let(first + t)
-            with k.serial(tirx.truncdiv(self.pixels, int32(self.columns))) as panel:
+            tile = self._named(first + t)
+            with k.serial(panels) as panel:
                 self._panel(tile, panel)
             self._store(tile)
 
@@ -226,43 +256,49 @@ class RunTimeConvKernel:
         acc = k.scratch((self.rows, self.columns))
         with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
             k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
-        self._accumulate(acc, tile, k.let(self.block * self.step + panel * self.columns))
+        self._accumulate(acc, tile, self._named(self.block * self.step + panel * self.columns))
         with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
             value = k.load(acc, [r, k.ramp(v * lanes, lanes)])
-            k.store(self.strip, value, [r, k.ramp(panel * self.columns + v * lanes, lanes)])
+            place = r * self.strip_row + panel * self.columns + v * lanes
+            k.store(self.strip, value, [k.ramp(place, lanes)])
 
     def _accumulate(self, acc: Buffer, tile: Expr, pixel: Expr) -> None:
         """acc[MR][NR] += sum over channels and taps."""
-        k, lanes = self.k, self.lanes
-        first = k.let(self.image * self.op.channels + self._place(tile)[0] * self.depth)
+        k, lanes, taps = self.k, self.lanes, len(self.taps)
+        first = self._named(self.image * self.op.channels + self._place(tile)[0] * self.depth)
 
-        def tap_product(channel: Expr, tap: Index, phase: Index, shift: Expr) -> None:
+        def tap_product(weights: Expr, tap: int, start: Expr) -> None:
             with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
                 at = k.ramp(v * lanes, lanes)
-                source = [phase, first + channel, k.ramp(pixel + shift + v * lanes, lanes)]
-                weight = k.splat(k.load(self.w, [tile, channel, tap, r]), lanes)
-                k.store(acc, k.load(acc, [r, at]) + weight * k.load(self.planes, source), [r, at])
+                weight = k.splat(k.load(self.flat_w, [weights + (tap * self.rows + r)]), lanes)
+                source = k.load(self.planes, [k.ramp(start + v * lanes, lanes)])
+                k.store(acc, k.load(acc, [r, at]) + weight * source, [r, at])
 
-        if self.looped:
-            with k.serial(self.depth) as channel:
-                self._looped_taps(lambda *where: tap_product(channel, *where))
-            return
-        count = len(self.taps)
+        count = 1 if self.looped else taps
         together = max(u for u in (1, 2, 4) if self.depth % u == 0 and (u == 1 or u * count <= 12))
         with k.serial(self.depth // together) as step:
             for u in range(together):
+                channel = self._named(step * together + u)
+                place = self._named((first + channel) * self.plane + pixel)
+                weights = self._named((tile * self.depth + channel) * (taps * self.rows))
+                if self.looped:
+                    for tap, phase, shift in self._looped_taps():
+                        start = self._named(place + phase * self.between + shift)
+                        tap_product(self._named(weights + tap * self.rows), 0, start)
+                    continue
                 for tap, (phase, down, right) in enumerate(self.taps):
-                    tap_product(step * together + u, tap, phase, self.pitch * down + right)
+                    tap_product(
+                        weights, tap, self._named(place + self.between * phase + self.pitch * down + right)
+                    )
 
-    def _looped_taps(self, body: Callable[[Index, Index, Expr], None]) -> None:
-        """``body(tap, phase, shift)`` for all taps, in loops."""
+    def _looped_taps(self) -> Iterator[tuple[Expr, Expr, Expr]]:
+        """Each tap with its phase and shift, in loops."""
         (kh, kw), (sh, sw) = self.op.kernel, self.op.strides
         across = min(sw, kw)
-        with_rows = _in_steps(self.k, kh, sh)
-        for i_whole, i_phase in with_rows:
+        for i_whole, i_phase in _in_steps(self.k, kh, sh):
             for j_whole, j_phase in _in_steps(self.k, kw, sw):
                 tap = (i_whole * sh + i_phase) * kw + j_whole * sw + j_phase
-                body(tap, i_phase * across + j_phase, i_whole * self.pitch + j_whole)
+                yield tap, i_phase * across + j_phase, i_whole * self.pitch + j_whole
 
     # the output ----------------------------------------------------------------------------------
     def _store(self, tile: Expr) -> None:
@@ -270,23 +306,23 @@ class RunTimeConvKernel:
         k = self.k
         group, first = self._place(tile)
         with k.serial(self.rows) as r:
-            filter_ = k.let(group * self.filters + first + r)
+            filter_ = self._named(group * self.filters + first + r)
             exists = True if self.filters % self.rows == 0 else first + r < self.filters
             with k.when(exists):
                 if self.one_row:
-                    start = self.block * self.step
-                    self._store_row(filter_, r, int32(0), start, tirx.min(self.step, self.area - start))
+                    self._store_row(filter_, r, int32(0), self.block * self.step, self.valid)
                     return
-                done = k.let(self.block * self.block_rows)
-                with k.serial(tirx.min(self.block_rows, self.out_rows - done)) as line:
-                    pixel = k.let((done + line) * self.out_columns)
-                    self._store_row(filter_, r, k.let(line * self.pitch), pixel, self.out_columns)
+                with k.serial(self.valid) as line:
+                    pixel = self._named((self.block * self.block_rows + line) * self.out_columns)
+                    self._store_row(filter_, r, self._named(line * self.pitch), pixel, self.out_columns)
 
     def _store_row(self, filter_: Expr, r: Expr, place: Expr, pixel: Expr, count: Expr) -> None:
         k = self.k
 
+        begin = self._named(r * self.strip_row + place)
+
         def finish(start: Expr, width: int) -> None:
-            value = k.load(self.strip, [r, k.ramp(place + start, width)])
+            value = k.load(self.strip, [k.ramp(begin + start, width)])
             at = [self.image * self.op.filters + filter_, k.ramp(pixel + start, width)]
             for step, operand in steps_with_operands(self.op.epilogue, self.extra):
                 if step == BIAS:
@@ -297,7 +333,7 @@ class RunTimeConvKernel:
                     value = vector_math.ACTIVATIONS[step](value)
             k.store(self.y, value, at)
 
-        vectors_and_rest(k, k.let(count), self.lanes, finish)
+        vectors_and_rest(k, self._named(count), self.lanes, finish)
 
 
 def _up(value: Expr, multiple: int) -> Expr:
