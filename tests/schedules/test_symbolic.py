@@ -3,8 +3,9 @@
 import pytest
 
 from hetero_tvm.ops.attention import Attention
-from hetero_tvm.schedules.extents import Extent, Unfit
-from hetero_tvm.schedules.fitting import fit
+from hetero_tvm.runtime.signature import size_of
+from hetero_tvm.schedules.extents import Extent, Unfit, quotient
+from hetero_tvm.schedules.fitting import fit, telling
 from hetero_tvm.schedules.symbolic import Witnesses, lifted, rebased
 
 SIZES = ({"b": 8, "s": 256}, {"b": 7, "s": 256}, {"b": 8, "s": 211}, {"b": 5, "s": 163})
@@ -89,3 +90,21 @@ def test_a_symbol_that_nothing_tells_is_named():
     (extent,) = [of_sizes(*(at["s"] for at in SIZES))]
     with pytest.raises(Unfit, match="no operand has the extent s alone"):
         extent.expression({}, "int64")
+
+
+def test_quotients_of_quotients_are_one_and_their_texts_are_read_again():
+    half = quotient(Extent((((("n",), 1)), ((), 3))), 2)
+    assert str(half) == "((n + 1)//2) + 1"
+    third = quotient(half, 3)
+    assert str(third) == "((n + 3)//6)"
+    for n in range(40):
+        assert half.at({"n": n}) == (n + 3) // 2
+        assert third.at({"n": n}) == (n + 3) // 2 // 3
+        assert size_of(str(half), {"n": n}) == (n + 3) // 2
+
+
+def test_numbers_are_sums_of_a_symbol_and_its_quotients():
+    names = ["((n + 3)//4)"]
+    sizes = telling({"n": 64}, names, {"n": [63, 53, 41, 47, 37]})
+    padded = fit([4 * -(-at["n"] // 4) - at["n"] for at in sizes], sizes)
+    assert all(padded.at({"n": n}) == -n % 4 for n in range(1, 80))

@@ -31,7 +31,7 @@ def lift_function(
     skeletons = [_mapped(function, lambda number: tirx.IntImm(number.ty.dtype, 0)) for function in functions]
     if any(not structural_equal(skeletons[0], skeleton) for skeleton in skeletons[1:]):
         raise Unfit("the loops depend on the sizes")
-    fitted = iter([fit([value for value, _ in each], sizes) for each in zip(*numbers, strict=True)])
+    fitted = [fit([value for value, _ in each], sizes) for each in zip(*numbers, strict=True)]
     extents = _extents(functions, sizes, bounded or {})  # of a bounded parameter they are numbers
     own = rebased([extent for each in extents for extent in each if isinstance(extent, Extent)])
     shapes = [[own.of(e) if isinstance(e, Extent) else e for e in each] for each in extents]
@@ -39,13 +39,19 @@ def lift_function(
     variables = shape_variables(dict.fromkeys(name for name in told if name is not None))
     narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
 
-    def replaced(number: tirx.IntImm) -> Expr:
-        found, dtype = next(fitted), str(number.ty.dtype)
+    def written(found: int | Extent, dtype: str) -> Expr | None:
         if isinstance(found, int):
-            return number
+            return None
         if dtype not in ("int32", "int64"):
             raise Unfit(f"a number of type {dtype} depends on the sizes")
         return own.of(found).expression(variables if dtype == "int64" else narrow, dtype)
+
+    # All of them first: an exception inside of the map would come out as another one.
+    expressions = iter([written(f, dtype) for f, (_, dtype) in zip(fitted, numbers[0], strict=True)])
+
+    def replaced(number: tirx.IntImm) -> Expr:
+        found = next(expressions)
+        return number if found is None else found
 
     return _with_shapes(_mapped(functions[0], replaced), shapes, variables)
 

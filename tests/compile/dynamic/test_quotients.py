@@ -1,0 +1,55 @@
+"""Whole quotients among extents are found, and one library gives the numbers of every size."""
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import hetero_tvm
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.compile.dynamic.quotients import with_quotients
+from hetero_tvm.frontend import Span
+from tests.frontend.onnx.helpers import text_model
+
+STRIDES = """
+net (float[1, 2, n] x) => (float[1, 3, m] y)
+{
+    w = Constant<value_floats = [0.5, -1.0, 0.25, 2.0, 1.0, -0.5, 0.75, 0.1, -0.2, 1.5, 0.3, -0.7,
+                                 0.9, 0.2, -0.4, 0.6, -1.1, 0.8]>()
+    shape = Constant<value_ints = [3, 2, 3]>()
+    weight = Reshape(w, shape)
+    strided = Conv<strides = [2], pads = [1, 0]>(x, weight)
+    y = MaxPool<kernel_shape = [3], strides = [3]>(strided)
+}
+"""
+
+
+def test_a_strided_convolution_and_a_pool_are_one_quotient_at_every_residue(tmp_path):
+    model = text_model(STRIDES)
+    optimized = optimize_model(import_model(model, shapes={"x": (1, 2, Span(12, 40))}))
+    assert str(optimized.signature.outputs[0].shape[2]) == "(n//6)"
+    net = hetero_tvm.load(build_model(optimized).export(tmp_path / "net.so"))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for length in range(12, 41):  # all residues of six, and both ends
+        x = np.random.default_rng(length).standard_normal((1, 2, length)).astype("float32")
+        (wanted,) = session.run(None, {"x": x})
+        assert net(x).shape == wanted.shape
+        # float32 sums of six products, in another order
+        np.testing.assert_allclose(net(x), wanted, atol=1e-5)
+
+
+def test_a_model_without_quotients_stays_as_it_is():
+    text = "g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }"
+    model = import_model(text_model(text), shapes={"x": (Span(2, 30), 4)})
+    assert with_quotients(model) is model
+
+
+@pytest.mark.parametrize("size", [4097, 6001])
+def test_large_strides_are_told_apart_by_few_imports(size):
+    text = """
+    frames (float[1, 1, n] x) => (float[1, 1, m] y)
+    {
+        y = AveragePool<kernel_shape = [400], strides = [160]>(x)
+    }
+    """
+    model = with_quotients(import_model(text_model(text), shapes={"x": (1, 1, Span(400, size))}))
+    assert [name for name in model.open.sizes[0] if name != "n"] == ["((n + 80)//160)"]
