@@ -90,7 +90,7 @@ def size_of(dimension: int | str, sizes: Mapping[str, int]) -> int:
 
 @functools.cache
 def quotient_parts(name: str) -> tuple[str, int] | None:
-    """What is divided and by what, of a whole quotient: ``(n//4)``, ``((n + 3)//4)``; None for a symbol."""
+    """Numerator and divisor of a whole quotient: ``(n//4)``, ``((n + 3)//4)``; None for a symbol."""
     if not name.startswith("(") or len(_split(name, "*", " + ", " - ")) > 1:
         return None
     inside, _, divisor = name[1:-1].rpartition("//")

@@ -97,7 +97,7 @@ def telling(
 
 
 def _rank(values: Sequence[int], name: str, quotients: Sequence[str]) -> int:
-    """How many of 1, the symbol and the quotients are no combinations of others at these values."""
+    """Rank of 1, the symbol and the quotients at these values: full where they tell all of them apart."""
     rows = []
     for value in values:
         row = [1.0, float(value - values[0])]

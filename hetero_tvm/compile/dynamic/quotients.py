@@ -124,7 +124,7 @@ class _Candidate:
     most: int
 
     def values(self, base: np.ndarray, plus: int) -> np.ndarray:
-        """What it is at these values of ``of``, but for a number that is added."""
+        """Values of the candidate at these values of ``of``, but for a number that is added."""
         return self.times * ((self.many * base + plus) // self.divisor)
 
     def name(self, plus: int) -> Extent:
@@ -216,7 +216,7 @@ class _Search:
     def _values(
         self, candidates: Sequence[tuple[_Candidate, int]], base: Extent, sizes: np.ndarray
     ) -> np.ndarray:
-        """What each candidate is at the sizes, but for what it is at the largest."""
+        """Values of each candidate at the sizes, less its value at the largest."""
         there = np.array([base.at({self._symbol.name: int(n)}) for n in (*sizes, self._top)])
         values = np.array([c.values(there, plus) for c, plus in candidates])
         return values[:, :-1] - values[:, -1:]

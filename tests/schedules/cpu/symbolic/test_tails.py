@@ -5,13 +5,9 @@ import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tirx, tvm
-from hetero_tvm.schedules.cpu.symbolic.tails import (
-    last_rows,
-    last_rows_in_steps,
-    narrowed,
-    shape_variables,
-)
+from hetero_tvm.schedules.cpu.symbolic.tails import last_rows, last_rows_in_steps, narrowed
 from hetero_tvm.schedules.emit import Kernel, int32
+from hetero_tvm.schedules.symbolic import shape_variables
 from tests.schedules.cpu.running import TARGET
 
 

@@ -1,0 +1,32 @@
+"""Convolutions of images of any size: strides, dilation, groups, padding, and many taps in loops."""
+
+import pytest
+
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
+from hetero_tvm.schedules.cpu.symbolic import kernels
+from tests.schedules.cpu.running import MACHINES
+from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
+
+AVX2 = MACHINES["avx2"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kernel": (3, 3), "padding": (1, 1, 1, 1), "epilogue": ("bias", "relu", "residual")},
+        {"kernel": (1, 1), "epilogue": ("bias",)},
+        {"kernel": (3, 2), "padding": (2, 2, 2, 2), "dilation": (2, 2), "groups": 3},
+        {"kernel": (7, 7), "padding": (3, 3, 3, 3)},
+        {"kernel": (3, 3), "padding": (1, 1, 1, 1), "groups": 6},
+    ],
+)
+def test_convolutions_of_any_width(given):
+    def make(b, s):
+        return Conv2d(batch=b, channels=6, height=9, width=s, filters=6, **given)
+
+    space = Conv2dSpace()
+    witnesses = witnesses_of(make)
+    point = space.default(witnesses.largest, AVX2)
+    function = kernels.emit(witnesses, space, point, AVX2)
+    check(make, function, space.pack(witnesses.largest, point, AVX2))
