@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.compile.dynamic.quotients import with_quotients
+from hetero_tvm.compile.dynamic.quotients import images_differ, with_quotients
 from hetero_tvm.compile.dynamic.steps import step_of
 from hetero_tvm.compile.tasks import tasks_of
 from hetero_tvm.errors import (
@@ -261,6 +261,8 @@ def optimize_model(
     if model.open is not None:
         disabled |= target.fixed_size_passes
         model = with_quotients(model)
+        if images_differ(model):
+            disabled |= target.fixed_image_passes
     optimized = _optimized(model, target, disabled, None if dump_ir is None else Path(dump_ir), spaces)
     if lengths is not None and model.open is None:
         raise UsageError(

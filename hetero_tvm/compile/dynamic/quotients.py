@@ -63,6 +63,13 @@ def with_quotients(model: ImportedModel) -> ImportedModel:
     return dataclasses.replace(several[0], open=fresh)
 
 
+def images_differ(model: ImportedModel) -> bool:
+    """Whether rows or columns of anything have other sizes at the sizes that a model is imported at."""
+    assert model.open is not None
+    several = [_shapes(each) for each in (model, *model.open.others)]
+    return any(len({shape[2:] for shape in each}) > 1 for each in zip(*several, strict=False))
+
+
 def _beside(symbol: Symbol, top: int) -> int:
     """The size next to the largest: from one to the next, a quotient grows by nothing or by too much."""
     return top - 1 if top - 1 >= min(symbol.low, 2) else top + 1
@@ -74,14 +81,19 @@ def _key(sizes: Sizes) -> tuple[tuple[str, int], ...]:
 
 def _extents(model: ImportedModel) -> list[int]:
     """Extents of all that a model computes, in order."""
-    found: list[int] = []
+    return [extent for shape in _shapes(model) for extent in shape]
+
+
+def _shapes(model: ImportedModel) -> list[tuple[int, ...]]:
+    """Shapes of all that a model computes, in order."""
+    found: list[tuple[int, ...]] = []
 
     def note(ty: Any) -> None:
         if isinstance(ty, relax.TupleType):
             for field in ty.fields:
                 note(field)
         elif isinstance(ty, relax.TensorType) and ty.shape is not None:
-            found.extend(int(extent) for extent in ty.shape.values)
+            found.append(tuple(map(int, ty.shape.values)))
 
     for block in model.module["main"].body.blocks:
         for binding in block.bindings:

@@ -81,6 +81,9 @@ class CompilingTarget(ABC):
     fixed_size_passes: frozenset[str] = frozenset()
     """Names of passes whose kernels serve one size, which are left out where dimensions stay open."""
 
+    fixed_image_passes: frozenset[str] = frozenset()
+    """Names of passes left out where rows or columns stay open, and not only the batch."""
+
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         """A kernel of one's own for all sizes; None: the space's kernel is lifted."""
         return None

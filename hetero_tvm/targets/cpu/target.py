@@ -363,8 +363,9 @@ class CpuTarget(Target):
 
     run_time_sizes = True
     fixed_size_passes = frozenset(
-        {ResizeAsKernel.name, ArgAsKernel.name, ScanAsKernel.name, JoinParts.name, BlockImages.name}
-    )  # constants, loops and layouts of each size
+        {ResizeAsKernel.name, ArgAsKernel.name, ScanAsKernel.name, JoinParts.name}
+    )  # constants and loops of each size
+    fixed_image_passes = frozenset({BlockImages.name})  # a layout that pays at some sizes
 
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         return kernels.emit(witnesses, space, point, self.machine)
