@@ -31,7 +31,6 @@ from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice, default_choice
 from hetero_tvm.reference import (
     Accuracy,
-    Reference,
     compare,
     rounds,
     run_reference,
@@ -336,8 +335,7 @@ def build(
 def _step(
     optimized: OptimizedModel, choices: Mapping[str, Choice], packed: Packed | None
 ) -> tuple[tuple[IRModule, MemoryPlan] | None, str]:
-    """Lowered step of a model with states in place, and its plan; or None, and the reason where it should have
-    one."""
+    """Lowered step of a model with states in place, and its plan; or None, and why it has none."""
     if optimized.step is None:
         return None, ""
     step = optimized.step[0]

@@ -131,7 +131,9 @@ def apply_schedules(
                     f"{task.name}: operand {task.op.inputs[index].name} is declared constant, and is not",
                     hint="this is a fault of the fusion that made the call; switch it off and report it",
                 )
-            args[index] = packed_once(packed, args[index], array, pack, (task.key, index, str(points.get(task.key))))
+            args[index] = packed_once(
+                packed, args[index], array, pack, (task.key, index, str(points.get(task.key)))
+            )
         types = list(var.ty.fields) if isinstance(var.ty, relax.TupleType) else var.ty
         graph.replace(var, relax.call_tir(kernel, args, out_ty=types))
     return graph.rebuild()[0]

@@ -52,7 +52,6 @@ class _Kernel:
     """Task and decisions, which say how constants are packed."""
 
 
-
 def lift_model(
     optimized: OptimizedModel, choices: Mapping[str, Choice], packed: Packed | None = None
 ) -> IRModule:

@@ -19,7 +19,7 @@ nobody reads: their extents tell them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,18 +40,23 @@ _SIZE = "size of {}"
 class _Kept:
     """A state that stays in place: its parameter, and the binding of the present.
 
-    ``change`` is what is new of one that grows, or the write to one of one size.
+    Parameters
+    ----------
+    longer : of one that grows, the binding that adds what is ``new``.
+    write : what changes elements of the state, or of what is longer.
     """
 
     state: State
     parameter: Var
     present: Var
-    change: Expr | Write
+    longer: Var | None
+    new: Expr | None
+    write: Write | None
 
     @property
     def place(self) -> Var:
         """Variable in whose place the buffer is written to."""
-        return self.change.written if isinstance(self.change, Write) else self.present
+        return self.present if self.write is None else self.write.written
 
 
 def step_of(model: ImportedModel, signature: Signature) -> tuple[ImportedModel, Step] | None:
@@ -111,7 +116,8 @@ def checks_first(module: IRModule) -> IRModule | None:
     body = relax.SeqExpr([relax.DataflowBlock(ordered)], main.body.body)
     changed = module.clone()
     changed.update_func(
-        changed.get_global_var("main"), relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+        changed.get_global_var("main"),
+        relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs),
     )
     return changed
 
@@ -151,11 +157,8 @@ def _kept(model: ImportedModel, states: Sequence[State]) -> list[_Kept]:
     found = []
     for state in states:
         parameter, present = parameters[state.input.name], fields[state.place]
-        change = _change(state, parameter, present, values)
-        if change is None or parameter in fields or fields.count(present) > 1:
-            continue
-        kept = _Kept(state, parameter, present, change)
-        if _only_read(readers, values, parameter, kept.place):
+        kept = _change(state, parameter, present, values, readers)
+        if kept is not None and parameter not in fields and fields.count(present) == 1:
             found.append(kept)
     while True:  # what nothing else reads would not be computed, and not be written
         live = _live(values, fields, found)
@@ -165,25 +168,37 @@ def _kept(model: ImportedModel, states: Sequence[State]) -> list[_Kept]:
         found = reached
 
 
-def _change(state: State, parameter: Var, present: Var, values: Mapping[Var, Expr]) -> Expr | Write | None:
-    """What is new of a state that grows, or the write to one of one size; None where it becomes another."""
-    if state.grows is None:
-        return write_of(parameter, present, values)
-    value = values.get(present)
-    if not isinstance(value, tvm.ir.Call) or getattr(value.op, "name", "") != "relax.concat":
+def _change(
+    state: State,
+    parameter: Var,
+    present: Var,
+    values: Mapping[Var, Expr],
+    readers: Mapping[Var, Sequence[Var]],
+) -> _Kept | None:
+    """Change that makes the present of a state; None where it becomes another, or is read beside."""
+    past, longer, new = parameter, None, None
+    if state.grows is not None:
+        (longer,) = readers.get(parameter, ()) if len(readers.get(parameter, ())) == 1 else (None,)
+        value = values.get(longer)
+        if _name(value) != "relax.concat" or int(value.attrs.axis) != state.grows:
+            return None
+        parts = value.args[0].fields if isinstance(value.args[0], relax.Tuple) else ()
+        if len(parts) != 2 or not parts[0].same_as(parameter):
+            return None
+        past, new = longer, parts[1]
+    write = None if past == present else write_of(past, present, values)
+    if past != present and write is None:
         return None
-    parts = value.args[0].fields if isinstance(value.args[0], relax.Tuple) else ()
-    if len(parts) != 2 or not parts[0].same_as(parameter) or int(value.attrs.axis) != state.grows:
-        return None
-    return parts[1]
+    kept = _Kept(state, parameter, present, longer, new, write)
+    return kept if past == present or _only_read(readers, values, past, kept.place) else None
 
 
 def _only_read(
-    readers: Mapping[Var, Sequence[Var]], values: Mapping[Var, Expr], parameter: Var, place: Var
+    readers: Mapping[Var, Sequence[Var]], values: Mapping[Var, Expr], past: Var, place: Var
 ) -> bool:
-    """Whether a parameter is read at ``place`` alone, once, perhaps with its axes in another order."""
-    direct = readers.get(parameter, ())
-    if len(direct) == 1 and getattr(getattr(values[direct[0]], "op", None), "name", "") == "relax.permute_dims":
+    """Whether a state is read at ``place`` alone, once, perhaps with its axes in another order."""
+    direct = readers.get(past, ())
+    if len(direct) == 1 and _name(values[direct[0]]) == "relax.permute_dims":
         direct = readers.get(direct[0], ())
     return list(direct) == [place]
 
@@ -216,7 +231,11 @@ def _read(value: Expr) -> list[Var]:
 
 def _tells_shape(value: Expr) -> bool:
     """Whether it reads no element of its operand."""
-    return isinstance(value, tvm.ir.Call) and getattr(value.op, "name", "") == "relax.shape_of"
+    return _name(value) == "relax.shape_of"
+
+
+def _name(value: Expr | None) -> str:
+    return getattr(value.op, "name", "") if isinstance(value, tvm.ir.Call) else ""
 
 
 def _results(main: Any) -> list[Any]:
@@ -242,7 +261,7 @@ def _stepping(
     kept = _kept(model, states)
     places = {found.place: found for found in kept}
     presents = {found.present for found in kept}
-    parameters_before = {found.parameter for found in kept}
+    gone = {found.parameter for found in kept}
     builder = relax.BlockBuilder(module.clone())
     kept_places = {state.place for state in states}
     buffers: dict[str, tuple[TensorSpec, Var]] = {}
@@ -263,8 +282,11 @@ def _stepping(
                 bindings += _written(places[var], buffer, builder, functions)
             elif _tells_shape(value):
                 bindings.append(relax.VarBinding(var, relax.ShapeExpr(shape_of(value.args[0]))))
-            elif var not in presents and not parameters_before.intersection(_read(value)):
-                bindings.append(binding)
+            elif var not in presents:
+                if gone.intersection(_read(value)):  # a state, longer or with its axes in another order
+                    gone.add(var)
+                else:
+                    bindings.append(binding)
     fields = [field for place, field in enumerate(_results(main)) if place not in kept_places]
     value = fields[0] if len(fields) == 1 else relax.Tuple(fields)
     ty = value.ty if len(fields) == 1 else relax.TupleType([field.ty for field in fields])
@@ -299,29 +321,35 @@ def _stepping(
 def _written(
     kept: _Kept, buffer: Var, builder: relax.BlockBuilder, functions: dict[Any, Any]
 ) -> list[relax.Binding]:
-    """Bindings that write to a buffer and give the present; ``functions`` are the kernels so far, by facts."""
-    change, present, axis = kept.change, kept.present, kept.state.grows
-    if isinstance(change, Write):
-        # Equal kernels of several states: the builder knows them by their structure.
-        variable = builder.add_func(change.kernel(), "write")
-        call = relax.call_tir(variable, [buffer, *change.operands], out_ty=buffer.ty)
-        bindings = [relax.VarBinding(present, call)]
-        if present != change.written:
-            turned = relax.op.permute_dims(present, list(change.axes))
-            bindings.append(relax.VarBinding(change.written, turned))
-        return bindings
-    assert axis is not None
-    new = [int(extent) for extent in change.ty.shape.values]
-    whole = [int(extent) for extent in buffer.ty.shape.values]
-    total = int(present.ty.shape.values[axis])
-    key = (tuple(whole), tuple(new), axis, total, str(buffer.ty.dtype))
-    if key not in functions:
-        function = append_kernel(whole, new, axis, total - new[axis], str(buffer.ty.dtype))
-        functions[key] = builder.add_func(function, "append")
-    call = relax.call_tir(functions[key], [buffer, change], out_ty=buffer.ty)
-    appended = relax.DataflowVar(f"{present.name}_appended", buffer.ty)
-    front = relax.op.strided_slice(appended, [axis], [0], [total])
-    return [relax.VarBinding(appended, call), relax.VarBinding(present, front)]
+    """Bindings that write to a buffer and give the present; ``functions`` are kernels so far, by facts."""
+    present, axis, write = kept.present, kept.state.grows, kept.write
+    whole, dtype = [int(extent) for extent in buffer.ty.shape.values], str(buffer.ty.dtype)
+    bindings: list[relax.Binding] = []
+
+    def over(key: Any, kernel: Callable[[], PrimFunc], operands: Sequence[Expr]) -> None:
+        if key not in functions:
+            functions[key] = builder.add_func(kernel(), key[0])
+        held = bindings[-1].var if bindings else buffer
+        call = relax.call_tir(functions[key], [held, *operands], out_ty=buffer.ty)
+        bindings.append(relax.VarBinding(relax.DataflowVar(f"{present.name}_{key[0]}", buffer.ty), call))
+
+    if kept.new is not None:
+        assert axis is not None
+        new = [int(extent) for extent in kept.new.ty.shape.values]
+        total = int(present.ty.shape.values[axis])
+        key = ("append", tuple(whole), tuple(new), axis, total, dtype)
+        over(key, lambda: append_kernel(whole, new, axis, total - new[axis], dtype), [kept.new])
+    if write is not None:
+        over(("write", present), lambda: write.kernel(whole), write.operands)
+    front = bindings[-1].var
+    if axis is not None:
+        total = int(present.ty.shape.values[axis])
+        bindings.append(relax.VarBinding(present, relax.op.strided_slice(front, [axis], [0], [total])))
+    else:
+        bindings[-1] = relax.VarBinding(present, bindings[-1].value)
+    if write is not None and write.written != present:
+        bindings.append(relax.VarBinding(write.written, relax.op.permute_dims(present, list(write.axes))))
+    return bindings
 
 
 def append_kernel(whole: Sequence[int], new: Sequence[int], axis: int, past: int, dtype: str) -> PrimFunc:

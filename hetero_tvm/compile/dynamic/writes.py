@@ -1,4 +1,4 @@
-"""Writes to a state of one size: results that are the state with some of its elements changed.
+"""Writes to a state: results that are the state with some of its elements changed.
 
 Programs with a static cache write the rows of new tokens at places that they compute, by a scatter or by a
 selection; axes may be in another order meanwhile::
@@ -6,6 +6,7 @@ selection; axes may be in another order meanwhile::
     present = scatter_nd(past, places, new)
     present = permute(scatter_nd(permute(past), places, new))
     present = where(position == place, new, past)
+    present = scatter_elements(concat(past, zeros), places, new)
 
 As functions they copy the state.  The kernels here change what is new, in the memory that the state lies in.
 """
@@ -39,18 +40,18 @@ class Write:
     written : variable of the write.
     axes : the state's axis for each axis of ``written``.
     operands : of the kernel, behind the state.
-    kernel : makes it.
+    kernel : makes it for memory of some shape, at whose front the state lies.
     """
 
     written: Var
     axes: tuple[int, ...]
     operands: tuple[Expr, ...]
-    kernel: Callable[[], PrimFunc]
+    kernel: Callable[[Sequence[int]], PrimFunc]
 
 
-def write_of(parameter: Var, present: Var, values: Values) -> Write | None:
-    """The write that makes ``present`` of the state ``parameter``; None where it is anything else."""
-    shape = shape_of(parameter)
+def write_of(past: Var, present: Var, values: Values) -> Write | None:
+    """The write that makes ``present`` of the state ``past``; None where it is anything else."""
+    shape = shape_of(past)
     written, axes = present, tuple(range(len(shape)))
     if _named(values.get(present)) == "relax.permute_dims":
         back = _permutation(values[present])
@@ -60,12 +61,12 @@ def write_of(parameter: Var, present: Var, values: Values) -> Write | None:
     def is_state(expr: Expr) -> bool:
         given = values.get(expr) if isinstance(expr, relax.Var) else None
         if _named(given) == "relax.permute_dims":
-            return given.args[0].same_as(parameter) and tuple(_permutation(given)) == axes
-        return expr.same_as(parameter) and axes == tuple(range(len(axes)))
+            return given.args[0].same_as(past) and tuple(_permutation(given)) == axes
+        return expr.same_as(past) and axes == tuple(range(len(axes)))
 
     if not shape or not 0 < math.prod(shape) < _MOST_ELEMENTS or not isinstance(written, relax.Var):
         return None
-    name, dtype = _named(value), dtype_of(parameter)
+    name, dtype = _named(value), dtype_of(past)
     if name == "relax.where":
         mask, *sides = value.args
         if is_state(sides[0]) == is_state(sides[1]):
@@ -73,7 +74,10 @@ def write_of(parameter: Var, present: Var, values: Values) -> Write | None:
         new, wanted = (sides[1], False) if is_state(sides[0]) else (sides[0], True)
         shapes = [shape_of(x) for x in (mask, new)]
         return Write(
-            written, axes, (mask, new), lambda: _selection(shape, dtype, axes, shapes, dtype_of(mask), wanted)
+            written,
+            axes,
+            (mask, new),
+            lambda memory: _selection(memory, shape, dtype, axes, shapes, dtype_of(mask), wanted),
         )
     if name not in ("relax.scatter_nd", "relax.scatter_elements"):
         return None
@@ -85,7 +89,10 @@ def write_of(parameter: Var, present: Var, values: Values) -> Write | None:
         return None
     axis = int(value.attrs.axis) % len(shape) if name == "relax.scatter_elements" else None
     return Write(
-        written, axes, (places, updates), lambda: _scatter(shape, dtype, axes, given, dtype_of(places), axis)
+        written,
+        axes,
+        (places, updates),
+        lambda memory: _scatter(memory, shape, dtype, axes, given, dtype_of(places), axis),
     )
 
 
@@ -100,6 +107,7 @@ def _permutation(call: Any) -> list[int]:
 
 
 def _scatter(
+    memory: Sequence[int],
     shape: Sequence[int],
     dtype: str,
     axes: Sequence[int],
@@ -118,9 +126,9 @@ def _scatter(
     extents = [shape[axes[n]] for n in (range(depth) if axis is None else (axis,))]
     k = Kernel("write")
     with k:
-        k.argument("state", shape, dtype)
+        k.argument("state", memory, dtype)
         places = k.argument("places", places_shape, index_dtype)
-        updates, out = k.argument("new", updates_shape, dtype), k.argument("out", shape, dtype)
+        updates, out = k.argument("new", updates_shape, dtype), k.argument("out", memory, dtype)
         with ExitStack() as stack:
             outer = [stack.enter_context(k.serial(extent)) for extent in updates_shape[:several]]
 
@@ -141,6 +149,7 @@ def _scatter(
 
 
 def _selection(
+    memory: Sequence[int],
     shape: Sequence[int],
     dtype: str,
     axes: Sequence[int],
@@ -155,9 +164,9 @@ def _selection(
     whole = [shape[axis] for axis in axes]
     k = Kernel("write")
     with k:
-        k.argument("state", shape, dtype)
+        k.argument("state", memory, dtype)
         mask, new = k.argument("mask", given[0], mask_dtype), k.argument("new", given[1], dtype)
-        out = k.argument("out", shape, dtype)
+        out = k.argument("out", memory, dtype)
         loops: list[Any] = [int32(0)] * len(whole)
         mask_shape = (1,) * (len(whole) - len(given[0])) + tuple(given[0])
 

@@ -14,8 +14,8 @@ from hetero_tvm.relax_passes.storage.in_place import variant
 WRITES_OVER = "hetero_tvm.writes_over"
 """Attribute of a kernel: the number of the operand that its result is."""
 PLACES = "hetero_tvm.places"
-"""Attribute of a kernel that writes at computed places: the number of the operand that tells them, and of each
-column of it the first valid place and the one behind the last."""
+"""Attribute of a kernel that writes at computed places: the number of the operand that tells them, and of
+each column of it the first valid place and the one behind the last."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.WriteOver")

@@ -14,17 +14,18 @@ from tests.frontend.onnx.helpers import text_model
 
 ROOM, DIM = 48, 8
 STATE = 2 * ROOM * DIM * 4
+NUMBERS = ", ".join(map(str, range(ROOM)))
 
-ATTENTION = """
+ATTENTION = f"""
     turned = Transpose<perm=[0, 2, 1]>(cache_out)
     scores = MatMul(x, turned)
-    places = Constant<value_ints=[%s]>()
+    places = Constant<value_ints=[{NUMBERS}]>()
     seen = LessOrEqual(places, last)
     low = Constant<value_float=-1e9>()
     masked = Where(seen, scores, low)
     shares = Softmax<axis=-1>(masked)
     y = MatMul(shares, cache_out)
-""" % ", ".join(map(str, range(ROOM)))
+"""
 
 SCATTER_ND = """
     order = Constant<value_ints=[1, 0, 2]>()
@@ -42,16 +43,16 @@ SCATTER_ELEMENTS = """
     where = Expand(wide, shape)
     cache_out = ScatterElements<axis=1>(cache, where, x)
 """
-SELECTION = """
-    numbers = Constant<value_ints=[%s]>()
+SELECTION = f"""
+    numbers = Constant<value_ints=[{NUMBERS}]>()
     here = Equal(numbers, at)
     axes = Constant<value_ints=[0, 2]>()
     mask = Unsqueeze(here, axes)
     cache_out = Where(mask, x, cache)
-""" % ", ".join(map(str, range(ROOM)))
-OPPOSITE = SELECTION.replace("here = Equal(numbers, at)", "same = Equal(numbers, at) here = Not(same)").replace(
-    "Where(mask, x, cache)", "Where(mask, cache, x)"
-)
+"""
+OPPOSITE = SELECTION.replace(
+    "here = Equal(numbers, at)", "same = Equal(numbers, at) here = Not(same)"
+).replace("Where(mask, x, cache)", "Where(mask, cache, x)")
 TENSOR_SCATTER = """
     two = Constant<value_ints=[2]>()
     first = Expand(at, two)
@@ -245,9 +246,8 @@ def test_a_program_of_pytorch_with_buffers(tmp_path):
         np.testing.assert_array_equal(session.states["keys"], module.keys.numpy())
 
 
-def test_attention_with_a_shared_buffer_is_what_onnxruntime_computes(tmp_path):
-    """GroupQueryAttention whose present is as large as its past."""
-    onnxruntime = pytest.importorskip("onnxruntime")
+def attention_model(new, past, total):
+    """GroupQueryAttention of ``new`` rows a call, by two sequences."""
     node = onnx.helper.make_node(
         "GroupQueryAttention",
         ["q", "k", "v", "past_key", "past_value", "seqlens_k", "total"],
@@ -257,36 +257,48 @@ def test_attention_with_a_shared_buffer_is_what_onnxruntime_computes(tmp_path):
         kv_num_heads=2,
     )
     tensor = onnx.helper.make_tensor_value_info
-    cache = [2, 2, ROOM, DIM]
+    pasts = [tensor(f"past_{name}", 1, [2, 2, past, DIM]) for name in ("key", "value")]
+    presents = [tensor(f"present_{name}", 1, [2, 2, total, DIM]) for name in ("key", "value")]
+    rows = [tensor(name, 1, [2, new, heads * DIM]) for name, heads in (("q", 4), ("k", 2), ("v", 2))]
+    inputs = [*rows, *pasts, tensor("seqlens_k", 6, [2]), tensor("total", 6, [])]
     graph = onnx.helper.make_graph(
-        [node],
-        "attention",
-        [
-            tensor("q", 1, [2, 1, 4 * DIM]),
-            tensor("k", 1, [2, 1, 2 * DIM]),
-            tensor("v", 1, [2, 1, 2 * DIM]),
-            tensor("past_key", 1, cache),
-            tensor("past_value", 1, cache),
-            tensor("seqlens_k", 6, [2]),
-            tensor("total", 6, []),
-        ],
-        [tensor("y", 1, [2, 1, 4 * DIM]), tensor("present_key", 1, cache), tensor("present_value", 1, cache)],
+        [node], "attention", inputs, [tensor("y", 1, [2, new, 4 * DIM]), *presents]
     )
     opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
-    source = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    model = hetero_tvm.optimize_model(hetero_tvm.import_model(source))
-    assert room_of(model) == {"past_key": 0, "past_value": 0}
-    net = hetero_tvm.load(hetero_tvm.build_model(model).export(tmp_path))
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_group_query_attention_step_by_step_is_what_onnxruntime_computes(shared, tmp_path):
+    """A present as large as the past, and one that grows: written at places that the lengths tell."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if shared:
+        source, shapes, least = attention_model(1, ROOM, ROOM), None, 0
+    else:
+        source, least = attention_model("new", "past", "total"), 40 + 3
+        shapes = {"past": (Span(0, 40),), "new": (Span(1, 3),)}
+    model = hetero_tvm.optimize_model(hetero_tvm.import_model(source, shapes=shapes))
+    room = room_of(model)
+    assert room.keys() == {"past_key", "past_value"}
+    assert all((count >= least) if least else count == 0 for count in room.values())
+    built = hetero_tvm.build_model(model)
+    assert not built.no_step
+    net = hetero_tvm.load(built.export(tmp_path))
     theirs = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
     session = net.session()
-    past = [np.zeros(cache, np.float32) for _ in range(2)]
-    random = np.random.default_rng(4)
-    for n in range(6):
+    past = [np.zeros((2, 2, ROOM if shared else 0, DIM), np.float32) for _ in range(2)]
+    random, places, length = np.random.default_rng(4), set(), 0
+    # Behind a past onnxruntime takes one row of several sequences.
+    for count in (1,) * 6 if shared else (3, 1, 1, 1, 1):
+        length += count
         given = {
-            name: random.standard_normal((2, 1, heads * DIM)).astype(np.float32)
+            name: random.standard_normal((2, count, heads * DIM)).astype(np.float32)
             for name, heads in (("q", 4), ("k", 2), ("v", 2))
         }
-        given |= {"seqlens_k": np.int32([n, n]), "total": np.array(n + 1, np.int32)}
+        given |= {"seqlens_k": np.int32([length - 1] * 2), "total": np.array(length, np.int32)}
         wanted, *past = theirs.run(None, {**given, "past_key": past[0], "past_value": past[1]})
         # float32 in both, exponentials of a few ulp
         np.testing.assert_allclose(session(**given), wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(session.states["past_key"][:, :, :length], past[0][:, :, :length])
+        places.add(session._arrays["past_key"].ctypes.data)
+    assert len(places) == 1
