@@ -258,6 +258,7 @@ class BuiltModel:
             accuracy=[dataclasses.asdict(o) for o in self.accuracy.outputs] if self.accuracy else None,
             checks=self.optimized.checks,
             step=self.step,
+            states={one.input.name: one.output.name for one in states_of(optimized.signature)},
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
