@@ -3,8 +3,8 @@
     python -m benchmarks.states [--rows 128,4096] [--rounds 200]
 
 A step writes one row of eight heads of 64 into a static cache and reads one back: what it costs does not
-depend on the rows where states are in place.  All forms take turns in one process; prints the best time of each, and
-the ratios.
+depend on the rows where states are in place.  All forms take turns in one process; prints the best time of
+each, and the ratios.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ step (float[1, sequence, {_WIDTH}] x, int64[1] at, float[1, past, {_WIDTH}] past
     row = Transpose<perm=[1, 0, 2]>(sum)
     after = ScatterND(front, place, row)
     cache_out = Transpose<perm=[1, 0, 2]>(after)
-    top = ReduceMax<keepdims=1>(cache_out, one)
+    top = ReduceMax<axes=[1], keepdims=1>(cache_out)
     y = Add(mixed, top)
 }}
 """
