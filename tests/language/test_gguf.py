@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_told(tmp_path):
 
 
 def random_blocks(kind, rows, columns, random):
-    """A matrix in a type that the package reads and does not write: bytes of blocks of 256 with small scales."""
+    """A matrix in a type that the package reads and does not write: blocks of 256 with small scales."""
     block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     data = random.integers(0, 256, (rows, columns // block, size), np.uint8)
     scales = {"Q4_K": (0, 2), "Q6_K": (size - 2,), "Q5_K": (0, 2)}[kind]
