@@ -67,11 +67,11 @@ SPELLINGS = {
 }
 
 
-def proto(write, new="1", read=ATTENTION, more=""):
+def proto(write, new="1", read=ATTENTION, more="", batch="2"):
     return text_model(
         f"""
-        step (float[2, {new}, {DIM}] x, int64[{new}] at, float[2, {ROOM}, {DIM}] cache)
-            => (float[2, {new}, {DIM}] y, float[2, {ROOM}, {DIM}] cache_out{more})
+        step (float[{batch}, {new}, {DIM}] x, int64[{new}] at, float[{batch}, {ROOM}, {DIM}] cache)
+            => (float[{batch}, {new}, {DIM}] y, float[{batch}, {ROOM}, {DIM}] cache_out{more})
         {{
             minus = Constant<value_ints=[-1]>()
             zero = Constant<value_ints=[0]>()
@@ -184,6 +184,31 @@ def test_rows_of_any_number_as_one_library(tmp_path):
         np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
         at += count
     np.testing.assert_array_equal(session.states["cache"], cache.astype(np.float32))
+
+
+@pytest.mark.parametrize("spelling", ["scatter_nd", "selection"])
+def test_any_number_of_sequences(spelling, tmp_path):
+    source = proto(SPELLINGS[spelling], batch="b", new="1" if spelling == "selection" else "n")
+    spans = {"b": (Span(1, 5),), "n": (Span(1, 4),)}
+    shapes = {name: span for name, span in spans.items() if name == "b" or spelling != "selection"}
+    model = hetero_tvm.optimize_model(hetero_tvm.import_model(source, shapes=shapes))
+    assert room_of(model) == {"cache": 0}
+    built = hetero_tvm.build_model(model)
+    assert not built.no_step and built.check().ok
+    net = hetero_tvm.load(built.export(tmp_path))
+    random = np.random.default_rng(5)
+    for batch in (1, 4):
+        session, cache = net.session(), np.zeros((batch, ROOM, DIM))
+        for at in range(3):
+            x = random.standard_normal((batch, 1, DIM)).astype(np.float32)
+            wanted, cache = attended(x, np.array([at]), cache)
+            np.testing.assert_allclose(session(x=x, at=np.array([at])), wanted, rtol=1e-5, atol=1e-6)
+        session.reorder([0] * 3)
+        again = session.fork()
+        x = random.standard_normal((3, 1, DIM)).astype(np.float32)
+        wanted, _ = attended(x, np.array([3]), cache[[0] * 3])
+        for one in (session, again):
+            np.testing.assert_allclose(one(x=x, at=np.array([3])), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_what_else_reads_the_state_or_nothing_reads_is_copied():
