@@ -73,12 +73,12 @@ def write(folder, config=CONFIG, tensors=None):
     return folder
 
 
-def logits(tokens, tensors=None, config=CONFIG):
-    """Logits after each token, float64 [tokens, vocab]."""
+def logits(tokens, tensors=None, config=CONFIG, factors=1.0):
+    """Logits after each token, float64 [tokens, vocab]; ``factors`` of the wave lengths of positions."""
     w = {name: array.astype(np.float64) for name, array in (tensors or weights(config)).items()}
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     dim = config["hidden_size"] // heads
-    inverse = config["rope_theta"] ** -(np.arange(0, dim, 2) / dim)
+    inverse = config["rope_theta"] ** -(np.arange(0, dim, 2) / dim) / factors
     angles = np.arange(len(tokens))[:, None, None] * inverse
     cos, sin = np.cos(angles), np.sin(angles)
 

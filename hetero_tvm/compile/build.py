@@ -16,9 +16,9 @@ import numpy as np
 from hetero_tvm.compile.dynamic.ranges import range_check
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.fault import first_fault
-from hetero_tvm.compile.kernels import apply_choices, symbols, usable_choices
+from hetero_tvm.compile.kernels import Packed, apply_choices, symbols, usable_choices
 from hetero_tvm.compile.length_check import differences, judged_model, other_sizes, sizes_of
-from hetero_tvm.compile.lift import Packed, lift_model
+from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.report_page import report_fragment, report_html
@@ -31,7 +31,6 @@ from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice, default_choice
 from hetero_tvm.reference import (
     Accuracy,
-    Reference,
     compare,
     rounds,
     run_reference,
@@ -141,13 +140,15 @@ class BuiltModel:
             reference = run_reference(model, inputs)
         target, results = self.optimized.target, self.run(inputs)
 
-        def verdict(reference: Reference) -> Accuracy:
+        def verdict(results: Sequence[np.ndarray]) -> Accuracy:
             floor, cosine = target.relative_tolerance, target.least_cosine
-            return compare(results, reference, floor=floor, least_cosine=cosine)
+            found = compare(results, reference, floor=floor, least_cosine=cosine)
+            if found.ok or not rounds(model):
+                return found
+            rounded = with_rounding(reference, model, inputs)
+            return compare(results, rounded, floor=floor, least_cosine=cosine)
 
-        self.accuracy = verdict(reference)
-        if not self.accuracy.ok and rounds(model):
-            self.accuracy = verdict(with_rounding(reference, model, inputs))
+        self.accuracy = verdict(results)
         if self.optimized.lengths is not None:
             self._check_lengths(seed, given is None)
         elif not self.accuracy.ok:
@@ -157,6 +158,12 @@ class BuiltModel:
                 problems=[*str(self.accuracy).splitlines(), fault],
                 hint="nothing was exported; build with --no-shipped-records and an empty --logs to see "
                 "whether a record is at fault, and report the kernel named above",
+            )
+        elif self.step is not None and not (stepped := verdict(self._run_step(inputs))).ok:
+            raise AccuracyError(
+                f"{model.name}: the numbers are beyond the tolerance where states are kept in place",
+                problems=str(stepped).splitlines(),
+                hint="nothing was exported; please report the model",
             )
         return self.accuracy
 
@@ -179,17 +186,16 @@ class BuiltModel:
     @property
     def step(self) -> Step | None:
         """States that the function for sessions keeps in place; None where there is no such function."""
-        lengths = self.optimized.lengths
-        return None if lengths is None or lengths.step is None or self.no_step else lengths.step[1]
+        return None if self.optimized.step is None or self.no_step else self.optimized.step[1]
 
     def _run_step(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """Results of a call as :meth:`run` gives them, by the step on buffers that hold the states."""
-        lengths, step = self.optimized.lengths, self.step
-        assert lengths is not None and lengths.step is not None and step is not None
+        step = self.step
+        assert self.optimized.step is not None and step is not None
         signature, sizes = self.optimized.signature, sizes_of(self.optimized.signature, inputs)
         states = {s.input.name: s for s in states_of(signature) if s.input.name in step.room}
         arguments = {}
-        for spec in lengths.step[0].signature.inputs:
+        for spec in self.optimized.step[0].signature.inputs:
             shape = tuple(size_of(size, sizes) for size in spec.shape)
             array = inputs.get(spec.name)
             if array is None or spec.name in states:
@@ -252,6 +258,7 @@ class BuiltModel:
             accuracy=[dataclasses.asdict(o) for o in self.accuracy.outputs] if self.accuracy else None,
             checks=self.optimized.checks,
             step=self.step,
+            states={one.input.name: one.output.name for one in states_of(optimized.signature)},
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
@@ -290,7 +297,8 @@ def build(
         ]
         if optimized.lengths is not None:
             variants = [(variant, shared_out(variant, chosen)) for variant, chosen in variants]
-        packed: Packed = {}
+        # Shared with the step alone: it would keep all constants twice.
+        packed: Packed | None = {} if optimized.step is not None else None
         parts = [_lowered(variant, chosen, len(variants) > 1, packed) for variant, chosen in variants]
         memory = parts[0][1]
         entries = [v.target.entry for v, _ in variants]
@@ -326,16 +334,17 @@ def build(
 
 
 def _step(
-    optimized: OptimizedModel, choices: Mapping[str, Choice], packed: Packed
+    optimized: OptimizedModel, choices: Mapping[str, Choice], packed: Packed | None
 ) -> tuple[tuple[IRModule, MemoryPlan] | None, str]:
-    """Lowered step of a model with growing states, and its plan; or None, and the reason where it should have
-    one."""
-    if optimized.lengths is None or optimized.lengths.step is None:
+    """Lowered step of a model with states in place, and its plan; or None, and why it has none."""
+    if optimized.step is None:
         return None, ""
-    step = optimized.lengths.step[0]
+    step = optimized.step[0]
     own = {task.key: choices.get(task.key) or default_choice(task, step.machine) for task in step.tasks}
+    if step.lengths is not None:
+        own = shared_out(step, own)
     try:
-        return _lowered(step, shared_out(step, own), False, packed), ""
+        return _lowered(step, own, False, packed), ""
     except BuildError as error:
         return None, error.message
 
@@ -382,7 +391,7 @@ def _lowered(
         passes = [range_check(optimized.signature), *target.device_passes]
         return lower(module, optimized.sources, target.in_place, passes)
     suffix = target.entry.removeprefix("main") if several else ""
-    module = apply_choices(optimized.module, optimized.tasks, choices, target, suffix)
+    module = apply_choices(optimized.module, optimized.tasks, choices, target, suffix, packed)
     return lower(module, optimized.sources, target.in_place, target.device_passes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,25 @@ from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.task import Task, symbol, task_key
 from hetero_tvm.targets.base import Target
 
+Packed = dict[Any, tuple[Any, Any]]
+"""Constants as kernels want them, by operand and kernel; beside each the constant that it was made of."""
+
 _TASK = "hetero_tvm.task"
 """Attribute of a kernel: the key of the task that it was made for."""
 
 
 def apply_choices(
-    module: Any, tasks: Sequence[Task], choices: Mapping[str, Choice], target: Target, suffix: str = ""
+    module: Any,
+    tasks: Sequence[Task],
+    choices: Mapping[str, Choice],
+    target: Target,
+    suffix: str = "",
+    packed: Packed | None = None,
 ) -> Any:
     """The module with a kernel, or the region of an offloading target, for every workload.
 
-    ``choices``: task key -> what its kernel is built from; ``suffix`` as in :func:`apply_schedules`.
+    ``choices``: task key -> what its kernel is built from; ``suffix`` and ``packed`` as in
+    :func:`apply_schedules`.
     """
     points = {key: choice.point for key, choice in choices.items() if choice.point is not None}
     traces = {key: choice.trace for key, choice in choices.items() if choice.trace is not None}
@@ -36,7 +45,17 @@ def apply_choices(
         task.key: apply_trace(task.workload, traces[task.key]) for task in tasks if task.key in traces
     }
     module, tasks, points = target.offload_regions(module, tasks, points)
-    return target.finalize(apply_schedules(module, tasks, points, scheduled, target, suffix))
+    return target.finalize(apply_schedules(module, tasks, points, scheduled, target, suffix, packed))
+
+
+def packed_once(packed: Packed | None, given: Any, array: np.ndarray, pack: Packer, how: Hashable) -> Any:
+    """A constant as a kernel wants it; the same again where it has been packed the same way before."""
+    if packed is None or not hasattr(given, "value"):
+        return constant(np.ascontiguousarray(pack(array)))
+    key = (given.value.data_ptr(), array.shape, str(array.dtype), how)
+    if key not in packed:
+        packed[key] = given, constant(np.ascontiguousarray(pack(array)))
+    return packed[key][1]
 
 
 def usable_choices(tasks: Sequence[Task], choices: Mapping[str, Choice]) -> dict[str, Choice]:
@@ -68,6 +87,7 @@ def apply_schedules(
     scheduled: Mapping[str, Any],
     target: Target,
     suffix: str = "",
+    packed: Packed | None = None,
 ) -> Any:
     """Replace every workload by its scheduled kernel.
 
@@ -77,6 +97,7 @@ def apply_schedules(
     scheduled : task key -> scheduled PrimFunc, or a module of it alone, for tasks without a space whose
         record is a trace.
     suffix : ends the names of the kernels, so that those of several variants can live side by side.
+    packed : constants that another form of the model has packed already; new ones are added.
 
     Packed constants are new arrays; the plain ones disappear with the calls that used them, so no
     weight is stored twice unless two kernels want it in two layouts.
@@ -110,7 +131,9 @@ def apply_schedules(
                     f"{task.name}: operand {task.op.inputs[index].name} is declared constant, and is not",
                     hint="this is a fault of the fusion that made the call; switch it off and report it",
                 )
-            args[index] = constant(np.ascontiguousarray(pack(array)))
+            args[index] = packed_once(
+                packed, args[index], array, pack, (task.key, index, str(points.get(task.key)))
+            )
         types = list(var.ty.fields) if isinstance(var.ty, relax.TupleType) else var.ty
         graph.replace(var, relax.call_tir(kernel, args, out_ty=types))
     return graph.rebuild()[0]

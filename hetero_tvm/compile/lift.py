@@ -23,7 +23,7 @@ from hetero_tvm.compile.dynamic.tables import (
     window_kernel,
 )
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function, with_operands
-from hetero_tvm.compile.kernels import marked
+from hetero_tvm.compile.kernels import Packed, marked, packed_once
 from hetero_tvm.compile.optimize import Lengths, OptimizedModel
 from hetero_tvm.errors import BuildError
 from hetero_tvm.host.constants import constant
@@ -51,10 +51,6 @@ class _Kernel:
     """Whether inputs of the model that tell the sizes are operands too."""
     packing: str
     """Task and decisions, which say how constants are packed."""
-
-
-Packed = dict[Any, tuple[Any, Any]]
-"""Constants as kernels want them, by operand and kernel; beside each the constant that it was made of."""
 
 
 def lift_model(
@@ -158,10 +154,7 @@ class _Lifting:
             array = array_of(args[index])
             if array is None:
                 raise Unfit(f"operand {index} is declared constant, and is not")
-            key = (args[index].value.data_ptr(), array.shape, str(array.dtype), kernel.packing, index)
-            if key not in self._packed:
-                self._packed[key] = args[index], constant(np.ascontiguousarray(pack(array)))
-            args[index] = self._packed[key][1]
+            args[index] = packed_once(self._packed, args[index], array, pack, (kernel.packing, index))
         if kernel.told:
             args += [made for _, made in self._tell()]
         out = self._type(types)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.compile.dynamic.quotients import images_differ, with_quotients
-from hetero_tvm.compile.dynamic.steps import step_of
+from hetero_tvm.compile.dynamic.steps import checks_first, step_of
 from hetero_tvm.compile.tasks import tasks_of
 from hetero_tvm.errors import (
     BuildError,
@@ -61,6 +61,7 @@ class OptimizedModel:
     report : fusions that fired and near misses, with reasons.
     lengths : the same model at other sizes, where its lengths stay open; this one has the largest.
     spaces : the user's own design spaces.
+    step : the model with its states in place, and what they are; None where it keeps none so.
     """
 
     model: ImportedModel
@@ -71,6 +72,7 @@ class OptimizedModel:
     report: Report
     lengths: Lengths | None = None
     spaces: tuple[SampledSpace, ...] = ()
+    step: tuple[OptimizedModel, Step] | None = None
 
     def __repr__(self) -> str:
         fused = sum(self.report.fusions.values())
@@ -137,7 +139,6 @@ class Lengths:
     signature : inputs and outputs, with symbols and expressions of them for open dimensions.
     at : optimizes the model at other sizes.
     representative : the model at the sizes that kernels are to be tuned at; none where nobody said.
-    step : the model with growing states in place, and what they are; None where nothing grows.
     """
 
     symbols: tuple[Symbol, ...]
@@ -146,7 +147,6 @@ class Lengths:
     signature: Signature
     at: Callable[[Mapping[str, int]], OptimizedModel]
     representative: tuple[Representative, ...] = ()
-    step: tuple[OptimizedModel, Step] | None = None
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,11 @@ def optimize_model(
             hint="give one a range: --shape NAME=1x8..256",
         )
     if model.open is None:
-        return optimized
+        step = step_of(model, optimized.signature) if target.run_time_sizes else None
+        if step is None:
+            return optimized
+        stepping = _checked_first(_optimized(step[0], target, disabled, None, spaces))
+        return optimized if stepping is None else replace(optimized, step=(stepping, step[1]))
     weighted = () if lengths is None else weighted_sizes(lengths, model.open.symbols)
 
     def optimize_one(one: ImportedModel) -> OptimizedModel:
@@ -280,11 +284,24 @@ def optimize_model(
     known = optimized.lengths
     assert known is not None
     representative = tuple(Representative(sizes, weight, known.at(sizes)) for sizes, weight in weighted)
+    optimized = replace(optimized, lengths=replace(known, representative=representative))
     step = step_of(model, known.signature)
-    if step is not None:
-        stepping = _open(step[0], optimize_one(step[0]), optimize_one)
-        known = replace(known, step=(stepping, step[1]))
-    return replace(optimized, lengths=replace(known, representative=representative))
+    if step is None:
+        return optimized
+
+    def optimize_step(one: ImportedModel) -> OptimizedModel:
+        return _checked_first(optimize_one(one)) or optimize_one(one)
+
+    stepping = _checked_first(optimize_one(step[0]))
+    if stepping is None:
+        return optimized
+    return replace(optimized, step=(_open(step[0], stepping, optimize_step), step[1]))
+
+
+def _checked_first(step: OptimizedModel) -> OptimizedModel | None:
+    """The step with its checks in front; None where one of them depends on what is written."""
+    module = checks_first(step.module)
+    return None if module is None else replace(step, module=module)
 
 
 def _open(

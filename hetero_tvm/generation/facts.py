@@ -60,6 +60,7 @@ class LanguageFacts:
     stop : tokens that end a text.
     read : bytes of weights that a step of one token reads.
     source : of an encoder-decoder; None for other models.
+    long_ropes, short_texts : like ``ropes``, of texts of more than so many tokens; 0 where there are none.
     """
 
     architecture: str
@@ -77,6 +78,8 @@ class LanguageFacts:
     stop: tuple[int, ...]
     read: int
     source: SourceFacts | None = None
+    long_ropes: tuple[tuple[tuple[float, ...], float], ...] = ()
+    short_texts: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; :meth:`from_json` reads them back."""
@@ -92,8 +95,12 @@ class LanguageFacts:
             )
         if data.get("version") != VERSION:
             raise LibraryError(f"{name} was built by another hetero_tvm", hint="build the model again")
-        values = {field.name: data[field.name] for field in dataclasses.fields(cls)}
-        values["ropes"] = tuple((tuple(inverse), float(factor)) for inverse, factor in values["ropes"])
+        values = {"long_ropes": (), "short_texts": 0}
+        values |= {
+            f.name: data[f.name] for f in dataclasses.fields(cls) if f.name in data or f.name not in values
+        }
+        for name in ("ropes", "long_ropes"):
+            values[name] = tuple((tuple(inverse), float(factor)) for inverse, factor in values[name])
         values["stop"] = tuple(values["stop"])
         values["source"] = None if values["source"] is None else SourceFacts.from_json(values["source"])
         return cls(**values)
@@ -112,11 +119,14 @@ class LanguageFacts:
         """Bytes of one page in both pools."""
         return sum(math.prod(shape) for shape in self.page_shapes) * np.dtype(self.cache).itemsize
 
-    def rope_table(self, positions: int) -> np.ndarray:
-        """Cosines and sines, float32 [positions, tables, rotated]: half of the channels each."""
+    def rope_table(self, positions: int, long: bool = False) -> np.ndarray:
+        """Cosines and sines, float32 [positions, tables, rotated]: half of the channels each.
+
+        ``long`` : of texts of more than :attr:`short_texts` tokens.
+        """
         table = np.zeros((positions, max(len(self.ropes), 1), max(self.rotated, 1)), np.float32)
         half = self.rotated // 2
-        for number, (inverse, factor) in enumerate(self.ropes):
+        for number, (inverse, factor) in enumerate(self.long_ropes if long else self.ropes):
             angles = np.arange(positions, dtype=np.float32)[:, None] * np.asarray(inverse, np.float32)
             table[:, number, :half] = np.cos(angles) * np.float32(factor)
             table[:, number, half : 2 * half] = np.sin(angles) * np.float32(factor)

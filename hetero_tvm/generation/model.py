@@ -63,7 +63,10 @@ class LanguageModel:
             ) from None
         self.context = min(self.facts.context, pages * page)
         """Largest number of tokens of a session."""
-        self._rope = self.facts.rope_table(self.context if self.facts.rotated else 1)
+        rows = self.context if self.facts.rotated else 1
+        self._ropes = [self.facts.rope_table(rows)]
+        if self.facts.short_texts:
+            self._ropes.append(self.facts.rope_table(rows, long=True))
 
     def __repr__(self) -> str:
         f = self.facts
@@ -127,6 +130,8 @@ class LanguageModel:
             for session, tokens in work:
                 done += 1
                 session.make_room(len(tokens))
+                if session.long != self._is_long(len(session) + len(tokens)):
+                    session.own_pages()
             return self._run(work, before, [1] * len(work) if last is None else last)
         except BaseException:
             # Rooms that were made, and tokens of a call that did not end, are taken back.
@@ -171,24 +176,35 @@ class LanguageModel:
     ) -> np.ndarray:
         logits = np.empty((sum(last), self.facts.vocab), np.float32)
         firsts = [b + len(tokens) - n for b, (_, tokens), n in zip(before, work, last, strict=True)]
-        filled = 0
-        rows: list[tuple[int, int, int]] = []  # number of the session, position, token
-        for number, (_, tokens) in enumerate(work):
-            rows += [(number, before[number] + at, int(token)) for at, token in enumerate(tokens)]
-        for start in range(0, len(rows), self.facts.rows):
-            piece = rows[start : start + self.facts.rows]
-            ends = [at for at, (number, position, _) in enumerate(piece) if position >= firsts[number]]
-            logits[filled : filled + len(ends)] = self._call(work, piece, ends)[: len(ends)]
-            filled += len(ends)
-        for session, tokens in work:
+        places = np.cumsum([0, *last])
+        # Number of the session, position, token; of short texts and of long ones.
+        forms: list[list[tuple[int, int, int]]] = [[] for _ in self._ropes]
+        for number, (session, tokens) in enumerate(work):
+            long, at = self._is_long(before[number] + len(tokens)), before[number]
+            if session.long != long:  # its keys have the positions of the other form
+                tokens, at, session.long = [*session.tokens, *tokens], 0, None
+            forms[long] += [(number, at + n, int(token)) for n, token in enumerate(tokens)]
+        for rope, rows in zip(self._ropes, forms, strict=True):
+            for start in range(0, len(rows), self.facts.rows):
+                piece = rows[start : start + self.facts.rows]
+                ends = [at for at, (number, position, _) in enumerate(piece) if position >= firsts[number]]
+                wanted = [places[n] + position - firsts[n] for n, position, _ in (piece[at] for at in ends)]
+                logits[wanted] = self._call(work, piece, ends, rope)[: len(ends)]
+        for (session, tokens), length in zip(work, before, strict=True):
             session.tokens += map(int, tokens)
+            session.long = self._is_long(length + len(tokens))
         return logits
+
+    def _is_long(self, length: int) -> bool:
+        """Whether a text of so many tokens has the positions of a long one."""
+        return 0 < self.facts.short_texts < length
 
     def _call(
         self,
         work: Sequence[tuple[Session, Sequence[int]]],
         rows: Sequence[tuple[int, int, int]],
         ends: Sequence[int],
+        rope: np.ndarray,
     ) -> np.ndarray:
         """One call of the library."""
         numbers = sorted({number for number, _, _ in rows})
@@ -212,7 +228,7 @@ class LanguageModel:
                 source_tables[slot, : len(source.pages)] = source.pages
             ends_of = np.array([source.length - 1 for source in held], np.int32)
             pools += [ends_of[sequences], source_tables, self.sources.pool.keys, self.sources.pool.values]
-        return self.library(ids, positions, sequences, tables, picked, self._rope, *pools)
+        return self.library(ids, positions, sequences, tables, picked, rope, *pools)
 
 
 def load_language_model(

@@ -40,6 +40,8 @@ class Session:
         self.tokens: list[int] = []
         """Tokens whose keys and values are in the cache."""
         self.pages: list[int] = []
+        self.long: bool | None = False
+        """Whether keys in the cache have the positions of a long text; None: they are to be made again."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -71,7 +73,7 @@ class Session:
         self.check_open()
         other = type(self)(self.model, self.source)
         self.model.pool.share(self.pages)
-        other.pages, other.tokens = list(self.pages), list(self.tokens)
+        other.pages, other.tokens, other.long = list(self.pages), list(self.tokens), self.long
         return other
 
     def rewind(self, length: int) -> None:
@@ -104,6 +106,11 @@ class Session:
         """Refuse a closed session.  :class:`UsageError`."""
         if self._closed:
             raise UsageError("this session is closed", hint="open another: model.session()")
+
+    def own_pages(self) -> None:
+        """Have all pages alone, to write to them again.  :class:`CapacityError` where the cache is full."""
+        for number, page in enumerate(self.pages):
+            self.pages[number] = self.model.pool.own(page)
 
     def make_room(self, count: int) -> None:
         """Pages for ``count`` more tokens, which this session alone may write to.

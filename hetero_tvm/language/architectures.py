@@ -253,10 +253,12 @@ def _gpt2(config: Config) -> tuple[Decoder, Names]:
 def _opt(config: Config) -> tuple[Decoder, Names]:
     width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     problems = []
-    if not config.get("do_layer_norm_before", True) or config.get("_remove_final_layer_norm"):
-        problems.append("its norms stand behind attention and MLP (do_layer_norm_before)")
-    if config.get("word_embed_proj_dim", width) != width:
-        problems.append("its embeddings have another width (word_embed_proj_dim)")
+    before, inner = (
+        bool(config.get("do_layer_norm_before", True)),
+        int(config.get("word_embed_proj_dim") or width),
+    )
+    if before and config.get("_remove_final_layer_norm"):
+        problems.append("it has no last norm (_remove_final_layer_norm)")
     if not config.get("layer_norm_elementwise_affine", True):
         problems.append("its norms have no scales")
     if problems:
@@ -279,6 +281,8 @@ def _opt(config: Config) -> tuple[Decoder, Names]:
         activation=activation_of(config, "activation_function"),
         gated=False,
         scale=dim**-0.5,
+        embed_width=0 if inner == width else inner,
+        norms_after=not before,
         stop=stop_of(config),
     )
     names = Names(

@@ -108,6 +108,7 @@ def build_language_model(
             f"compiling the step of {Path(checkpoint).name} failed: {last_line(error)}",
             hint="set HETERO_TVM_DEBUG=1 for the whole story",
         ) from error
+    most = max((rope.most for rope in decoder.ropes), default=0)
     facts = LanguageFacts(
         architecture=decoder.architecture,
         precision=precision if not storage.bits else f"{precision} in groups of {storage.group}",
@@ -120,6 +121,8 @@ def build_language_model(
         page=page,
         cache=CACHES[cache],
         ropes=tuple((rope.inverse, rope.factor) for rope in decoder.ropes),
+        long_ropes=tuple((rope.longer or rope.inverse, rope.factor) for rope in decoder.ropes if most),
+        short_texts=most,
         rotated=decoder.rotated,
         stop=decoder.stop,
         read=read,

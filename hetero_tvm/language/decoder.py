@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Rope:
-    """A table of rotations: angles are ``position * inverse``, cosines and sines are times ``factor``."""
+    """A table of rotations: angles are ``position * inverse``, cosines and sines are times ``factor``.
+
+    Texts of more than ``most`` tokens have other angles, ``longer``; 0 where all have the same.
+    """
 
     inverse: tuple[float, ...]
     factor: float = 1.0
+    longer: tuple[float, ...] = ()
+    most: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Decoder:
     post_norms : what attention and MLP give is normalised before it is added.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
     embed_scale : of the embeddings.
+    embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
     norms_after : norms stand behind the additions, and there is no last one (BART).
     embed_norm : embeddings are normalised.
     sinusoids : ``marian`` or ``m2m_100`` where the positions are computed; else the checkpoint has them.
@@ -94,6 +100,7 @@ class Decoder:
     softcap: float = 0.0
     logits_softcap: float = 0.0
     embed_scale: float = 1.0
+    embed_width: int = 0
     norms_after: bool = False
     embed_norm: bool = False
     sinusoids: str = ""
@@ -116,6 +123,7 @@ class Names:
     qkv, up : matrices that are stacked: queries, keys, values; gate and up.
     transposed : matrices are [in, out].
     embed : the table; ``shared`` is looked for where there is none of this name.
+    project_in, project_out : matrices from the embeddings' channels and to them.
     cross_norm, cross_q, cross_kv, cross_out : of the attention to a source.
     relative : table of biases by distance.
     head_bias : added to the logits.
@@ -140,6 +148,8 @@ class Names:
     transposed: bool = False
     shared: str = "shared"
     embed_norm: str = ""
+    project_in: str = "project_in"
+    project_out: str = "project_out"
     cross_norm: str = ""
     cross_q: str = ""
     cross_kv: tuple[str, ...] = ()

@@ -160,7 +160,8 @@ class GgufFile:
     def _configuration(self) -> dict[str, Any]:
         """The metadata as transformers would say it."""
         heads, width = int(self._need("attention.head_count")), int(self._need("embedding_length"))
-        stop = self._fields.get("tokenizer.ggml.eos_token_id")
+        ends = (self._fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+        stop = list(dict.fromkeys(int(token) for token in ends if token is not None))
         dim = int(self._get("attention.key_length") or width // heads)
         rotated = int(self._get("rope.dimension_count") or dim)
         vocab = int(self._tensors["token_embd.weight"].shape[1])
@@ -169,7 +170,7 @@ class GgufFile:
         common = {
             "model_type": _MODEL_TYPES[self._kind],
             "vocab_size": vocab,
-            "eos_token_id": None if stop is None else int(stop),
+            "eos_token_id": stop or None,  # of the text, of what one speaker says
         }
         if self._kind == "gpt2":
             return common | {

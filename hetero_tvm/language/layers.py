@@ -45,6 +45,7 @@ class LayerBuilder:
         The rows; the packed table where there is a head, else None.
         """
         d, weights = self.decoder, self.weights
+        width, learned = d.embed_width or d.width, 0 if d.embed_width else d.learned
         name, packed = weights.embeddings(), None
         if head is not None:
             table = stored(weights.checkpoint.matrix(name), weights.storage)
@@ -53,12 +54,17 @@ class LayerBuilder:
             arguments = list(packed)
         else:
             storage = Storage("f32" if weights.storage.name == "f32" else "f16")
-            plain = weights.table(name, d.vocab, d.width).astype(storage.dtype, copy=False)
+            plain = weights.table(name, d.vocab, width).astype(storage.dtype, copy=False)
             arguments = [constant(plain)]
-        if d.learned:
+        if learned:
             arguments.append(constant(weights.positions()))
-        op = Embed(d.vocab, d.width, storage, head is not None, d.embed_scale, d.learned, d.learned_offset)
-        x = self.call(op, [ids, positions, *arguments], self.type(self.rows, d.width))
+        op = Embed(d.vocab, width, storage, head is not None, d.embed_scale, learned, d.learned_offset)
+        x = self.call(op, [ids, positions, *arguments], self.type(self.rows, width))
+        if d.embed_width:  # positions are added to what the matrix makes of embeddings
+            at = weights.positions()[d.learned_offset :]
+            rows = Embed(len(at), d.width, Storage("f32"), False)
+            at = self.call(rows, [positions, positions, constant(at)], self.type(self.rows, d.width))
+            x = self.linear(x, [weights.names.project_in], d.width, width, residual=at)
         if d.embed_norm:
             x = self.norm(x, weights.names.embed_norm)
         return x, packed

@@ -36,7 +36,7 @@ def rope_of(config: Mapping[str, Any], dim: int, kind: str | None = None) -> tup
     rotated = int(dim * part)
     name = options.get("rope_type") or options.get("type") or "default"
     inverse = 1.0 / (np.float32(theta) ** (np.arange(0, rotated, 2, dtype=np.float32) / np.float32(rotated)))
-    factor = 1.0
+    factor, longer, most = 1.0, None, 0
     if name == "linear":
         inverse = inverse / np.float32(options["factor"])
     elif name == "llama3":
@@ -44,13 +44,17 @@ def rope_of(config: Mapping[str, Any], dim: int, kind: str | None = None) -> tup
     elif name == "yarn":
         inverse, factor = _yarn(theta, rotated, options, config)
     elif name in ("longrope", "su"):
-        inverse, factor = _longrope(inverse, options, config)
-    elif name != "default":
+        inverse, factor, longer, most = _longrope(inverse, options, config)
+    elif name not in ("default", "dynamic"):  # dynamic: another table beyond the model's own context only
         raise ModelError(
             f"rotary positions with {name!r} scaling are not supported",
-            hint="known: default, linear, llama3, yarn, longrope",
+            hint="known: default, dynamic, linear, llama3, yarn, longrope",
         )
-    return Rope(tuple(float(value) for value in inverse), factor), rotated
+    return Rope(_numbers(inverse), factor, () if longer is None else _numbers(longer), most), rotated
+
+
+def _numbers(inverse: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(value) for value in inverse)
 
 
 def _options(config: Mapping[str, Any], kind: str | None) -> Mapping[str, Any]:
@@ -110,19 +114,23 @@ def _yarn(
 
 def _longrope(
     inverse: np.ndarray, options: Mapping[str, Any], config: Mapping[str, Any]
-) -> tuple[np.ndarray, float]:
-    """LongRoPE (Ding et al., 2024): a factor per channel, for the whole context of the model."""
+) -> tuple[np.ndarray, float, np.ndarray | None, int]:
+    """LongRoPE (Ding et al., 2024): a factor per channel, another for texts beyond the first context."""
     original = float(
         options.get("original_max_position_embeddings")
         or config.get("original_max_position_embeddings")
         or config["max_position_embeddings"]
     )
     longest = float(config["max_position_embeddings"])
-    factors = np.asarray(options["long_factor" if longest > original else "short_factor"], np.float32)
-    if factors.shape != inverse.shape:
-        raise ModelError(f"{factors.size} factors of rotary positions for {inverse.size} frequencies")
+    names = ("short_factor", "long_factor") if longest > original else ("short_factor",)
+    tables = []
+    for factors in (np.asarray(options[name], np.float32) for name in names):
+        if factors.shape != inverse.shape:
+            raise ModelError(f"{factors.size} factors of rotary positions for {inverse.size} frequencies")
+        tables.append((inverse / factors).astype(np.float32))
     given = options.get("attention_factor")
     if given is None:
         stretch = float(options.get("factor") or longest / original)
         given = math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0
-    return (inverse / factors).astype(np.float32), float(given)
+    longer = tables[1] if len(tables) > 1 else None
+    return tables[0], float(given), longer, 0 if longer is None else int(original)

@@ -86,11 +86,19 @@ class _Step(LayerBuilder):
         matrix = stored(weights.checkpoint.matrix(name or weights.embeddings()), weights.storage)
         bias = weights.head_bias()
         storage: Storage = storage_of(matrix)
-        op = Linear(d.vocab, d.width, storage, bias is not None, softcap=d.logits_softcap)
+        width = d.embed_width or d.width
+        op = Linear(d.vocab, width, storage, bias is not None, softcap=d.logits_softcap)
         x, packed = self.embedding(ids, positions, op if name is None else None)
         if packed is not None:  # the same layout, of which zeros that no product reads are left out
             packed = packed[: 2 + storage.zero_points if storage.bits else 1]
-        return x, lambda rows: self.product(rows, matrix, op, self._picked, bias, packed=packed)
+
+        def logits(rows: Expr) -> Expr:
+            if d.embed_width:
+                inner = weights.matrix([weights.names.project_out], width, d.width)
+                rows = self.product(rows, inner, Linear(width, d.width, storage_of(inner)), self._picked)
+            return self.product(rows, matrix, op, self._picked, bias, packed=packed)
+
+        return x, logits
 
     def _last(self, x: Expr, picked: Expr) -> Expr:
         """The rows that logits are made of, normalised."""

@@ -178,7 +178,7 @@ class Library:
         return Session(self, self.signature, found, initial, in_place)
 
     def _step(self, step: Step, states: Sequence[State]) -> InPlace | None:
-        """The function that keeps growing states in place; None where these are not all among ``states``."""
+        """The function that keeps states in place; None where these are not all among ``states``."""
         room = step.room
         if not room.keys() <= {state.input.name for state in states}:
             return None

@@ -74,7 +74,9 @@ class Manifest:
     language: dict[str, Any] = field(default_factory=dict)
     """Facts of a language model (``generation/facts.py``); empty for other models."""
     step: Step | None = None
-    """The function that keeps growing states in place, where there is one."""
+    """The function that keeps states in place, where there is one."""
+    states: dict[str, str] = field(default_factory=dict)
+    """Output that a session finds for an input by its name: what C and C++ hold."""
 
     def __repr__(self) -> str:
         words = f"{self.signature} for {self.target.kind}: {len(self.kernels)} kernels"
@@ -90,6 +92,7 @@ class Manifest:
                 "outputs": [spec.to_json() for spec in self.signature.outputs],
                 "symbols": [symbol.to_json() for symbol in self.signature.symbols],
             },
+            **({"states": self.states} if self.states else {}),
             "target": {
                 **dataclasses.asdict(self.target),
                 "isa": list(self.target.isa),
@@ -137,6 +140,7 @@ class Manifest:
                 checks=tuple(data.get("checks", ())),
                 language=dict(data.get("language") or {}),
                 step=Step.from_json(data["step"]) if data.get("step") else None,
+                states={str(name): str(output) for name, output in (data.get("states") or {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LibraryError(f"the manifest is damaged ({error!r})", hint=_REBUILD) from error

@@ -4,9 +4,9 @@ A decoder takes the keys and values of the past and gives those of the present, 
 program with a static cache the buffers that it changed.  A session holds them between calls: results of one
 call are inputs of the next as they lie, without a copy.
 
-Where the library has a *step*, states that grow lie in buffers with room for all that they may become, and
-a call writes what is new behind what there is (``compile/dynamic/steps.py``).  Sessions that were forked
-share buffers until one of them goes on.
+Where the library has a *step*, states lie in buffers, those that grow with room for all that they may become,
+and a call writes what is new behind or into what there is (``compile/dynamic/steps.py``).  Sessions that were
+forked share buffers until one of them goes on.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class InPlace:
 
     Attributes
     ----------
-    room : elements that the buffer of a state has along the axis that grows, by name of the input.
+    room : as in :class:`Step`.
     allocate : (shape, dtype) -> a buffer.
     run : (all inputs by name, buffers by name) -> the results, but those that lie in the buffers.
     """
@@ -213,8 +213,8 @@ class Session:
         results = iter(self._in_place.run({**given, **states}, buffers))
         for state in kept:
             front = [slice(None)] * len(state.input.shape)
-            assert state.grows is not None
-            front[state.grows] = slice(size_of(state.output.shape[state.grows], sizes))
+            if state.grows is not None:
+                front[state.grows] = slice(size_of(state.output.shape[state.grows], sizes))
             fronts[state.place] = buffers[state.input.name].array[tuple(front)]
         for name, known in self._buffers.items():
             known.users -= known is not buffers[name]
@@ -224,10 +224,11 @@ class Session:
 
     def _buffer(self, state: State, array: np.ndarray) -> Buffer:
         """A buffer that is this session's alone, with the state at its front."""
-        assert self._in_place is not None and state.grows is not None
+        assert self._in_place is not None
         name = state.input.name
         shape = list(array.shape)
-        shape[state.grows] = self._in_place.room[name]
+        if state.grows is not None:
+            shape[state.grows] = self._in_place.room[name]
         known = self._buffers.get(name)
         if known is not None and known.users == 1 and known.array.shape == tuple(shape):
             if known.holds(array):
@@ -236,7 +237,8 @@ class Session:
         else:
             fresh = self._in_place.allocate(tuple(shape), state.input.dtype)
         front = [slice(None)] * array.ndim
-        front[state.grows] = slice(array.shape[state.grows])
+        if state.grows is not None:
+            front[state.grows] = slice(array.shape[state.grows])
         fresh.array[tuple(front)] = array
         return fresh
 

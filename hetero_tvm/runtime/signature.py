@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 STEP = "step"
-"""Function of a library that keeps growing states where they lie."""
+"""Function of a library that keeps states where they lie."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,8 @@ class Step:
 
     Attributes
     ----------
-    room : elements that the buffer of a state has along the axis that grows, by name of the input.
+    room : elements that the buffer of a state has along the axis that grows, by name of the input; 0 of a
+        state of one size, which is its buffer.
     outputs : results that lie in buffers afterwards; the others are the step's own.
     sizes : symbols that operands of their own tell.
     """
@@ -150,7 +151,7 @@ class Step:
     def from_json(cls, data: Mapping[str, Any]) -> Step:
         """The description that :meth:`to_json` wrote; KeyError, TypeError or ValueError for anything else."""
         room = {str(name): operator.index(count) for name, count in data["room"].items()}
-        if not all(0 < count < 1 << 40 for count in room.values()):
+        if not all(0 <= count < 1 << 40 for count in room.values()):
             raise ValueError(f"room {room}")
         return cls(room, tuple(map(str, data["outputs"])), tuple(map(str, data["sizes"])))
 

@@ -24,6 +24,11 @@ def test_damaged_files():
 
 
 @pytest.mark.exhaustive
+def test_sessions():
+    assert campaign("sessions", "--count", "100").count("100 sessions") == 2
+
+
+@pytest.mark.exhaustive
 def test_kills_of_exports():
     assert "| export, kill -9 | 3 | 0 |" in campaign("kills", "--moments", "3", "--only", "export")
 

@@ -59,8 +59,7 @@ def test_the_text_part_of_a_multimodal_model():
         ({**CONFIG, "hidden_size": "wide"}, "damaged"),
         ({**CONFIG, "hidden_size": -32}, "makes no model"),
         ({**CONFIG, "hidden_act": "xielu"}, "xielu"),
-        ({**OPT, "do_layer_norm_before": False}, "not supported"),
-        ({**OPT, "word_embed_proj_dim": 16}, "not supported"),
+        ({**OPT, "_remove_final_layer_norm": True}, "not supported"),
         ({**GEMMA, "use_bidirectional_attention": True}, "both directions"),
     ],
 )
@@ -73,3 +72,5 @@ def test_all_that_are_known():
     known = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "gpt2", "opt"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
+    narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
+    assert (narrow.embed_width, narrow.norms_after) == (16, True)

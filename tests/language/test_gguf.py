@@ -8,6 +8,7 @@ from hetero_tvm.language.architectures import describe
 from hetero_tvm.language.gguf import GgufFile
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage
+from tests import tiny_llama
 from tests.tiny_llama import CONFIG, weights
 
 gguf = pytest.importorskip("gguf")
@@ -30,7 +31,7 @@ def interleaved(weight, heads):
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_gguf(path, tensors, kind="F32", config=CONFIG):
+def write_gguf(path, tensors, kind="F32", config=CONFIG, raw=(), more=()):
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -41,6 +42,8 @@ def write_gguf(path, tensors, kind="F32", config=CONFIG):
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_eos_token_id(config["eos_token_id"])
+    for add, value in dict(more).items():
+        getattr(writer, add)(value)
     kind = gguf.GGMLQuantizationType[kind]
     for name, array in tensors.items():
         base = name.removesuffix(".weight")
@@ -49,7 +52,9 @@ def write_gguf(path, tensors, kind="F32", config=CONFIG):
             role = "num_attention_heads" if base.endswith("q_proj") else "num_key_value_heads"
             array = interleaved(array, config[role])
         stored = f"blk.{layer[0]}.{NAMES[layer[2]]}" if layer else NAMES[base]
-        if array.ndim == 2 and array.shape[1] % 32 == 0 and kind.name != "F32":
+        if name in raw:
+            writer.add_tensor(stored + ".weight", raw[name][1], raw_dtype=raw[name][0])
+        elif array.ndim == 2 and array.shape[1] % 32 == 0 and kind.name != "F32":
             writer.add_tensor(stored + ".weight", gguf.quants.quantize(array, kind), raw_dtype=kind)
         else:
             writer.add_tensor(stored + ".weight", array)
@@ -111,3 +116,67 @@ def test_what_cannot_be_read_is_told(tmp_path):
     writer.close()
     with pytest.raises(ModelError, match="mamba"):
         GgufFile(path)
+
+
+def random_blocks(kind, rows, columns, random):
+    """A matrix in a type that the package reads and does not write: blocks of 256 with small scales."""
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    data = random.integers(0, 256, (rows, columns // block, size), np.uint8)
+    scales = {"Q4_K": (0, 2), "Q6_K": (size - 2,), "Q5_K": (0, 2)}[kind]
+    for place in scales:
+        values = random.uniform(0.5, 1.5, (*data.shape[:2], 1)) * (2e-3 if kind != "Q6_K" else 5e-4)
+        data[:, :, place : place + 2] = values.astype(np.float16).view(np.uint8)
+    return data.reshape(rows, -1)
+
+
+@pytest.mark.thorough
+def test_a_file_of_many_types_continues_texts(tmp_path):
+    """Types differ by tensor, as in the files that llama.cpp's quantize writes; also within one product."""
+    import hetero_tvm
+
+    config = {**CONFIG, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
+    random, kinds = np.random.default_rng(0), gguf.GGMLQuantizationType
+    tensors = weights(config)
+    by_role = {
+        "q_proj": "Q4_K",
+        "k_proj": "Q4_0",
+        "v_proj": "Q6_K",
+        "o_proj": "Q5_0",
+        "gate_proj": "Q4_1",
+        "up_proj": "Q8_0",
+        "down_proj": "Q5_K",
+        "embed_tokens": "Q6_K",
+        "lm_head": "BF16",
+    }
+    raw = {}
+    for name, array in tensors.items():
+        kind = by_role.get(name.removesuffix(".weight").rpartition(".")[2])
+        if kind is None:
+            continue
+        if kind.endswith("_K"):
+            raw[name] = kinds[kind], random_blocks(kind, *array.shape, random)
+        else:
+            role = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+            heads = role.get(name.removesuffix(".weight").rpartition(".")[2])
+            lying = interleaved(array, config[heads]) if heads else array
+            raw[name] = kinds[kind], gguf.quants.quantize(lying, kinds[kind])
+    path = write_gguf(tmp_path / "m.gguf", tensors, config=config, raw=raw)
+    file = GgufFile(path)
+    meant = {name: file.array(name) for name in tensors}
+    for name, (kind, data) in raw.items():
+        if name.removesuffix(".weight").rpartition(".")[2] not in ("q_proj", "k_proj"):
+            np.testing.assert_array_equal(meant[name], gguf.quants.dequantize(data, kind))
+    hetero_tvm.build_language_model(path, tmp_path / "out", rows=16, page=16)
+    model = hetero_tvm.load_language_model(tmp_path / "out")
+    tokens = [5, 6, 7, 90, 14]
+    wanted = tiny_llama.logits(tokens, meant, config)[-1]
+    with model.session() as session:
+        found = session.append(tokens)
+    # Where weights stay 4 and 8 bits their products round rows to 8 and 16 bits.
+    assert np.linalg.norm(found - wanted) < 0.05 * np.linalg.norm(wanted)
+    assert int(found.argmax()) == int(wanted.argmax())
+
+
+def test_all_tokens_that_end_a_turn(tmp_path):
+    path = write_gguf(tmp_path / "m.gguf", weights(), more={"add_eot_token_id": 7, "add_eom_token_id": 9})
+    assert describe(GgufFile(path).config)[0].stop == (96, 7, 9)

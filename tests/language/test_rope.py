@@ -43,9 +43,21 @@ def test_scalings():
     smooth = (128 / (2 * np.pi / PLAIN[1]) - 1) / 3
     np.testing.assert_allclose(llama3[1], PLAIN[1] * (smooth + (1 - smooth) / 8), rtol=1e-5)
     longrope = {"type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [1, 2, 3, 4]}
-    inverse, factor, _ = table({"rope_scaling": longrope, "original_max_position_embeddings": 32})
-    np.testing.assert_allclose(inverse, PLAIN / [1, 2, 3, 4], rtol=1e-6)
-    assert factor == pytest.approx((1 + np.log(4) / np.log(32)) ** 0.5)
+    config = {
+        "max_position_embeddings": 128,
+        "rope_scaling": longrope,
+        "original_max_position_embeddings": 32,
+    }
+    rope, _ = rope_of(config, 8)  # texts of up to 32 tokens have the first factors, longer ones the others
+    np.testing.assert_allclose(rope.inverse, PLAIN, rtol=1e-6)
+    np.testing.assert_allclose(rope.longer, PLAIN / [1, 2, 3, 4], rtol=1e-6)
+    assert rope.most == 32 and rope.factor == pytest.approx((1 + np.log(4) / np.log(32)) ** 0.5)
+    alone, _ = rope_of({**config, "original_max_position_embeddings": 128}, 8)
+    assert (alone.longer, alone.most, alone.factor) == ((), 0, 1.0)
+    # Another table only beyond the model's own context, which no text leaves.
+    np.testing.assert_allclose(
+        table({"rope_scaling": {"type": "dynamic", "factor": 4.0}})[0], PLAIN, rtol=1e-6
+    )
     yarn, factor, _ = table({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})
     assert factor == pytest.approx(0.1 * np.log(4) + 1)
     np.testing.assert_allclose(yarn[-1], PLAIN[-1] / 4, rtol=1e-5)
@@ -64,7 +76,7 @@ def test_kinds_of_layers():
 
 
 def test_what_is_not_known_is_refused():
-    with pytest.raises(ModelError, match="dynamic"):
-        table({"rope_scaling": {"type": "dynamic", "factor": 2.0}})
+    with pytest.raises(ModelError, match="proportional"):
+        table({"rope_scaling": {"type": "proportional", "factor": 2.0}})
     with pytest.raises(ModelError, match="3 factors"):
         table({"rope_scaling": {"type": "su", "long_factor": [1, 1, 1], "short_factor": [1, 1, 1]}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from hetero_tvm.compile.dynamic.scatters import is_scatter, scatter_loops
 from hetero_tvm.compile.dynamic.tables import Operands
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function
 from hetero_tvm.host.tvm import PrimFunc
@@ -35,7 +36,7 @@ def run_time_kernel(
     """The kernel, and how its constant operands are packed.
 
     In order: a kernel that is written for sizes known at run time; the kernel that the space emits, lifted;
-    the operator as its contract states it, lifted and scheduled plainly.
+    the operator as its contract states it, lifted and scheduled plainly (a scatter as plain loops).
 
     Parameters
     ----------
@@ -67,7 +68,13 @@ def run_time_kernel(
         if kernel is not None:
             return kernel, space.pack(ops[0], point, target.machine)
     work = max(math.prod(map(int, p.shape)) for p in functions[0].params)
-    return target.schedule_run_time(lift_function(functions, sizes, shapes), work), {}
+    try:
+        lifted = lift_function(functions, sizes, shapes)
+    except Unfit:
+        if not all(map(is_scatter, functions)):
+            raise
+        lifted = lift_function([scatter_loops(function) for function in functions], sizes, shapes)
+    return target.schedule_run_time(lifted, work), {}
 
 
 def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, target: Target) -> PrimFunc:

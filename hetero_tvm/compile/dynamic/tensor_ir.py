@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, structural_equal, tirx, tvm, tvm_ffi
+from hetero_tvm.relax_passes.storage.written_over import PLACES
 from hetero_tvm.schedules.extents import Extent, Sizes, Unfit
 from hetero_tvm.schedules.fitting import fit
 from hetero_tvm.schedules.symbolic import rebased, shape_variables
@@ -123,7 +124,7 @@ def _common_text(texts: Sequence[str], sizes: Sequence[Sizes]) -> str:
 
 def without_contract(function: PrimFunc) -> PrimFunc:
     """The function without attributes that tell sizes."""
-    for name in ("hetero.op", "global_symbol", "estimated_flops"):
+    for name in ("hetero.op", "global_symbol", "estimated_flops", PLACES):
         if function.attrs and name in function.attrs:
             function = function.without_attr(name)
     return function

@@ -1,16 +1,20 @@
 """Columns of weights that a model brings packed, found again by their values.
 
-Passes put weights together, turn them and cut them.  Whatever they did, a column whose float32 values are
-those of a packed one may be stored as that: nothing is rounded twice, and no pass carries integers along.
+Passes put weights together, turn them, cut them and scale them.  Whatever they did, a column whose float32
+values are those of a packed one, perhaps times a number, may be stored as that: no value is rounded again,
+and no pass has to carry integers along.
 """
 
 from __future__ import annotations
 
-import zlib
+import dataclasses
 
 import numpy as np
 
 from hetero_tvm.ops.decoding.storage import QuantizedWeight
+
+_ULPS = 2.5e-7
+"""Difference of a product of float32 numbers and itself in another order, as a share: two roundings."""
 
 
 class PackedColumns:
@@ -24,7 +28,7 @@ class PackedColumns:
     def __init__(self) -> None:
         self.may_round = False
         self._weights: list[QuantizedWeight] = []
-        self._places: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._places: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._weights)
@@ -37,27 +41,44 @@ class PackedColumns:
             self._places.setdefault(_key(values), []).append((number, n))
 
     def find(self, weights: np.ndarray) -> QuantizedWeight | None:
-        """Packed form of float32 weights [K, N] whose columns are all known, of one storage; else None."""
-        found = [self._place(values) for values in np.ascontiguousarray(weights.T)]
-        places = [place for place in found if place is not None]
-        storages = {self._weights[number].storage for number, _ in places}
-        if len(places) < len(found) or len(storages) != 1:
-            return None
-        rows = [(self._weights[number], n) for number, n in places]
-        zero = None if rows[0][0].zero is None else np.stack([w.zero[n] for w, n in rows])
-        q = np.stack([weight.q[n] for weight, n in rows])
-        return QuantizedWeight(storages.pop(), q, np.stack([weight.scale[n] for weight, n in rows]), zero)
+        """Packed form of float32 weights [K, N] whose columns are all known, of one storage; else None.
 
-    def _place(self, values: np.ndarray) -> tuple[int, int] | None:
-        """Weight and row that have exactly these values."""
+        Scales of columns that were multiplied are float32.
+        """
+        found = [self._place(values) for values in np.ascontiguousarray(weights.T)]
+        rows = [place for place in found if place is not None]
+        storages = {weight.storage for weight, _, _ in rows}
+        if len(rows) < len(found) or len(storages) != 1:
+            return None
+        storage = storages.pop()
+        zero = None if rows[0][0].zero is None else np.stack([w.zero[n] for w, n, _ in rows])
+        q = np.stack([weight.q[n] for weight, n, _ in rows])
+        scale = np.stack([weight.scale[n] for weight, n, _ in rows])
+        factors = np.array([factor for _, _, factor in rows], np.float32)
+        if (factors != 1).any():
+            storage = dataclasses.replace(storage, scales="float32")
+            scale = scale.astype(np.float32) * factors[:, None]
+        return QuantizedWeight(storage, q, scale, zero)
+
+    def _place(self, values: np.ndarray) -> tuple[QuantizedWeight, int, float] | None:
+        """Weight and row that have these values, and the number that they were multiplied with."""
+        scaled = None
         for number, n in self._places.get(_key(values), ()):
             weight = self._weights[number]
             zero = None if weight.zero is None else weight.zero[n : n + 1]
             row = QuantizedWeight(weight.storage, weight.q[n : n + 1], weight.scale[n : n + 1], zero)
-            if np.array_equal(row.dequantized()[0], values):
-                return number, n
-        return None
+            stored = row.dequantized()[0]
+            if np.array_equal(stored, values):
+                return weight, n, 1.0
+            top = int(np.abs(values).argmax()) if values.size else 0
+            if scaled is None and values.size and np.isfinite(values[top]) and stored[top]:
+                factor = np.float32(values[top] / stored[top])
+                if factor != 1 and (np.abs(stored * factor - values) <= _ULPS * np.abs(values)).all():
+                    scaled = weight, n, float(factor)
+        return scaled
 
 
-def _key(values: np.ndarray) -> tuple[int, int]:
-    return values.size, zlib.crc32(np.ascontiguousarray(values))
+def _key(values: np.ndarray) -> tuple[int, int, int]:
+    """Number of values, place of the largest, and how many are 0: the same where all are multiplied."""
+    top = int(np.abs(values).argmax()) if values.size else 0
+    return values.size, top, int(np.count_nonzero(values))

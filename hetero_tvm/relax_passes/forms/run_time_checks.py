@@ -21,6 +21,7 @@ from hetero_tvm.relax_passes.forms.gather import lookup_in_one_row
 from hetero_tvm.relax_passes.rewriting.fused import CHECK_ATTR, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
+from hetero_tvm.relax_passes.storage.written_over import PLACES
 from hetero_tvm.schedules.emit import Kernel
 
 DIVISIONS = {
@@ -105,6 +106,10 @@ def lookups(
         for n, lookup in enumerate(op.lookups):
             ranges = ((0 if from_0 else -lookup.rows, lookup.rows),)
             yield value.args[1].fields[2 * n], ranges, _text(ranges)
+    elif name == "relax.call_tir" and PLACES in (attributes := functions[value.args[0]].attrs or {}):
+        operand, *ends = map(int, attributes[PLACES])
+        ranges = tuple(zip(ends[::2], ends[1::2], strict=True))
+        yield value.args[1].fields[operand], ranges, _text([(-end, end) for _, end in ranges])
 
 
 def index_message(node: str, valid: str) -> str:

@@ -201,6 +201,8 @@ def _positive(write: _Write, bind: Bind) -> Expr:
 
 
 # as kernels ---------------------------------------------------------------------------------------------
+ADDS = "hetero_tvm.adds"
+"""Attribute of the kernel of a scatter: whether it adds (1) or replaces (0)."""
 _MOST_ELEMENTS = 1 << 31
 """Elements of a tensor whose positions int32 still counts."""
 
@@ -251,4 +253,5 @@ class ScatterAsKernel(Rule):
         places = as_shape(places, (count, depth), "places")
         updates = as_shape(updates, (count, *shape[depth:]), "updates")
         function = self.kernel(shape, (count, depth), dtype_of(data), dtype_of(places), add)
+        function = function.with_attr(ADDS, int(add))
         graph.replace(var, graph.call_function(function, "scatter", [data, places, updates], var))

@@ -1,4 +1,4 @@
-"""Kernels whose result is one of their operands, changed: a state of the caller's that grows in place.
+"""Kernels whose result is one of their operands, changed: a state of the caller's that is kept in place.
 
 Such a kernel writes a part of its result and says with :data:`WRITES_OVER` that the rest is what the operand
 holds: both are the same memory, whoever owns it.  Until memory is planned it is a kernel like any other, so
@@ -13,6 +13,9 @@ from hetero_tvm.relax_passes.storage.in_place import variant
 
 WRITES_OVER = "hetero_tvm.writes_over"
 """Attribute of a kernel: the number of the operand that its result is."""
+PLACES = "hetero_tvm.places"
+"""Attribute of a kernel that writes at computed places: the number of the operand that tells them, and of
+each column of it the first valid place and the one behind the last."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.WriteOver")

@@ -32,7 +32,7 @@ def optimized(body, past="", present=""):
 
 
 def rooms(model):
-    step = model.lengths.step
+    step = model.step
     return {} if step is None else dict(step[1].room)
 
 

@@ -36,10 +36,28 @@ def test_a_column_that_was_changed_is_none():
     columns.add(weight(0))
     values = weight(0).dequantized()
     assert columns.find(values.T) is not None
-    assert columns.find(2 * values.T) is None
     values[3, 5] = np.nextafter(values[3, 5], np.float32(9))
     assert columns.find(values.T) is None
     assert columns.find(values[:3].T) is not None
+
+
+def test_columns_that_were_multiplied():
+    columns, stored = PackedColumns(), weight(0)
+    columns.add(stored)
+    values, factors = stored.dequantized(), np.float32([0.37, 1, -2.5, 1e-3, 7, 1.1])
+    values[1, 0] = 0  # the factor of a column is that of its largest value
+    stored.q[1, 0] = stored.zero[1, 0]
+    columns = PackedColumns()
+    columns.add(stored)
+    found = columns.find((values * factors[:, None]).T)
+    assert found.storage.scales == "float32"
+    np.testing.assert_array_equal(found.q, stored.q)
+    # Two roundings in another order.
+    np.testing.assert_allclose(found.dequantized(), values * factors[:, None], rtol=2.5e-7)
+    changed = values * factors[:, None]
+    changed[4, 9] *= np.float32(1.0001)
+    assert columns.find(changed.T) is None
+    assert columns.find(0 * values.T) is None
 
 
 def test_columns_of_two_storages_are_no_weight():

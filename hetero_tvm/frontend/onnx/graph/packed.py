@@ -44,8 +44,7 @@ def packed_columns(source: StoredModel | None) -> PackedColumns | None:
         given = [source.array(stored[name]) if name in stored else None for name in names]
         if given[0] is None or given[1] is None or (names[2] and given[2] is None):
             continue  # comes at run time
-        weight = read(attributes, *given)
-        if weight is not None:
+        for weight in read(attributes, *given):
             columns.add(weight)
             levels.append(int(attributes.get("accuracy_level", 0)))
     columns.may_round = bool(levels) and min(levels) >= _INTEGERS
@@ -76,12 +75,18 @@ def _weight(
 def _dequantized(
     attributes: dict[str, Any], data: np.ndarray, scales: np.ndarray, zero: np.ndarray | None
 ) -> QuantizedWeight | None:
-    """The weight [K, N] of a DequantizeLinear as it is stored; None of other forms."""
+    """The weight [K, N], or [N, K], of a DequantizeLinear as it is stored; None of other forms.
+
+    Scales are per column or per row of it, or per block of those.
+    """
     name = str(data.dtype)
     bits, signed = (8 if name.endswith("8") else 4), not name.startswith("u")
     axis, block = int(attributes.get("axis", 1)), int(attributes.get("block_size", 0))
     if name not in ("int4", "uint4", "int8", "uint8") or data.ndim != 2 or not data.size:
         return None
+    if axis in (1, -1) if block else axis in (0, -2):  # as a product with a transposed weight wants it
+        data, axis = data.T, 0 if block else 1
+        scales, zero = (p if p is None or p.ndim < 2 else p.T for p in (scales, zero))
     if block:
         if axis not in (0, -2) or scales.ndim != 2 or min(block, GROUPS[-1]) not in GROUPS:
             return None
@@ -103,6 +108,28 @@ def _dequantized(
     )
 
 
+def _packed(*given: Any) -> list[QuantizedWeight]:
+    """The weight of a MatMulNBits."""
+    weight = _weight(*given)
+    return [] if weight is None else [weight]
+
+
+def _any_way(
+    attributes: dict[str, Any], data: np.ndarray, scales: np.ndarray, zero: np.ndarray | None
+) -> list[QuantizedWeight]:
+    """The weight of a DequantizeLinear; either way round where one scale serves all, which does not tell."""
+    ways = [int(attributes.get("axis", 1))]
+    if data.ndim == 2 and scales.size == 1 and not attributes.get("block_size", 0):
+        ways = [1, 0]
+    found = []
+    for axis in ways:
+        parts = scales, zero
+        if len(ways) > 1:
+            parts = tuple(p if p is None else np.repeat(p.reshape(1), data.shape[axis]) for p in parts)
+        found.append(_dequantized({**attributes, "axis": axis}, data, *parts))
+    return [weight for weight in found if weight is not None]
+
+
 def _in_groups(
     bits: int, q: np.ndarray, scale: np.ndarray, zero: np.ndarray | None, block: int, group: int
 ) -> QuantizedWeight:
@@ -119,5 +146,5 @@ def _in_groups(
     )
 
 
-_READERS = {"MatMulNBits": (1, _weight), "DequantizeLinear": (0, _dequantized)}
+_READERS = {"MatMulNBits": (1, _packed), "DequantizeLinear": (0, _any_way)}
 """Operator -> number of the operand with the integers, and what reads them, their scales and zero points."""

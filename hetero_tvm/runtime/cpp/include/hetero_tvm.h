@@ -60,6 +60,7 @@ typedef struct hetero_tvm_model {
   TVMFFIAny library, machine, result;
   TVMFFIObjectHandle main;
   hetero_tvm_array* results;
+  const char* manifest; /* JSON, of the library */
 } hetero_tvm_model;
 
 #ifdef __cplusplus
@@ -97,8 +98,8 @@ static inline int64_t hetero_tvm_count(const int64_t* shape, int rank) {
   return count;
 }
 
-/* Fill `array` with zeros of a dtype and shape, in memory of its own (hetero_tvm_free). */
-static inline int hetero_tvm_alloc(hetero_tvm_array* array, const char* dtype, int rank, const int64_t* shape) {
+/* Give `array` a dtype, a shape and memory of its own (hetero_tvm_free), which is not written to. */
+static inline int hetero_tvm_reserve(hetero_tvm_array* array, const char* dtype, int rank, const int64_t* shape) {
   memset(array, 0, sizeof *array);
   const size_t item = hetero_tvm_itemsize(dtype);
   const int64_t count = rank < 0 || rank > HETERO_TVM_MAX_RANK ? -1 : hetero_tvm_count(shape, rank);
@@ -108,10 +109,17 @@ static inline int hetero_tvm_alloc(hetero_tvm_array* array, const char* dtype, i
     return hetero_tvm_fail(dtype, "a shape of at most 8 known dimensions is needed");
   array->data = aligned_alloc(64, (bytes / 64 + 1) * 64);
   if (!array->data) return hetero_tvm_fail(dtype, "out of memory");
-  memset(array->data, 0, (bytes / 64 + 1) * 64);
   snprintf(array->dtype, sizeof array->dtype, "%s", dtype);
   array->rank = rank;
   if (rank) memcpy(array->shape, shape, sizeof *shape * (size_t)rank);
+  return 0;
+}
+
+/* Fill `array` with zeros of a dtype and shape, in memory of its own (hetero_tvm_free). */
+static inline int hetero_tvm_alloc(hetero_tvm_array* array, const char* dtype, int rank, const int64_t* shape) {
+  if (hetero_tvm_reserve(array, dtype, rank, shape)) return 1;
+  const size_t bytes = (size_t)hetero_tvm_count(shape, rank) * hetero_tvm_itemsize(dtype);
+  memset(array->data, 0, (bytes / 64 + 1) * 64);
   return 0;
 }
 
@@ -378,7 +386,7 @@ static inline int hetero_tvm_start(hetero_tvm_model* model, const char* path) {
   *(void**)&manifest = dlsym(file, "hetero_tvm_manifest");
   if (!check || !manifest) return hetero_tvm_fail(path, "not exported by hetero_tvm");
   if (check(message, sizeof message) != 0) return hetero_tvm_fail(path, message);
-  const char* json = manifest();
+  const char* json = model->manifest = manifest();
   const char* name = hetero_tvm_behind(json, NULL, "\"name\":\"");
   model->input = hetero_tvm_specs(json, "\"inputs\":[", &model->inputs);
   model->output = hetero_tvm_specs(json, "\"outputs\":[", &model->outputs);
@@ -485,10 +493,10 @@ static inline int hetero_tvm_check_input(const hetero_tvm_spec* spec, const hete
   return hetero_tvm_fail(spec->name, text);
 }
 
-static inline int hetero_tvm_take(hetero_tvm_model* model, TVMFFIAny value, int index) {
+/* Describe the output of a number, which `value` is, in `out`. */
+static inline int hetero_tvm_take(const hetero_tvm_model* model, TVMFFIAny value, int index, hetero_tvm_array* out) {
   if (value.type_index != kTVMFFITensor) return hetero_tvm_fail(model->name, "an output is no tensor");
   const DLTensor* t = (const DLTensor*)((const char*)value.v_obj + sizeof(TVMFFIObject));
-  hetero_tvm_array* out = &model->results[index];
   if (t->ndim > HETERO_TVM_MAX_RANK) return hetero_tvm_fail(model->name, "an output has more than 8 dimensions");
   memcpy(out->dtype, model->output[index].dtype, sizeof out->dtype);
   out->data = (char*)t->data + t->byte_offset;
@@ -520,13 +528,13 @@ static inline int hetero_tvm_run(hetero_tvm_model* model, const hetero_tvm_array
   for (int i = 0; !status && i < model->outputs; ++i) {
     TVMFFIAny value = model->result, pick[2], item;
     if (value.type_index != kTVMFFIArray) {
-      status = hetero_tvm_take(model, value, i);
+      status = hetero_tvm_take(model, value, i, &model->results[i]);
       break;
     }
     pick[0] = value;
     pick[1] = hetero_tvm_int(i);
     status = hetero_tvm_invoke("ffi.ArrayGetItem", pick, 2, &item);
-    if (!status) status = hetero_tvm_take(model, item, i);
+    if (!status) status = hetero_tvm_take(model, item, i, &model->results[i]);
     hetero_tvm_drop(&item); /* the array keeps it */
   }
   return status;

@@ -4,6 +4,12 @@
 //   auto outputs = model({hetero_tvm::Array::from_npy("x.npy")});
 //   const float* y = outputs[0].data<float>();
 //
+// Models whose inputs come back as outputs are called step by step (hetero_tvm_session.h):
+//
+//   hetero_tvm::Session session(model);      // the model must outlive it
+//   auto outputs = session({x});             // inputs and outputs without the states
+//   auto other = session.fork();
+//
 // Failures are hetero_tvm::Error.  Outputs are copies, which belong to the caller.
 #ifndef HETERO_TVM_HPP_
 #define HETERO_TVM_HPP_
@@ -17,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "hetero_tvm.h"
+#include "hetero_tvm_session.h"
 
 namespace hetero_tvm {
 
@@ -87,6 +93,14 @@ class Array {
   hetero_tvm_array array_;
 };
 
+namespace detail {
+inline Array copy(const hetero_tvm_array& found) {
+  Array made(found.dtype, {found.shape, found.shape + found.rank});
+  std::memcpy(made.raw().data, found.data, static_cast<size_t>(made.size()) * hetero_tvm_itemsize(found.dtype));
+  return made;
+}
+}  // namespace detail
+
 // Name, dtype and shape of an input or output; -1 for a dimension that is known only at run time.
 struct Spec {
   std::string name, dtype;
@@ -112,14 +126,13 @@ class Model {
     for (int i = 0; i < model_->outputs; ++i) {
       const hetero_tvm_array* found = hetero_tvm_output(model_.get(), i);
       if (!found) throw Error(name() + ": an output is missing");
-      Array copy(found->dtype, {found->shape, found->shape + found->rank});
-      std::memcpy(copy.raw().data, found->data, static_cast<size_t>(copy.size()) * hetero_tvm_itemsize(found->dtype));
-      results.push_back(std::move(copy));
+      results.push_back(detail::copy(*found));
     }
     return results;
   }
 
  private:
+  friend class Session;
   static std::vector<Spec> specs(const hetero_tvm_spec* first, int count) {
     std::vector<Spec> found;
     for (int i = 0; i < count; ++i)
@@ -130,6 +143,48 @@ class Model {
     void operator()(hetero_tvm_model* model) const { hetero_tvm_close(model); }
   };
   std::unique_ptr<hetero_tvm_model, Close> model_;
+};
+
+// A model with what comes back from call to call; several of one model share its code and weights.
+class Session {
+ public:
+  explicit Session(Model& model) : Session(hetero_tvm_session_open(model.model_.get())) {}
+
+  // Inputs and outputs that are no states.
+  std::vector<Spec> inputs() const { return specs(hetero_tvm_session_input); }
+  std::vector<Spec> outputs() const { return specs(hetero_tvm_session_result); }
+
+  // One step, on inputs in the order of inputs(); gives its outputs.
+  std::vector<Array> operator()(const std::vector<Array>& inputs) {
+    std::vector<hetero_tvm_array> raw;
+    for (const Array& input : inputs) raw.push_back(input.raw());
+    check(hetero_tvm_session_run(session_.get(), raw.data(), static_cast<int>(raw.size())));
+    std::vector<Array> results;
+    for (int i = 0; const hetero_tvm_array* found = hetero_tvm_session_output(session_.get(), i); ++i)
+      results.push_back(detail::copy(*found));
+    return results;
+  }
+
+  std::int64_t length() const { return hetero_tvm_session_length(session_.get()); }
+  void reset() { hetero_tvm_session_reset(session_.get()); }
+  void rewind(std::int64_t elements) { check(hetero_tvm_session_rewind(session_.get(), elements)); }
+  Session fork() const { return Session(hetero_tvm_session_fork(session_.get())); }
+
+ private:
+  explicit Session(hetero_tvm_session* made) : session_(made) {
+    if (!session_) throw Error(hetero_tvm_error());
+  }
+  template <typename Find>
+  std::vector<Spec> specs(Find find) const {
+    std::vector<Spec> found;
+    for (int i = 0; const hetero_tvm_spec* one = find(session_.get(), i); ++i)
+      found.push_back({one->name, one->dtype, {one->shape, one->shape + one->rank}});
+    return found;
+  }
+  struct Close {
+    void operator()(hetero_tvm_session* session) const { hetero_tvm_session_close(session); }
+  };
+  std::unique_ptr<hetero_tvm_session, Close> session_;
 };
 
 }  // namespace hetero_tvm

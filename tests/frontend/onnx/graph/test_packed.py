@@ -74,23 +74,32 @@ def test_weights_that_come_at_run_time_are_none():
     assert packed_columns(StoredModel(onnx.ModelProto(), {})) is None
 
 
-def dequantized(dtype, block, zero, k=64, n=6):
-    """A DequantizeLinear of a constant [k, n], and its value."""
+def dequantized(dtype, block, zero, k=64, n=6, form="columns"):
+    """A DequantizeLinear of a constant [k, n], and its value; or of [n, k], and of one scale for all."""
     random = np.random.default_rng(0)
     bits = 4 if "4" in dtype else 8
     low = 0 if dtype.startswith("u") else -(1 << (bits - 1))
-    shape = (-(-k // block), n) if block else (n,)
+    shape = (-(-k // block), n) if block else (n,) if form != "one" else ()
     values = random.integers(low, low + (1 << bits), (k, n))
     zeros = random.integers(low, low + (1 << bits), shape) if zero else np.zeros(shape, int)
     scales = random.uniform(0.1, 1, shape).astype(np.float32)
     kind = getattr(TensorProto, dtype.upper())
-    stored = [helper.make_tensor("q", kind, [k, n], values.ravel()), numpy_helper.from_array(scales, "s")]
+    turned = (lambda a: a.T) if form == "rows" else lambda a: a
+
+    def tensor(name, values):
+        return helper.make_tensor(name, kind, values.shape, values.ravel())
+
+    stored = [
+        tensor("q", turned(values)),
+        numpy_helper.from_array(np.ascontiguousarray(turned(scales)), "s"),
+    ]
     if zero:
-        stored.append(helper.make_tensor("z", kind, shape, zeros.ravel()))
-    more = {"axis": 0, "block_size": block} if block else {"axis": 1}
+        stored.append(tensor("z", turned(zeros)))
+    along = int(form == "rows")
+    more = {"axis": along, "block_size": block} if block else {"axis": 1 - along}
     node = helper.make_node("DequantizeLinear", [t.name for t in stored], ["w"], **more)
     graph = helper.make_graph([node], "g", [], [], stored)
-    spread = (lambda a: np.repeat(a, block, 0)[:k]) if block else (lambda a: a[None])
+    spread = (lambda a: np.repeat(a, block, 0)[:k]) if block else (lambda a: np.asarray(a)[None])
     exact = (values - spread(zeros)).astype(np.float32) * spread(scales)
     return StoredModel(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), {}), exact
 
@@ -107,6 +116,26 @@ def test_what_is_dequantized(dtype, block, group, zero):
     assert found.storage.zero_points is (zero or dtype.startswith("u"))
     np.testing.assert_array_equal(found.dequantized().T, exact)
     assert not packed_columns(source).may_round
+
+
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "block", "form"),
+    [
+        ("int8", 0, "rows"),
+        ("uint4", 32, "rows"),
+        ("int4", 64, "rows"),
+        ("int8", 0, "one"),
+        ("uint8", 0, "one"),
+    ],
+)
+def test_weights_by_row_and_of_one_scale(dtype, block, form, zero):
+    source, exact = dequantized(dtype, block, zero, form=form)
+    columns = packed_columns(source)
+    found = columns.find(exact)
+    np.testing.assert_array_equal(found.dequantized().T, exact)
+    if form == "one":  # a product may take it either way round
+        np.testing.assert_array_equal(columns.find(exact.T.copy()).dequantized(), exact)
 
 
 def test_dequantized_forms_that_kernels_do_not_know():

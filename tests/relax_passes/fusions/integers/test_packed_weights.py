@@ -48,7 +48,7 @@ class TestKeepPackedWeights(Rewrite):
     [
         (W, {"claims": lambda op: False}, "the target has no kernel for it"),
         (W[:, :8], {}, "64 x 8 weights are too few to count in memory"),
-        (2 * W, {}, "its weights are not those that the file packs"),
+        (W + 1, {}, "its weights are not those that the file packs"),
     ],
 )
 def test_products_that_stay_floats(w, options, reason):
@@ -193,14 +193,55 @@ def test_what_kernels_do_not_know_is_float32():
         np.testing.assert_allclose(made.run({"x": x})[0], x @ exact["y"], rtol=0, atol=1e-5)
 
 
-def test_changed_weights_are_told():
-    """Scaled behind the product, which a pass takes into the weights."""
-    half = helper.make_node("Constant", [], ["half"], value_float=0.37)
-    proto, _ = model({"p": (48, {})}, [("Mul", ["p", "half"], ["y"])], ["y"])
-    proto.graph.node.insert(0, half)
-    made = built(proto, 4)
-    if not contracts(made):
-        assert any("not those that the file packs" in miss["reason"] for miss in made.optimized.report.misses)
+def dequantized_product(weight, more, given, rows=4, ends=("y",), **attributes):
+    """Product of x with a dequantized weight, and what is behind the weight, as nodes."""
+    random = np.random.default_rng(0)
+    n = weight.shape[attributes.get("axis", 1)]
+    scale = random.uniform(0.01, 0.02, n).astype(np.float32)
+    stored = [numpy_helper.from_array(weight, "q"), numpy_helper.from_array(scale, "s")]
+    stored += [numpy_helper.from_array(array, name) for name, array in given.items()]
+    nodes = [helper.make_node("DequantizeLinear", ["q", "s"], ["w"], **attributes), *more]
+    values = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)]
+        for name, shape in (("x", ["m", K]), ("y", None))
+    ]
+    graph = helper.make_graph(nodes, "g", *values, stored)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return built(proto, rows), scale.astype(np.float64)
+
+
+def test_scaled_weights_stay_packed():
+    """A number behind the DequantizeLinear, or behind the product, which a pass takes into the weights."""
+    random = np.random.default_rng(1)
+    q, x = random.integers(-128, 128, (K, 48)).astype(np.int8), random.standard_normal((4, K))
+    for form in ("weight", "columns", "product"):
+        f = random.uniform(0.2, 2, 48 if form == "columns" else 1).astype(np.float32)
+        names = {"weight": ("w", "v"), "columns": ("w", "v"), "product": ("p", "y")}[form]
+        mul = helper.make_node("Mul", [names[0], "f"], [names[1]])
+        product = helper.make_node("MatMul", ["x", "w" if form == "product" else "v"], ["p"])
+        last = helper.make_node("Relu", ["p"], ["y"])
+        nodes = [product, mul] if form == "product" else [mul, product, last]
+        made, scale = dequantized_product(q, nodes, {"f": f}, axis=1)
+        (op,) = contracts(made)
+        assert op.form == "int8"
+        want = x.astype(np.float32).astype(np.float64) @ (q * scale) * f
+        want = want if form == "product" else np.maximum(want, 0)
+        found = made.run({"x": x.astype(np.float32)})[0]
+        # Sums of 70 products in float32.
+        np.testing.assert_allclose(found, want, rtol=0, atol=3e-6 * np.abs(want).max())
+
+
+def test_weights_of_gemm_by_row_stay_packed():
+    random = np.random.default_rng(2)
+    q, x = random.integers(-128, 128, (48, K)).astype(np.int8), random.standard_normal((4, K))
+    gemm = helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)
+    bias = random.standard_normal(48).astype(np.float32)
+    made, scale = dequantized_product(q, [gemm], {"b": bias}, axis=0)
+    (op,) = contracts(made)
+    assert op.form == "int8" and made.check().ok
+    want = x.astype(np.float32).astype(np.float64) @ (q * scale[:, None]).T + bias
+    found = made.run({"x": x.astype(np.float32)})[0]
+    np.testing.assert_allclose(found, want, rtol=0, atol=3e-6 * np.abs(want).max())
 
 
 @pytest.mark.parametrize("rows", [2, 40])
