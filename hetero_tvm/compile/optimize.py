@@ -241,7 +241,7 @@ def optimize_model(
         target = target.for_stored(model.stored)
     else:
         target = target.with_precision(canonical_precision(precision))
-    if (packed := packed_columns(model.source)) is not None:
+    if target.takes_packed and (packed := packed_columns(model.source)) is not None:
         target = target.for_packed(packed)
     disabled = frozenset(disable)
     known = {rule.name for rule in target.fusions}

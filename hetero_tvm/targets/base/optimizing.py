@@ -72,8 +72,13 @@ class OptimizingTarget(ABC):
         """Pairs of 8-bit weights that are scaled so that they cannot saturate 16 bits where they meet."""
         return 0
 
+    @property
+    def takes_packed(self) -> bool:
+        """Whether weights that a model brings packed may stay as they are, at this precision."""
+        return False
+
     def for_packed(self, packed: PackedColumns) -> Any:
-        """The target for a model that brings weights packed; it may take them as they are."""
+        """This target for a model that brings ``packed``, where it :attr:`takes_packed`."""
         return self
 
     def for_stored(self, dtype: str) -> Any:

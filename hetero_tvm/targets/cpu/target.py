@@ -228,9 +228,12 @@ class CpuTarget(Target):
         """This target with constant weights in ``storage`` and float32 arithmetic."""
         return self._with(precision="f32", storage=storage)
 
+    @property
+    def takes_packed(self) -> bool:
+        return self.precision == "f32" and self.storage is None
+
     def for_packed(self, packed: PackedColumns) -> CpuTarget:
-        plain = self.precision == "f32" and self.storage is None
-        return self._with(packed=packed) if plain else self
+        return self._with(packed=packed)
 
     def smoothing(self, factors: Mapping[str, np.ndarray]) -> CpuTarget:
         """This target at ``int8`` with ``factors`` that smooth operands of products."""

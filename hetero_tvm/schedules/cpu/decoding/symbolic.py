@@ -14,8 +14,9 @@ _ROWS_SHARED = 96
 """Rows from which threads share rows and not panels."""
 _BLOCK = 128
 """Rows of a block: what stays in L2 beside a panel."""
-_ROWS_AHEAD = 32
-"""Rows of a packed weight between what is fetched and what is read: 1 to 4 KB."""
+_ROWS_AHEAD = 16
+"""Rows of a packed weight between what is fetched and what is read: 1 or 2 KB; beyond, a line is asked for
+before the hardware's own prefetch and evicted before it is read."""
 
 
 class SymbolicKernel(Kernel):

@@ -100,15 +100,11 @@ class WordProduct:
                 total = total + value
             k.store(self._sums, self._folded(total, lambda a, b: a + b), [r, g])
 
-        self._each_group(rows, one_group)
-
-    def _each_group(self, rows: Expr, body: Callable[[Expr, Expr, Callable[[int], Expr]], None]) -> None:
-        """``body(row, group, source)``; ``source(c)`` is a vector of x, zeros behind the end of K."""
-        with self._k.serial(rows) as r:
-            self._row_groups(r, body)
+        with k.serial(rows) as r:
+            self._row_groups(r, one_group)
 
     def _row_groups(self, r: Expr, body: Callable[[Expr, Expr, Callable[[int], Expr]], None]) -> None:
-        """:meth:`_each_group` of one row."""
+        """``body(r, group, source)``; ``source(c)`` is a vector of row r of x, zeros behind the end of K."""
         k, depth, group, wide = self._k, self._op.k, self._group, self._vector
         whole = depth // group
         with k.serial(whole) as g:

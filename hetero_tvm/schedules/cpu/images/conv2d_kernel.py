@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from hetero_tvm.codegen import vector_math
@@ -14,6 +15,9 @@ from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop, vector_
 
 UNROLLED_TAPS = 49
 """More taps than this make too much code; patches (kernel = stride) and unit strides run them in loops."""
+
+_FEW_PLANES = 16
+"""Planes of the input below which threads share their phases."""
 
 
 class ConvKernel:
@@ -108,14 +112,31 @@ class ConvKernel:
     # the input -----------------------------------------------------------------------------------
     def _fill_planes(self) -> None:
         """Copy X into padded phases; everything around is zero."""
-        op, k = self.op, self.k
-        with k.parallel(op.batch * op.channels, op.flops) as plane:
+        op, k, phases = self.op, self.k, self.geometry.phases
+        planes = op.batch * op.channels
+
+        def fill(plane: Expr, index: int) -> None:
+            self._clear_phase(plane, index)
+            self._fill_phase(plane, plane, index, phases[index])
+
+        def fill_one_of(first: int, plane: Expr, index: Expr) -> None:
+            if first == len(phases) - 1:
+                fill(plane, first)
+                return
+            rest = functools.partial(fill_one_of, first + 1, plane, index)
+            k.branch(tirx.EQ(index, first), lambda: fill(plane, first), rest)
+
+        if planes < _FEW_PLANES and not self.geometry.patches:
+            # Three planes are no work to share between two threads; their phases are.
+            with k.parallel(planes * len(phases), op.flops) as item:
+                fill_one_of(0, tirx.floordiv(item, len(phases)), tirx.floormod(item, len(phases)))
+            return
+        with k.parallel(planes, op.flops) as plane:
             if self.geometry.patches:
                 self._fill_patches(plane)
                 return
-            for index, phase in enumerate(self.geometry.phases):
-                self._clear_phase(plane, index)
-                self._fill_phase(plane, plane, index, phase)
+            for index in range(len(phases)):
+                fill(plane, index)
 
     def _fill_patches(self, plane: Expr) -> None:
         """Copy one plane where every tap is a phase of its own."""

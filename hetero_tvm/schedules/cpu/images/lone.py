@@ -11,6 +11,7 @@ from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
+from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
 
 _TO_BLOCKS, _TO_PLAIN = 14.0, 7.0
@@ -22,7 +23,13 @@ _PAGE, _CROWDED = 4096, 6.0
 _LAUNCH = 6000.0
 """Cycles of a kernel beside its work."""
 
-_SURE = 0.93
+_ROW, _PIXEL = 12.0, {1: 0.25, 2: 0.8}
+"""Cycles of a row of the planes that the plain kernel fills, and of each of its pixels by the stride."""
+
+_APART = 3.0
+"""Cycles of a pixel that is read alone: of larger strides, and where filters do not overlap."""
+
+_SURE = 0.97
 """Share of the plain kernel's estimate that the blocked one must stay below, as estimates are off by a few
 per cent."""
 
@@ -34,11 +41,23 @@ def blocks_pay(plain: Conv2d, blocked: Conv2d, machine: CpuModel) -> bool:
     if before is None or after is None:
         return False
     read = Layout.parse(blocked.x_layout).blocked
+    before += 0.0 if plain.depthwise else _filling(plain, machine)
     conversions = read * (_bytes(plain.image) / _TO_BLOCKS + _LAUNCH)
     conversions += plain.epilogue.count(RESIDUAL) * (_bytes(plain.out_image) / _TO_BLOCKS + _LAUNCH)
     slow = _CROWDED if math.prod(plain.out_image[2:]) * 4 % _PAGE == 0 else 1.0
     conversions += slow * _bytes(plain.out_image) / _TO_PLAIN + _LAUNCH
     return after + conversions < _SURE * before
+
+
+def _filling(op: Conv2d, machine: CpuModel) -> float:
+    """Cycles in which the plain kernel copies its input into planes, on the busiest thread."""
+    geometry = Geometry(op)
+    if geometry.direct:
+        return 0.0
+    pixel = _APART if geometry.patches else _PIXEL.get(op.strides[1], _APART)
+    planes = op.batch * op.channels
+    busiest = -(-planes // machine.threads) if geometry.patches else planes / machine.threads
+    return busiest * len(geometry.phases) * geometry.rows * (_ROW + geometry.pitch * pixel) + _LAUNCH
 
 
 def _estimate(space: DesignSpace, op: Conv2d, machine: CpuModel) -> float | None:
