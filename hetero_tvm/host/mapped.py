@@ -103,7 +103,8 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
     if size >= LARGE and not dtype.hasobject:
         with contextlib.suppress(_NoRoomError), _file(size) as file:
             try:
-                os.posix_fallocate(file.fileno(), 0, size)  # writing to a mapping without room ends the process
+                # Writing to a mapping without room ends the process.
+                os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
                 raise _NoRoomError from error
             return np.asarray(_Mapping(file, size)).view(dtype).reshape(tuple(shape))

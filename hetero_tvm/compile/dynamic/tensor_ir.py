@@ -157,7 +157,7 @@ def _floats(function: PrimFunc) -> list[float]:
 
 
 def _count(values: Sequence[float], sizes: Sequence[Sizes]) -> tuple[Extent, bool] | None:
-    """What a float that differs is: a whole number of things, as a mean divides by, or 1 by that (True)."""
+    """Number of things that a float stands for where it differs, as a mean divides by; True: 1 by that."""
     if all(value == values[0] or value != value for value in values):
         return None
     for inverse in (False, True):

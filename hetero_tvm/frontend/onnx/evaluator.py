@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19 as _SlowAveragePool
+from onnx.reference.ops.op_conv_transpose import ConvTranspose as _ConvTransposeOfGroups
 from onnx.reference.ops.op_max_pool import MaxPool as _SlowMaxPool
 
 
@@ -63,6 +64,16 @@ class Conv(OpRun):
         if bias is not None:
             result += bias.reshape(-1, *[1] * spatial)
         return (result,)
+
+
+class ConvTranspose(_ConvTransposeOfGroups):
+    """Transposed convolution; onnx's own gives all groups the bias of the first."""
+
+    op_domain = ""
+
+    def _run(self, x, weight, bias=None, **given):
+        (y,) = super()._run(x, weight, None, **given)
+        return (y if bias is None else y + bias.reshape(-1, *[1] * (x.ndim - 2)),)
 
 
 class MaxPool(_SlowMaxPool):
@@ -260,7 +271,7 @@ class DequantizeLinear(OpRun):
 
 #: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
 REFERENCE_OPS: tuple[type[OpRun], ...] = (
-    *(Erf, Conv, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN),
+    *(Erf, Conv, ConvTranspose, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN),
     *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization),
 )
 

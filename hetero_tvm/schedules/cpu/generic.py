@@ -20,8 +20,8 @@ import math
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, SBlockRealize, Schedule, ScheduleError, Var, s_tir, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.long_sums import accumulate_in_double, is_long, without_rounding
 from hetero_tvm.schedules.cpu.programs import program
+from hetero_tvm.schedules.cpu.programs.long_sums import accumulate_in_double, is_long, without_rounding
 from hetero_tvm.schedules.nests.growth import written_once
 
 Block, Loop = s_tir.schedule.SBlockRV, s_tir.schedule.LoopRV

@@ -31,8 +31,8 @@ _STREAMS = 2
 """Parts of the reduction that a tile of few rows goes through at once."""
 
 _LONG = 1 << 14
-"""Terms from which on accumulators start anew after each :data:`_BLOCK`: an error grows with the terms that one
-accumulator takes (2e-4 of the result after a million)."""
+"""Terms from which on accumulators start anew after each :data:`_BLOCK`: an error grows with the terms that
+one accumulator takes (2e-4 of the result after a million)."""
 
 _BLOCK = 1 << 10
 """Terms that one accumulator of a long reduction takes, a multiple of all unrollings."""

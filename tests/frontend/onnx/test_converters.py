@@ -238,7 +238,8 @@ def test_positions_of_rotary_embeddings_are_not_counted_from_the_end(index):
 @pytest.mark.parametrize("zero, dtype", [("uint8", np.uint8), ("int8", np.int8)])
 def test_whole_numbers_are_quantized(zero, dtype, opset):
     model = text_model(
-        f"g (int32[2,5] x, float s, {zero} z) => ({zero}[2,5] y) {{ y = QuantizeLinear(x, s, z) }}", opset=opset
+        f"g (int32[2,5] x, float s, {zero} z) => ({zero}[2,5] y) {{ y = QuantizeLinear(x, s, z) }}",
+        opset=opset,
     )
     x = np.array([[-(2**31), -100, -3, 0, 1], [2, 3, 77, 2**24 + 1, 2**31 - 1]], np.int32)
     inputs = {"x": x, "s": np.float32(0.5), "z": dtype(3)}
@@ -366,7 +367,8 @@ def against_evaluator(source: onnx.ModelProto, inputs: dict[str, np.ndarray], rt
 
 
 def against_onnxruntime(source: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> None:
-    
+    import onnxruntime
+
     session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
     for ours, theirs in zip(run_tvm(import_onnx(source), inputs), session.run(None, inputs), strict=True):
         assert ours.dtype == theirs.dtype

@@ -57,7 +57,8 @@ def test_long_products_do_not_lose_what_is_small(depth):
     )
     generator = np.random.default_rng(0)
     for (tile, _), run in zip(cases, runs, strict=True):
-        a, b = (1000 + generator.random(shape, dtype=np.float32) for shape in ((tile.rows, depth), (depth, 16)))
+        shapes = (tile.rows, depth), (depth, 16)
+        a, b = (1000 + generator.random(shape, dtype=np.float32) for shape in shapes)
         wanted = a.astype("float64") @ b
         # One accumulator for all terms is 1e-3 off; NumPy's blocks of float32 are 1e-6.
         np.testing.assert_allclose(run(a, b), wanted, rtol=1e-5)

@@ -28,8 +28,8 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, T, TensorLoad, tirx, tvm, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.long_sums import LONG
 from hetero_tvm.schedules.cpu.programs.linear import LinearNest, Tail, Views, linear_nest, split_index
+from hetero_tvm.schedules.cpu.programs.long_sums import LONG
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_loop, vector_pieces
 from hetero_tvm.schedules.nests.nest import Nest
 

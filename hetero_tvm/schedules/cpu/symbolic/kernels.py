@@ -8,8 +8,8 @@ from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import DesignSpace, Point
-from hetero_tvm.schedules.cpu.long_sums import is_long, with_own_accumulator, without_rounding
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
+from hetero_tvm.schedules.cpu.programs.long_sums import is_long, with_own_accumulator, without_rounding
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel

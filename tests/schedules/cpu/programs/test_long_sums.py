@@ -44,7 +44,10 @@ def rows(x):
     return powers / powers.sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize("axis, shape", [(1, (2, OPEN)), (0, (OPEN, 3)), (1, (2, OPEN, 8)), (None, (2, OPEN))])
+SHAPES = [(1, (2, OPEN)), (0, (OPEN, 3)), (1, (2, OPEN, 8)), (None, (2, OPEN))]
+
+
+@pytest.mark.parametrize("axis, shape", SHAPES)
 def test_sums_of_a_number_of_terms_that_comes_at_run_time(axis, shape):
     x = values(*(MANY if n is OPEN else n for n in shape))
     wanted = x.astype("float64").sum(axis)

@@ -1,9 +1,10 @@
-"""Sums and products of many terms, or of a number that is known at run time, in blocks of loops that are not
-emitted but scheduled: accumulated in float64.
+"""Sums and products of many terms, or of a number that is known at run time: accumulated in float64.
+
+These are those of kernels that are not emitted but scheduled.
 
 One accumulator takes all terms of a result, so in float32 its error would grow with their number (2 % for two
-million values near 1000).  In float64 it does not show; a loop over terms of one result waits for its additions,
-so it costs nothing there.
+million values near 1000).  In float64 it does not show; a loop over terms of one result waits for its
+additions, so it costs nothing there.
 """
 
 from __future__ import annotations
@@ -67,8 +68,7 @@ def without_rounding(function: PrimFunc) -> PrimFunc:
         if sum(own) != 1:
             return store
         terms = [
-            side.value if mine else tirx.Cast("float64", side)
-            for side, mine in zip(sides, own, strict=True)
+            side.value if mine else tirx.Cast("float64", side) for side, mine in zip(sides, own, strict=True)
         ]
         return tirx.BufferStore(store.buffer, type(total)(*terms), store.indices)
 
