@@ -67,12 +67,15 @@ class Conv(OpRun):
 
 
 class ConvTranspose(_ConvTransposeOfGroups):
-    """Transposed convolution; onnx's own gives all groups the bias of the first."""
+    """Transposed convolution; onnx's own gives all groups the bias of the first, and wants one filter each."""
 
     op_domain = ""
 
-    def _run(self, x, weight, bias=None, **given):
-        (y,) = super()._run(x, weight, None, **given)
+    def _run(self, x, weight, bias=None, group=None, **given):
+        parts = []
+        for image, filters in zip(np.split(x, group or 1, 1), np.split(weight, group or 1), strict=True):
+            parts += super()._run(image, filters, None, group=1, **given)
+        y = np.concatenate(parts, axis=1)
         return (y if bias is None else y + bias.reshape(-1, *[1] * (x.ndim - 2)),)
 
 
