@@ -67,7 +67,7 @@ class Conv(OpRun):
 
 
 class ConvTranspose(_ConvTransposeOfGroups):
-    """Transposed convolution; onnx's own gives all groups the bias of the first, and wants one filter each."""
+    """Transposed convolution; onnx's own gives all groups the first one's bias, and wants one filter each."""
 
     op_domain = ""
 
