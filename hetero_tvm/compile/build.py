@@ -131,8 +131,11 @@ class BuiltModel:
         AccuracyError : beyond the tolerance; names the kernel where the numbers leave the reference.
         InputError : ``inputs`` do not fit the model; lists all that is wrong.
         """
+        with mapped.given_back():
+            return self._check(seed, inputs)
+
+    def _check(self, seed: int, inputs: Mapping[str, np.ndarray] | None) -> Accuracy:
         given, model = inputs, judged_model(self.optimized, inputs)
-        mapped.release()
         if inputs is None:
             inputs, reference = run_sampled(model, seed)
         else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hetero_tvm.errors import ModelError, ShapeError
 from hetero_tvm.frontend.dimensions import Declared, Sum, symbol_of
@@ -120,16 +120,33 @@ def telling_sizes(symbols: Sequence[Symbol]) -> tuple[dict[str, int], ...]:
 
 
 def _three(symbol: Symbol) -> tuple[int, int, int]:
-    top = max(symbol.high, _LEAST)
-    inside = [n for n in range(max(2, symbol.low), top) if top % n]
-    if len(inside) < 2:
-        inside = [n for n in range(2, top)]
-    primes = _primes(inside)
-    inside = primes if len(primes) > 1 else inside
-    second = min(inside, key=lambda n: abs(n - 0.83 * top))
-    third = min((n for n in inside if n != second), key=lambda n: abs(n - 0.64 * top))
-    return top, second, third
+    top, low = max(symbol.high, _LEAST), max(2, symbol.low)
+    kinds: tuple[tuple[int, Callable[[int], bool]], ...] = (
+        (low, lambda n: top % n > 0 and _is_prime(n)),
+        (low, lambda n: top % n > 0),
+        (2, _is_prime),
+        (2, lambda n: True),
+    )
+    for least, fits in kinds:
+        second = next(filter(fits, _around(0.83 * top, least, top)), None)
+        third = next((n for n in _around(0.64 * top, least, top) if n != second and fits(n)), None)
+        if second is not None and third is not None:
+            return top, second, third
+    raise AssertionError(f"there are no sizes below {top}")
 
 
-def _primes(numbers: Iterable[int]) -> list[int]:
-    return [n for n in numbers if n > 1 and all(n % divisor for divisor in range(2, math.isqrt(n) + 1))]
+def _around(place: float, low: int, high: int) -> Iterator[int]:
+    """Whole numbers from ``low`` to below ``high``, those near ``place`` first."""
+    below = min(math.floor(place), high - 1)
+    above = max(below + 1, low)
+    while below >= low or above < high:
+        if above >= high or (below >= low and place - below <= above - place):
+            yield below
+            below -= 1
+        else:
+            yield above
+            above += 1
+
+
+def _is_prime(number: int) -> bool:
+    return all(number % divisor for divisor in range(2, math.isqrt(number) + 1))

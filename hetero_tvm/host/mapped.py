@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import mmap
 import os
 import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -29,6 +30,8 @@ _RESERVE = 1 << 30
 _RESIDENT = 64 << 20
 """Bytes that may be touched before pages are given back to the kernel."""
 _PIECE = 16 << 20
+_INTERVAL = 0.02
+"""Seconds between two times that :func:`given_back` gives pages back: memory is read at some 10 GB/s."""
 _SCRATCH = "/var/tmp"
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,6 +43,14 @@ _FAILED = ctypes.c_void_p(-1).value
 
 _lock = threading.Lock()
 _touched = 0
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # another thread may have held it
 
 
 class _Mapping:
@@ -56,7 +67,8 @@ class _Mapping:
             "typestr": "|u1",
             "version": 3,
         }
-        _mappings.add(self)
+        with _lock:
+            _mappings.add(self)
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
@@ -79,6 +91,37 @@ def mapped(array: np.ndarray) -> np.ndarray:
             _write(file, flat[start : start + _PIECE])
         return _over(file, flat.size, array.dtype, array.shape)
     return array
+
+
+def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """An array to be filled, in a file where it is large and there is room.
+
+    Who fills it tells :func:`touched` as it goes, so that little of it is resident at a time.
+    """
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    if size >= LARGE and not dtype.hasobject:
+        with contextlib.suppress(_NoRoomError), _file(size) as file:
+            try:
+                # Writing to a mapping without room ends the process.
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                raise _NoRoomError from error
+            return np.asarray(_Mapping(file, size)).view(dtype).reshape(tuple(shape))
+    return np.empty(tuple(shape), dtype)
+
+
+def converted(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """The values in another type; of a large array piece by piece, into a file."""
+    if array.nbytes < LARGE or not array.flags.c_contiguous:
+        return array.astype(dtype)
+    result = empty(array.shape, dtype)
+    source, target = array.reshape(-1), result.reshape(-1)
+    step = _PIECE // max(array.itemsize, result.itemsize)
+    for start in range(0, source.size, step):
+        target[start : start + step] = source[start : start + step]
+        touched(step * (array.itemsize + result.itemsize))
+    return result
 
 
 def mapped_part(source: BinaryIO, offset: int, size: int) -> np.ndarray:
@@ -106,7 +149,7 @@ def is_mapped(array: np.ndarray) -> bool:
     if not array.flags.c_contiguous or start % 64:
         return False
     stop = start + array.nbytes
-    return any(m.address <= start and stop <= m.address + m.size for m in list(_mappings))
+    return any(m.address <= start and stop <= m.address + m.size for m in _alive())
 
 
 def touched(size: int) -> None:
@@ -123,8 +166,33 @@ def touched(size: int) -> None:
 
 def release() -> None:
     """Give the pages of all mapped arrays back to the kernel, which reads them again when they are needed."""
-    for mapping in list(_mappings):
+    for mapping in _alive():
         _libc.madvise(mapping.address, mapping.size, mmap.MADV_DONTNEED)
+
+
+@contextlib.contextmanager
+def given_back() -> Iterator[None]:
+    """Give pages back all the while that a block runs: code that knows nothing of files reads all weights."""
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.wait(_INTERVAL):
+            release()
+
+    thread = threading.Thread(target=work, name="hetero_tvm-mapped", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        release()
+
+
+def _alive() -> list[_Mapping]:
+    """The mappings that there are; other threads may add some."""
+    with _lock:
+        return list(_mappings)
 
 
 class _NoRoomError(Exception):

@@ -334,7 +334,7 @@ def run_double(
 
 def widened(array: np.ndarray) -> np.ndarray:
     """The array in float64, if it is one of floats."""
-    return array.astype(np.float64) if is_float(array.dtype) else array
+    return mapped.converted(array, np.float64) if is_float(array.dtype) else array
 
 
 def evaluate(

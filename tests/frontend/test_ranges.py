@@ -37,6 +37,11 @@ def test_contradictions_are_listed():
     assert "dimension 1 is fixed to 4" in text and "batch has several ranges" in text
 
 
+def test_a_range_of_billions_is_not_gone_through():
+    (largest, second, third) = (one["a"] for one in telling_sizes([Symbol("a", 1, 1 << 40)]))
+    assert largest == 1 << 40 and abs(second / largest - 0.83) < 1e-6 and abs(third / largest - 0.64) < 1e-6
+
+
 @pytest.mark.parametrize("high", [1, 2, 3, 5, 8, 64, 256, 512, 4096])
 def test_the_sizes_that_tell_differ_and_begin_with_the_largest(high):
     sizes = telling_sizes([Symbol("a", 1, high), Symbol("b", 1, 77)])

@@ -2,6 +2,8 @@
 
 import os
 import resource
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -89,3 +91,41 @@ def test_nothing_is_left_in_the_folder(array, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     copy = mapped.mapped(array)
     assert mapped.is_mapped(copy) and os.listdir(tmp_path) == []
+
+
+def test_an_array_to_be_filled_lies_in_a_file_where_it_is_large():
+    large, small = mapped.empty((600, 1024), "float32"), mapped.empty((3, 4), "int8")
+    assert mapped.is_mapped(large) and not mapped.is_mapped(small)
+    assert (large.shape, large.dtype, small.shape, small.dtype) == ((600, 1024), np.float32, (3, 4), np.int8)
+    large[:] = 7
+    mapped.release()
+    assert (large == 7).all()
+
+
+def test_an_array_to_be_filled_is_memory_where_no_file_can_be_had(monkeypatch):
+    def full(*_):
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert not mapped.is_mapped(mapped.empty((600, 1024), "float32"))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int8"])
+def test_conversion_piece_by_piece(array, dtype):
+    large = np.tile(array, (9, 1))  # more than one piece
+    converted = mapped.converted(large, dtype)
+    assert converted.dtype == dtype and mapped.is_mapped(converted)
+    np.testing.assert_array_equal(converted, large.astype(dtype))
+    np.testing.assert_array_equal(mapped.converted(large.T, dtype), large.T.astype(dtype))
+
+
+def test_pages_go_while_a_block_runs(array):
+    copy = mapped.mapped(np.tile(array, (8, 1)))
+    before = resident_kb()
+    with mapped.given_back():
+        copy.sum()
+        deadline = time.monotonic() + 60
+        while resident_kb() - before > 0.2 * copy.nbytes / 1024 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert resident_kb() - before <= 0.2 * copy.nbytes / 1024
+    assert not [thread for thread in threading.enumerate() if thread.name == "hetero_tvm-mapped"]

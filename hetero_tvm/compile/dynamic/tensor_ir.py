@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,10 +30,12 @@ def lift_function(
     """
     functions = _with_equal_texts([without_contract(function) for function in functions], sizes)
     numbers = [_numbers(function) for function in functions]
-    skeletons = [_mapped(function, lambda number: tirx.IntImm(number.ty.dtype, 0)) for function in functions]
+    floats = [_floats(function) for function in functions]
+    skeletons = [_skeleton(function) for function in functions]
     if any(not structural_equal(skeletons[0], skeleton) for skeleton in skeletons[1:]):
         raise Unfit("the loops depend on the sizes")
     fitted = [fit([value for value, _ in each], sizes) for each in zip(*numbers, strict=True)]
+    counts = iter([_count(each, sizes) for each in zip(*floats, strict=True)])
     extents = _extents(functions, sizes, bounded or {})  # of a bounded parameter they are numbers
     own = rebased([extent for each in extents for extent in each if isinstance(extent, Extent)])
     shapes = [[own.of(e) if isinstance(e, Extent) else e for e in each] for each in extents]
@@ -54,7 +57,18 @@ def lift_function(
         found = next(expressions)
         return number if found is None else found
 
-    return _with_shapes(_mapped(functions[0], replaced), shapes, variables)
+    def counted(number: tirx.FloatImm) -> Expr:
+        found = next(counts)
+        if found is None:
+            return number
+        extent, inverse = found
+        dtype = str(number.ty.dtype)
+        count = tirx.Cast(dtype, own.of(extent).expression(variables, "int64"))
+        return tirx.const(1.0, dtype) / count if inverse else count
+
+    # Whole numbers first: what stands for a float has some of its own.
+    made = _mapped(functions[0], replaced)
+    return _with_shapes(_mapped(made, counted, tirx.FloatImm), shapes, variables)
 
 
 def _extents(
@@ -141,9 +155,39 @@ def _numbers(function: PrimFunc) -> list[tuple[int, str]]:
     return found
 
 
-def _mapped(function: PrimFunc, change: Any) -> PrimFunc:
+def _floats(function: PrimFunc) -> list[float]:
+    found: list[float] = []
+
+    def note(number: tirx.FloatImm) -> tirx.FloatImm:
+        found.append(float(number.value))
+        return number
+
+    _mapped(function, note, tirx.FloatImm)
+    return found
+
+
+def _count(values: Sequence[float], sizes: Sequence[Sizes]) -> tuple[Extent, bool] | None:
+    """Number of things that a float stands for where it differs, as a mean divides by; True: 1 by that."""
+    if all(value == values[0] or value != value for value in values):
+        return None
+    for inverse in (False, True):
+        wholes = [1 / value if inverse and value else value for value in values]
+        if all(math.isfinite(whole) and abs(whole - round(whole)) <= 1e-6 * abs(whole) for whole in wholes):
+            found = fit([round(whole) for whole in wholes], sizes)
+            if isinstance(found, Extent):
+                return found, inverse
+    raise Unfit(f"a number is {', '.join(map(str, values))}, which counts nothing")
+
+
+def _skeleton(function: PrimFunc) -> PrimFunc:
+    """The function with all numbers 0."""
+    function = _mapped(function, lambda number: tirx.IntImm(number.ty.dtype, 0))
+    return _mapped(function, lambda number: tirx.FloatImm(number.ty.dtype, 0.0), tirx.FloatImm)
+
+
+def _mapped(function: PrimFunc, change: Any, kind: type = tirx.IntImm) -> PrimFunc:
     # After its children, of which a number has none: what replaces it is not looked at again.
-    return tvm_ffi.structural_map(function, (tirx.IntImm, change), order="post")
+    return tvm_ffi.structural_map(function, (kind, change), order="post")
 
 
 def _with_shapes(

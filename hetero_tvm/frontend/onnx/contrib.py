@@ -149,12 +149,19 @@ def _group_norm(b: Body) -> None:
         y = b.op("InstanceNormalization", rows, b.input(1), b.input(2), epsilon=eps)
         b.op("Reshape", y, b.op("Shape", x), output=b.wants(0))
         return
-    ones, zeros = b.const(np.ones(groups)), b.const(np.zeros(groups))
+    ones, zeros = (b.op("CastLike", b.const(np.full(groups, value)), x) for value in (1.0, 0.0))
     y = b.op("Reshape", b.op("InstanceNormalization", rows, ones, zeros, epsilon=eps), b.op("Shape", flat))
     column = b.const([-1, 1], "int64")
     y = b.op("Mul", y, b.op("Reshape", b.input(1), column))
     y = b.op("Add", y, b.op("Reshape", b.input(2), column))
     b.op("Reshape", y, b.op("Shape", x), output=b.wants(0))
+
+
+def _max_unpool(b: Body) -> None:
+    """MaxUnpool, whose places do not count from the end."""
+    inputs = [b.input(n) for n in range(len(b.node.input))]
+    b.op("MaxUnpool", *inputs, output=b.wants(0), **b.attributes)
+    b.count_from_0()
 
 
 def _fused_matmul(b: Body) -> None:
@@ -231,6 +238,7 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "SimplifiedLayerNormalization"): _simplified_norm,
     ("", "GroupNormalization"): _group_norm,
     ("", "LayerNormalization"): _layer_norm,
+    ("", "MaxUnpool"): _max_unpool,
     (DOMAIN, "Attention"): attention.attention,
     (DOMAIN, "MultiHeadAttention"): attention.multi_head_attention,
     (DOMAIN, "GroupQueryAttention"): attention.group_query_attention,

@@ -10,6 +10,7 @@ from onnx import defs, helper, inliner
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.onnx.check import has_body, opset_of
+from hetero_tvm.frontend.onnx.graph.body import FROM_0
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool
 
 #: TVM has converters for these, but for another signature or only for a part of the operator.
@@ -172,11 +173,19 @@ def _traced(
             own = f"{names[owner]}/{own}"
         taken[own] += 1  # the body of a definition may hold an operator several times
         node.name = own if taken[own] == 1 else f"{own}_{taken[own] - 1}"
+        if owner < len(names) and _looks_up_positions(model.graph.node[owner], node):
+            node.name += FROM_0
         if owner >= len(names):
             continue
         pending[owner] -= set(node.output)
         owner += not pending[owner]
     return result
+
+
+def _looks_up_positions(call: onnx.NodeProto, node: onnx.NodeProto) -> bool:
+    """Whether a node of a definition looks positions up in a table, which do not count from the end."""
+    rotary = call.op_type.startswith("RotaryEmbedding") and node.op_type == "Gather"
+    return rotary and node.input[0] in call.input[1:3]
 
 
 def first_lines(error: Exception, most: int = 3) -> str:

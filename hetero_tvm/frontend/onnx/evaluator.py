@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19 as _SlowAveragePool
+from onnx.reference.ops.op_conv_transpose import ConvTranspose as _ConvTransposeOfGroups
 from onnx.reference.ops.op_max_pool import MaxPool as _SlowMaxPool
 
 
@@ -63,6 +64,19 @@ class Conv(OpRun):
         if bias is not None:
             result += bias.reshape(-1, *[1] * spatial)
         return (result,)
+
+
+class ConvTranspose(_ConvTransposeOfGroups):
+    """Transposed convolution; onnx's own gives all groups the first one's bias, and wants one filter each."""
+
+    op_domain = ""
+
+    def _run(self, x, weight, bias=None, group=None, **given):
+        parts = []
+        for image, filters in zip(np.split(x, group or 1, 1), np.split(weight, group or 1), strict=True):
+            parts += super()._run(image, filters, None, group=1, **given)
+        y = np.concatenate(parts, axis=1)
+        return (y if bias is None else y + bias.reshape(-1, *[1] * (x.ndim - 2)),)
 
 
 class MaxPool(_SlowMaxPool):
@@ -260,7 +274,7 @@ class DequantizeLinear(OpRun):
 
 #: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
 REFERENCE_OPS: tuple[type[OpRun], ...] = (
-    *(Erf, Conv, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN),
+    *(Erf, Conv, ConvTranspose, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN),
     *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization),
 )
 

@@ -62,7 +62,7 @@ PROMISED: dict[str, tuple[tuple[int, ...], Writer]] = {
     "NonZero": ((0,), run_time_places.non_zero),
     "OneHot": ((1,), given_shapes.one_hot),
     "Pad": ((1, 3), run_time_places.pad),
-    "QuantizeLinear": ((), elements.blocked_quantizer),
+    "QuantizeLinear": ((), elements.quantizer),
     "Range": ((0, 1, 2), given_shapes.count_up),
     "Reshape": ((1,), given_shapes.reshape),
     "Resize": ((1, 2, 3), run_time_resize.resize),

@@ -94,8 +94,8 @@ def lookups(
     elif name in ("relax.gather_elements", "relax.scatter_elements"):
         extent = shape_of(value.args[0])[int(value.attrs.axis)]
         # TVM's scatter counts from the end; for its gather the importer has added the extent.
-        first = -extent if name == "relax.scatter_elements" else 0
-        yield value.args[1], ((first, extent),), _text([(-extent, extent)])
+        first = -extent if name == "relax.scatter_elements" and not from_0 else 0
+        yield value.args[1], ((first, extent),), _text([(0 if from_0 else -extent, extent)])
     elif name in ("relax.gather_nd", "relax.scatter_nd"):
         shape, depth = shape_of(value.args[0]), shape_of(value.args[1])[-1]
         batch = int(value.attrs.batch_dims) if name == "relax.gather_nd" else 0

@@ -21,6 +21,7 @@ import math
 from hetero_tvm.host.tvm import Expr, PrimFunc, SBlockRealize, Schedule, ScheduleError, Var, s_tir, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs import program
+from hetero_tvm.schedules.cpu.programs.long_sums import accumulate_in_double, is_long, without_rounding
 from hetero_tvm.schedules.nests.growth import written_once
 
 Block, Loop = s_tir.schedule.SBlockRV, s_tir.schedule.LoopRV
@@ -52,7 +53,7 @@ def schedule(function: PrimFunc, machine: CpuModel) -> PrimFunc:
             _schedule_block(sch, block, machine)
         except ScheduleError:
             continue  # the block keeps the steps that succeeded before
-    result = sch.mod["main"]
+    result = without_rounding(sch.mod["main"])
     if not (function.attrs and "global_symbol" in function.attrs):
         result = result.without_attr("global_symbol")
     return result.with_attr("tirx.noalias", True)
@@ -120,6 +121,8 @@ def _tiled_reduction(
     fused = sch.fuse(*outer)
     tile_block = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(tile_block, fused)
+    if is_long(sch, block):
+        accumulate_in_double(sch, block)
     written = sch.get_loops(tile_block)
     sch.vectorize(written[-1])
     for row in rows:
@@ -140,6 +143,8 @@ def _row_reduction(
     if width >= 4:
         _, lanes = sch.split(reduced[-1], [None, width])
         partial = sch.rfactor(lanes, 0)
+        if is_long(sch, partial):
+            accumulate_in_double(sch, partial)
         sch.vectorize(sch.get_loops(partial)[-1])
     _parallel(sch, rows, work)
 

@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function
-from hetero_tvm.host.tvm import te, tvm
+from hetero_tvm.host.tvm import te, tirx, tvm
 from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.targets.registry import parse_target
 
@@ -29,6 +29,31 @@ def test_one_function_serves_all_sizes_and_reads_the_front_of_a_constant():
         y = tvm.runtime.tensor(np.zeros_like(x))
         run(tvm.runtime.tensor(table), tvm.runtime.tensor(x), y)
         np.testing.assert_array_equal(y.numpy(), x + table[:size, None])
+
+
+@pytest.mark.parametrize("number", [lambda s: float(s), lambda s: 1.0 / (2 * s), lambda s: 0.5])
+def test_floats_that_count_are_found(number):
+    def scaled(s):
+        x = te.placeholder((s,), "float32", name="x")
+        return te.create_prim_func([x, te.compute((s,), lambda i: x[i] * tirx.const(number(s), "float32"))])
+
+    lifted = lift_function([scaled(**sizes) for sizes in SIZES], SIZES)
+    run = compile_kernels(lifted, parse_target("cpu").tvm_target).jit()["main"]
+    for size in (1, 7, 40):
+        x = np.arange(1, size + 1, dtype="float32")
+        y = tvm.runtime.tensor(np.zeros_like(x))
+        run(tvm.runtime.tensor(x), y)
+        # 1 / count is rounded once more than a constant
+        np.testing.assert_allclose(y.numpy(), x * np.float32(number(size)), rtol=2e-7)
+
+
+def test_a_float_that_counts_nothing_is_refused():
+    def scaled(s):
+        x = te.placeholder((s,), "float32", name="x")
+        return te.create_prim_func([x, te.compute((s,), lambda i: x[i] * tirx.const(s**-0.5, "float32"))])
+
+    with pytest.raises(Unfit, match="counts nothing"):
+        lift_function([scaled(**sizes) for sizes in SIZES], SIZES)
 
 
 def test_other_loops_are_no_lifting():

@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx.reference import ReferenceEvaluator
 
 import hetero_tvm
 from hetero_tvm.errors import HeteroTVMError, ModelError
@@ -191,6 +192,79 @@ def test_known_indices_outside_name_the_node(operator, index):
     with pytest.raises(ModelError) as caught:
         import_model(text_model(text, "victim"))
     assert "victim" in str(caught.value) and "an index lies outside" in str(caught.value)
+
+
+@pytest.mark.parametrize("index", [-1, 16, -(2**40)])
+def test_places_of_unpooling_are_not_counted_from_the_end(index):
+    """ONNX Runtime refuses a place below 0."""
+    model = text_model(
+        """g (float[1,1,2,2] x, int64[1,1,2,2] i) => (float[1,1,4,4] y) {
+          y = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(x, i)
+        }""",
+        "victim",
+    )
+    built = hetero_tvm.build_model(hetero_tvm.optimize_model(import_model(model)), use_shipped=False)
+    x, places = np.arange(1, 5, dtype=np.float32).reshape(1, 1, 2, 2), np.array([[[[0, 3], [9, 15]]]])
+    inputs = {"x": x, "i": places}
+    wanted = np.zeros(16, np.float32)
+    wanted[places.ravel()] = x.ravel()
+    np.testing.assert_array_equal(built.run(inputs)[0].ravel(), wanted)
+    with pytest.raises(HeteroTVMError, match=r"victim.*an index lies outside \[0, 16\)"):
+        built.run({**inputs, "i": np.full_like(places, index)})
+
+
+@pytest.mark.parametrize("index", [-1, 11])
+def test_positions_of_rotary_embeddings_are_not_counted_from_the_end(index):
+    """ONNX Runtime refuses a position below 0; a lookup of ONNX's own takes it for a row at the end."""
+    model = text_model(
+        """g (float[1,2,3,8] x, float[11,4] c, float[11,4] s, int64[1,3] i) => (float[1,2,3,8] y) {
+          y = RotaryEmbedding(x, c, s, i)
+        }""",
+        "victim",
+        opset=23,
+        ir=11,
+    )
+    built = hetero_tvm.build_model(hetero_tvm.optimize_model(import_model(model)), use_shipped=False)
+    generator = np.random.default_rng(0)
+    inputs = {n: generator.random(shape, np.float32) for n, shape in (("x", (1, 2, 3, 8)), ("c", (11, 4)))}
+    inputs |= {"s": generator.random((11, 4), np.float32), "i": np.array([[0, 1, 10]])}
+    (wanted,) = ReferenceEvaluator(model).run(None, inputs)
+    np.testing.assert_allclose(built.run(inputs)[0], wanted, rtol=1e-6, atol=1e-6)  # two products, one sum
+    with pytest.raises(HeteroTVMError, match=r"victim.*an index lies outside \[0, 11\)"):
+        built.run({**inputs, "i": np.full_like(inputs["i"], index)})
+
+
+@pytest.mark.parametrize("opset", [13, 23])
+@pytest.mark.parametrize("zero, dtype", [("uint8", np.uint8), ("int8", np.int8)])
+def test_whole_numbers_are_quantized(zero, dtype, opset):
+    model = text_model(
+        f"g (int32[2,5] x, float s, {zero} z) => ({zero}[2,5] y) {{ y = QuantizeLinear(x, s, z) }}",
+        opset=opset,
+    )
+    x = np.array([[-(2**31), -100, -3, 0, 1], [2, 3, 77, 2**24 + 1, 2**31 - 1]], np.int32)
+    inputs = {"x": x, "s": np.float32(0.5), "z": dtype(3)}
+    limits = np.iinfo(dtype)  # ONNX Runtime has no such kernel
+    wanted = np.clip(np.rint(x.astype(np.float32) / np.float32(0.5)) + 3, limits.min, limits.max)
+    built = hetero_tvm.build_model(hetero_tvm.optimize_model(import_model(model)), use_shipped=False)
+    np.testing.assert_array_equal(built.run(inputs)[0], wanted)
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+def test_group_normalization_in_float64(opset):
+    model = text_model(
+        """g (double[2,6,5] x, double[n] g, double[n] b) => (double[2,6,5] y) {
+          y = GroupNormalization<num_groups = 3, epsilon = 0.001>(x, g, b)
+        }""".replace("[n]", f"[{3 if opset == 18 else 6}]"),
+        opset=opset,
+    )
+    built = hetero_tvm.build_model(hetero_tvm.optimize_model(import_model(model)), use_shipped=False)
+    generator = np.random.default_rng(0)
+    inputs = {spec.name: generator.standard_normal(spec.shape) for spec in built.optimized.signature.inputs}
+    groups = inputs["x"].reshape(2, 3, -1)
+    normal = (groups - groups.mean(2, keepdims=True)) / np.sqrt(groups.var(2, keepdims=True) + 0.001)
+    scale, shift = (np.repeat(inputs[n], 6 // len(inputs[n]))[:, None] for n in "gb")
+    wanted = normal.reshape(2, 6, 5) * scale + shift
+    np.testing.assert_allclose(built.run(inputs)[0], wanted, rtol=1e-9, atol=1e-9)  # sums of ten, a root
 
 
 @pytest.mark.parametrize("index", [-1, 2, -(2**40)])

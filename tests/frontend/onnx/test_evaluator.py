@@ -5,9 +5,16 @@ import math
 import numpy as np
 import onnx.reference
 import pytest
+import torch
 
 from hetero_tvm.frontend import import_onnx
-from hetero_tvm.frontend.onnx.evaluator import LRN, AveragePool, GlobalMaxPool, LpNormalization
+from hetero_tvm.frontend.onnx.evaluator import (
+    LRN,
+    REFERENCE_OPS,
+    AveragePool,
+    GlobalMaxPool,
+    LpNormalization,
+)
 from hetero_tvm.frontend.stored import detached
 from hetero_tvm.reference import run_reference
 from hetero_tvm.reference.running import run_double
@@ -175,3 +182,17 @@ def test_places_of_maxima_count_all_planes(shape, attributes):
     found = run_double(detached(source), {"x": x}, ["y", "i"])
     np.testing.assert_array_equal(found["y"], expected[0])
     np.testing.assert_array_equal(found["i"], expected[1])
+
+
+def test_transposed_convolution_of_groups_has_a_bias_of_each():
+    generator = np.random.default_rng(0)
+    x, w = (generator.standard_normal(shape, np.float32) for shape in ((1, 4, 3, 3), (4, 2, 2, 2)))
+    b = np.array([1, -2, 3, -4], np.float32)
+    node = onnx.helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], group=2)
+    values = [onnx.helper.make_tensor_value_info(n, 1, None) for n in "xwby"]
+    graph = onnx.helper.make_graph([node], "g", values[:3], values[3:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    evaluator = onnx.reference.ReferenceEvaluator(model, new_ops=list(REFERENCE_OPS))
+    (y,) = evaluator.run(None, {"x": x, "w": w, "b": b})
+    wanted = torch.nn.functional.conv_transpose2d(*map(torch.from_numpy, (x, w, b)), groups=2)
+    np.testing.assert_allclose(y, wanted.numpy(), rtol=1e-5, atol=1e-5)  # sums of eight products

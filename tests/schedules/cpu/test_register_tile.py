@@ -17,19 +17,20 @@ MCPU = {16: "haswell", 32: "skylake-avx512"}
 DEPTH = 67
 
 
-def product(tile, lanes, columns):
+def product(tile, lanes, columns, depth=DEPTH, streams=False):
     """``Y = A @ B`` of one tile, of which the first ``columns`` columns are stored."""
     width = tile.columns(lanes)
     k = Kernel()
     with k:
-        a, b = k.argument("A", (tile.rows, DEPTH)), k.argument("B", (DEPTH, width))
-        y, acc = k.argument("Y", (tile.rows, columns)), k.scratch((tile.rows, width))
+        a, b = k.argument("A", (tile.rows, depth)), k.argument("B", (depth, width))
+        y, acc = k.argument("Y", (tile.rows, columns)), k.scratch(((1 + streams) * tile.rows, width))
 
         def put(row, column, lanes, value):
             k.store(y, value, [row, k.ramp(column, lanes)])
 
         left, right = (lambda r, d: k.load(a, [r, d])), (lambda d, at: k.load(b, [d, at]))
-        register_tile.accumulate(k, acc, tile, lanes, DEPTH, 4, left, right)
+        accumulate = register_tile.accumulate_streams if streams else register_tile.accumulate
+        accumulate(k, acc, tile, lanes, depth, 4, left, right)
         register_tile.store(k, acc, tile.rows, columns, lanes, put)
     return k.function
 
@@ -45,6 +46,22 @@ def test_products_of_whole_and_narrow_tiles(machine):
         b = generator.standard_normal((DEPTH, tile.columns(lanes)), dtype=np.float32)
         wanted = (a.astype("float64") @ b)[:, :columns]
         np.testing.assert_allclose(run(a, b), wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("depth", [1 << 18, (1 << 17) + 1027])
+def test_long_products_do_not_lose_what_is_small(depth):
+    machine = MACHINES["avx2"]
+    cases = [(RegisterTile(2, 2), streams) for streams in (False, True)]
+    runs = compiled(
+        (product(tile, machine.lanes, 16, depth, streams), (tile.rows, 16)) for tile, streams in cases
+    )
+    generator = np.random.default_rng(0)
+    for (tile, _), run in zip(cases, runs, strict=True):
+        shapes = (tile.rows, depth), (depth, 16)
+        a, b = (1000 + generator.random(shape, dtype=np.float32) for shape in shapes)
+        wanted = a.astype("float64") @ b
+        # One accumulator for all terms is 1e-3 off; NumPy's blocks of float32 are 1e-6.
+        np.testing.assert_allclose(run(a, b), wanted, rtol=1e-5)
 
 
 def spills(tile, registers):

@@ -80,6 +80,14 @@ def determinant(b: PromisedBody) -> bool:
     return True
 
 
+def quantizer(b: PromisedBody) -> bool:
+    """QuantizeLinear of whole numbers, which are divided in float32, or with a scale per block."""
+    if b.shape(b.input(0)) is None or b.dtype(b.input(0)) != "int32":
+        return blocked_quantizer(b)
+    b.again({0: b.op("Cast", b.input(0), to=TensorProto.FLOAT)})
+    return True
+
+
 def blocked_quantizer(b: PromisedBody) -> bool:
     """QuantizeLinear and DequantizeLinear with a scale per block of elements along an axis."""
     shape, scales = b.shape(b.input(0)), b.shape(b.input(1))

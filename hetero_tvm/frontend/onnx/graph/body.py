@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+FROM_0 = "_from_0"
+"""End of the name of a node whose indices do not count from the end: one below 0 is an error."""
 ArrayOf = Callable[[str], np.ndarray | None]
 ShapeOf = Callable[[str], tuple[int | None, ...] | None]
 
@@ -63,9 +65,13 @@ class Body:
     def row(self, table: str, indices: str) -> str:
         """Add a lookup in rows whose ``indices`` do not count from the end: one below 0 is an error."""
         y = self.op("Gather", table, indices, axis=0)
-        # By this end of its name ``relax_passes/forms/run_time_checks.py`` knows it.
-        self.nodes[-1].name += "_from_0"
+        self.count_from_0()
         return y
+
+    def count_from_0(self) -> None:
+        """Let the last node's indices not count from the end."""
+        # By this end of its name ``relax_passes/forms/run_time_checks.py`` knows it.
+        self.nodes[-1].name += FROM_0
 
     def split(self, x: str, axis: int, extents: list[int]) -> list[str]:
         """Add a Split along an axis (from opset 13 on); returns its outputs."""

@@ -34,6 +34,7 @@ import math
 
 import numpy as np
 
+from hetero_tvm.host import mapped
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
@@ -180,12 +181,14 @@ class MatmulSpace(DesignSpace):
 
         def weight(w: np.ndarray) -> np.ndarray:
             """[K, parts * N] -> [pieces of K * panels, K / pieces, NR], zero columns after N."""
-            split = w.reshape(op.k, parts, op.n)
-            if panels * columns != op.n:
-                split = np.pad(split, ((0, 0), (0, 0), (0, panels * columns - op.n)))
-            tiles = split.reshape(pieces, op.k // pieces, parts, panels, columns)
-            tiles = tiles.transpose(0, 3, 1, 2, 4)
-            return np.ascontiguousarray(tiles.reshape(pieces * panels, op.k // pieces, parts * columns))
+            source = w.reshape(pieces, op.k // pieces, parts, op.n)
+            packed = mapped.empty((pieces, panels, op.k // pieces, parts, columns), w.dtype)
+            for panel in range(panels):
+                part = source[..., panel * columns : (panel + 1) * columns]
+                packed[:, panel, ..., : part.shape[-1]] = part
+                packed[:, panel, ..., part.shape[-1] :] = 0
+                mapped.touched(part.nbytes)
+            return packed.reshape(pieces * panels, op.k // pieces, parts * columns)
 
         return {1: weight}
 

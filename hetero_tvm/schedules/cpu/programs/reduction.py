@@ -29,6 +29,7 @@ from typing import Any
 from hetero_tvm.host.tvm import Buffer, Expr, T, TensorLoad, tirx, tvm, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.linear import LinearNest, Tail, Views, linear_nest, split_index
+from hetero_tvm.schedules.cpu.programs.long_sums import LONG
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_loop, vector_pieces
 from hetero_tvm.schedules.nests.nest import Nest
 
@@ -84,6 +85,8 @@ def reduction_of(nest: Nest, tail: Tail | None = None) -> Reduction | None:
     form = linear_nest(nest, sides[own.index(False)], tail)
     if form is None or not form.reduced:
         return None
+    if combine is tirx.Mul and math.prod(form.reduced) >= LONG:
+        return None  # products of blocks lean to one side where terms are near 1: one product, in float64
     # A product of matrices reads no operand along all axes, and wants tiles of registers.
     if not any(all(access.steps) for _, access in form.loads):
         return None

@@ -10,6 +10,7 @@ from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
+from hetero_tvm.schedules.cpu.programs.long_sums import is_long, with_own_accumulator, without_rounding
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
@@ -83,7 +84,8 @@ def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:
             _schedule_block(sch, block, work, machine)
         except ScheduleError:
             continue  # the block keeps the steps that succeeded before
-    return sch.mod["main"].without_attr("global_symbol").with_attr("tirx.noalias", True)
+    scheduled = without_rounding(sch.mod["main"])
+    return scheduled.without_attr("global_symbol").with_attr("tirx.noalias", True)
 
 
 def _schedule_block(sch: Schedule, block, work: int, machine: CpuModel) -> None:
@@ -109,4 +111,7 @@ def _schedule_block(sch: Schedule, block, work: int, machine: CpuModel) -> None:
         else:
             outer = spatial[:-1]
     if outer and work >= _PARALLEL_WORTH:
-        sch.parallel(sch.fuse(*outer))
+        outer = [sch.fuse(*outer)]
+        sch.parallel(outer[0])
+    if is_long(sch, block):
+        with_own_accumulator(sch, block, outer[-1] if outer else None)
