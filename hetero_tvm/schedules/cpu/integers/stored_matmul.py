@@ -62,7 +62,7 @@ class StoredMatmulSpace(DesignSpace):
     """Knobs: panels that a row is multiplied with at once; rows of a register tile."""
 
     name = "cpu.stored_matmul"
-    version = 1
+    version = 2
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, StoredMatmul):
