@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
@@ -329,14 +329,21 @@ class ConvKernel:
         """Apply the epilogue to ``width`` pixels of one filter and store them."""
         k = self.k
         at = [self.batch * self.op.filters + filter_, k.ramp(pixel, width)]
-        for step, operand in steps_with_operands(self.op.epilogue, self.extra):
-            if step == BIAS:
-                value = value + k.splat(k.load(operand, [filter_]), width)
-            elif step == RESIDUAL:
-                value = value + k.load(operand, at)
-            else:
-                value = vector_math.ACTIVATIONS[step](value)
-        k.store(self.y, value, at)
+        k.store(self.y, finished(k, self.op, self.extra, value, filter_, at, width), at)
+
+
+def finished(
+    k: Kernel, op: Conv2d, operands: Sequence[Buffer], value: Expr, filter_: Expr, at: list[Expr], width: int
+) -> Expr:
+    """``width`` sums of one filter with the epilogue of ``op``, whose residual lies at ``at`` like Y."""
+    for step, operand in steps_with_operands(op.epilogue, operands):
+        if step == BIAS:
+            value = value + k.splat(k.load(operand, [filter_]), width)
+        elif step == RESIDUAL:
+            value = value + k.load(operand, at)
+        else:
+            value = vector_math.ACTIVATIONS[step](value)
+    return value
 
 
 def _valid(extent: int, step: int, offset: int, limit: int) -> tuple[int, int]:

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
+from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.schedules.cpu.images.conv2d_kernel import finished
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, vectors_and_rest
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
@@ -324,14 +324,7 @@ class RunTimeConvKernel:
         def finish(start: Expr, width: int) -> None:
             value = k.load(self.strip, [k.ramp(begin + start, width)])
             at = [self.image * self.op.filters + filter_, k.ramp(pixel + start, width)]
-            for step, operand in steps_with_operands(self.op.epilogue, self.extra):
-                if step == BIAS:
-                    value = value + k.splat(k.load(operand, [filter_]), width)
-                elif step == RESIDUAL:
-                    value = value + k.load(operand, at)
-                else:
-                    value = vector_math.ACTIVATIONS[step](value)
-            k.store(self.y, value, at)
+            k.store(self.y, finished(k, self.op, self.extra, value, filter_, at, width), at)
 
         vectors_and_rest(k, self._named(count), self.lanes, finish)
 
