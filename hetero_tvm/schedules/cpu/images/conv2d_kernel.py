@@ -174,22 +174,12 @@ class ConvKernel:
                 source = target = int32(0)
 
             def copy(start: Index, width: int) -> None:
-                value = self._every(source_plane, source + start * sw, width)
+                value = pixels_apart(
+                    k, self.x_planes, source_plane, source + start * sw, sw, width, self.lanes
+                )
                 k.store(self.planes, value, [index, plane, k.ramp(target + start, width)])
 
             vector_loop(k, last - first, self.lanes, copy)
-
-    def _every(self, plane: Expr, at: Index, width: int) -> Expr:
-        """``width`` pixels of a plane of X from ``at`` on, as far apart as the stride says."""
-        k, step = self.k, self.op.strides[1]
-        if step != 2 or width != self.lanes:
-            apart = tirx.Ramp(at, int32(step), width) if width > 1 else at
-            return k.load(self.x_planes, [plane, apart])
-        # Two whole vectors and a shuffle, not a load for each pixel.  The second begins one pixel early:
-        # nothing behind the last pixel is read.
-        first, second = (k.load(self.x_planes, [plane, k.ramp(at + n, width)]) for n in (0, width - 1))
-        order = [*range(0, width, 2), *range(width + 1, 2 * width, 2)]
-        return tirx.Shuffle([first, second], [int32(n) for n in order])
 
     def _zero(self, index: Index, plane: Index, start: int) -> None:
         """Clear one plane from ``start``."""
@@ -330,6 +320,17 @@ class ConvKernel:
         k = self.k
         at = [self.batch * self.op.filters + filter_, k.ramp(pixel, width)]
         k.store(self.y, finished(k, self.op, self.extra, value, filter_, at, width), at)
+
+
+def pixels_apart(k: Kernel, x: Buffer, plane: Expr, at: Index, step: int, width: int, lanes: int) -> Expr:
+    """``width`` pixels of a plane of X from ``at`` on, ``step`` apart; ``width`` is at most ``lanes``."""
+    if step != 2 or width != lanes:
+        return k.load(x, [plane, tirx.Ramp(at, int32(step), width) if width > 1 else at])
+    # Two whole vectors and a shuffle, not a load for each pixel.  The second begins one pixel early:
+    # nothing behind the last pixel is read.
+    both = [k.load(x, [plane, k.ramp(at + n, width)]) for n in (0, width - 1)]
+    order = [*range(0, width, 2), *range(width + 1, 2 * width, 2)]
+    return tirx.Shuffle(both, [int32(n) for n in order])
 
 
 def finished(

@@ -22,7 +22,7 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import RESIDUAL
-from hetero_tvm.schedules.cpu.images.conv2d_kernel import finished
+from hetero_tvm.schedules.cpu.images.conv2d_kernel import finished, pixels_apart
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, vectors_and_rest
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
@@ -206,14 +206,7 @@ class RunTimeConvKernel:
             target = self._named(begin + (line + first_row) * self.pitch + first)
 
             def copy(start: Expr, width: int) -> None:
-                at = source + start * sw
-                apart = tirx.Ramp(at, int32(sw), width) if width > 1 else at
-                value = k.load(self.x, [plane, apart])
-                if sw == 2 and width > 1:
-                    # Two whole vectors and a shuffle; nothing behind the last pixel is read.
-                    both = [k.load(self.x, [plane, k.ramp(at + n, width)]) for n in (0, width - 1)]
-                    order = [*range(0, width, 2), *range(width + 1, 2 * width, 2)]
-                    value = tirx.Shuffle(both, [int32(n) for n in order])
+                value = pixels_apart(k, self.x, plane, source + start * sw, sw, width, self.lanes)
                 k.store(self.planes, value, [k.ramp(target + start, width)])
 
             vectors_and_rest(k, columns, self.lanes, copy)
