@@ -14,7 +14,7 @@ from hetero_tvm.ops.layout import PLAIN, Layout
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 
 if TYPE_CHECKING:
-    from hetero_tvm.host.tvm import PrimFunc
+    from hetero_tvm.host.tvm import PrimFunc, TETensor
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,7 @@ class Conv2d(FusedOp):
             return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
 
         def compute(x, w, *extra):
+            x, w = self.multiplied(x, w)
             y = topi.nn.conv(
                 image(x, self.x_layout, self.image),
                 w,
@@ -188,3 +189,7 @@ class Conv2d(FusedOp):
             return y if self.dtype == "float32" else te.compute(y.shape, lambda *i: y(*i).astype(self.dtype))
 
         return prim_func(self, compute)
+
+    def multiplied(self, x: TETensor, w: TETensor) -> tuple[TETensor, TETensor]:
+        """What is multiplied, from the operands X and W."""
+        return x, w

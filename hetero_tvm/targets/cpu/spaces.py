@@ -11,6 +11,7 @@ from hetero_tvm.schedules.cpu.images.interleave import InterleaveSpace
 from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace
 from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from hetero_tvm.schedules.cpu.images.relayout import RelayoutSpace
+from hetero_tvm.schedules.cpu.integers.bf16_conv2d import Bf16Conv2dSpace
 from hetero_tvm.schedules.cpu.integers.bf16_matmul import Bf16MatmulSpace
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicGatedMatmulSpace, DynamicMatmulSpace
 from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
@@ -37,6 +38,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     DynamicGatedMatmulSpace(),
     StoredMatmulSpace(),
     Bf16MatmulSpace(),
+    Bf16Conv2dSpace(),
     QuantMatmulSpace(),
     QuantConv2dSpace(),
     AttentionSpace(),

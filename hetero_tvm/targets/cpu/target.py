@@ -35,6 +35,7 @@ from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
 from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKernel
+from hetero_tvm.relax_passes.fusions.integers.bf16_convolutions import RoundConvolutions
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
 from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
 from hetero_tvm.relax_passes.fusions.integers.packed_weights import KeepPackedWeights
@@ -54,6 +55,7 @@ from hetero_tvm.schedules.cpu.dots import safe_pairs, wanted_pairs
 from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
+from hetero_tvm.schedules.cpu.integers.bf16_conv2d import halves_pay
 from hetero_tvm.schedules.cpu.integers.stored_matmul import allowed_bits, rounded_bits
 from hetero_tvm.schedules.cpu.products import contraction
 from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
@@ -326,11 +328,15 @@ class CpuTarget(Target):
             return self.space_for(op)[0] is not None
 
         lower: tuple[GraphPass, ...] = ()
+        halved: tuple[GraphPass, ...] = ()
         if self.precision == "int8":
             lower = (QuantizeDynamically(claims, self.pairs_safe, self.kept, self.factors),)
         elif self.storage is not None:
             bits = functools.partial(rounded_bits, machine=self.machine)
             lower = (StoreWeights(claims, self.storage, bits, self.kept),)
+            if self.storage.name == "bf16":
+                faster = functools.partial(halves_pay, machine=self.machine)
+                halved = (RoundConvolutions(claims, faster, self.kept),)
         elif self.packed is not None:
             rounded = functools.partial(allowed_bits, machine=self.machine)
             x_bits = rounded if self.packed.may_round else lambda form: 0
@@ -345,7 +351,8 @@ class CpuTarget(Target):
             *lower,  # after the epilogues, which it takes along
             # It lays out what the fusions have left.
             BlockImages(self.machine.lanes, claims, pays=functools.partial(blocks_pay, machine=self.machine)),
-            FusePool2d(claims),  # after it: pooling that no neighbour wants in blocks
+            *halved,  # after it: a layout decides what float32 takes
+            FusePool2d(claims),  # after BlockImages: pooling that no neighbour wants in blocks
             JoinParts(),  # of what all others have left
             CheckAtRunTime(),  # by now it is known which indices and divisors are constants
             ScatterAsKernel(

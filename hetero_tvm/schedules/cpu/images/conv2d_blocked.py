@@ -61,7 +61,7 @@ class BlockedConv2dSpace(DesignSpace):
     version = 2
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
-        if not isinstance(op, Conv2d):
+        if type(op) is not Conv2d:
             return "not a convolution"
         if not op.constant_weight:
             return "the weight is not constant"
@@ -93,7 +93,7 @@ class BlockedConv2dSpace(DesignSpace):
         methods = (DIRECT, *WINOGRAD) if applies(op) else (DIRECT,)
         return (
             Knob("method", methods),
-            Knob("tile", tuple(_tiles(shape, machine))),
+            Knob("tile", tuple(register_tiles(shape, machine))),
             Knob("blocks", tuple(blocks)),
             Knob("groups", tuple(groups)),
         )
@@ -141,7 +141,7 @@ class BlockedConv2dSpace(DesignSpace):
         return WinogradKernel(op, size, tile.registers, blocks, groups, machine).emit()
 
 
-def _tiles(shape: BlockedShape, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
+def register_tiles(shape: BlockedShape, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
     """Register tiles (rows, columns, vectors) that fit, with columns that divide a row evenly."""
     most_vectors = 1 if shape.op.groups > 1 else min(4, shape.filter_blocks)
     seen = set()
@@ -166,7 +166,7 @@ _CROWDED_L2 = 0.4
 """Share of L2's rate that is left beside transforms."""
 
 
-_LINE, _LINE_CYCLES = 64, 2.0
+LINE, LINE_CYCLES = 64, 2.0
 """Bytes of a cache line, and cycles that loads wait for a line of pixels from L2: such lines are apart from
 one another, so that none is fetched ahead (measured with vectors of 8, where it shows)."""
 
@@ -189,14 +189,14 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     block = -(-tiles.count // blocks)
     blocks, pieces = -(-tiles.count // block), -(-block // most)
     height = -(-block // pieces)
-    lines = height / _LINE * 4  # per channel
-    per_k = RegisterTile(height, vectors).step_cycles(machine, machine.load_cycles, _LINE_CYCLES * lines)
+    lines = height / LINE * 4  # per channel
+    per_k = RegisterTile(height, vectors).step_cycles(machine, machine.load_cycles, LINE_CYCLES * lines)
     weights = tiles.points * op.channels * vectors * lanes * 4  # of one panel
     from_l2 = 0.25 * vectors * lanes / 16
     piece = (per_k + from_l2) * op.channels + 20 + 2.0 * height * vectors
     finish = 6.0 * tiles.points * machine.transform_cycles
     groups = min(point["groups"], panels)
-    share = _busiest_share(panels, groups, blocks, blocks, op.batch, machine)
+    share = busiest_share(panels, groups, blocks, blocks, op.batch, machine)
     products = panels * blocks * op.batch * (pieces * tiles.points * piece + block * vectors * finish)
     begin = shape.channel_blocks * tiles.count * op.batch * 7.0 * tiles.points * machine.transform_cycles
     transformed = tiles.points * shape.channel_blocks * lanes * 4  # of one tile
@@ -219,13 +219,13 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     return max(compute, fetched + rereads * panels * weights / far) + 0.3 * fetched + spilled + again
 
 
-def _busiest_share(panels: int, groups: int, units: int, blocks: int, batch: int, machine: CpuModel) -> float:
+def busiest_share(panels: int, groups: int, units: int, blocks: int, batch: int, machine: CpuModel) -> float:
     """Part of the work that the busiest thread does: whole panels, whole tiles, whole items."""
     largest = -(-panels // groups) / panels * (-(-units // blocks) / units) / batch
     return min(1.0, largest * -(-blocks * groups * batch // machine.threads))
 
 
-def _share_inside(op: Conv2d) -> float:
+def share_inside(op: Conv2d) -> float:
     """Share of a dilated filter's taps that read the image, and are multiplied."""
     share = 1.0
     extents = ((op.height, op.out_height), (op.width, op.out_width))
@@ -247,16 +247,16 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     op, lanes = shape.op, machine.lanes
     panels = -(-shape.filter_blocks // vectors)
 
-    depth = shape.depth * _share_inside(op)
+    depth = shape.depth * share_inside(op)
     units = shape.tile_units(rows, columns)
     blocks, groups = min(point["blocks"], units), min(groups, panels)
     block_bytes = shape.read_bytes / blocks
     # A line is fetched once for all taps and for all channels in it.
-    lines = min(_LINE, 4 * shape.x.block * op.strides[1]) / _LINE / shape.x.block / len(shape.taps)
+    lines = min(LINE, 4 * shape.x.block * op.strides[1]) / LINE / shape.x.block / len(shape.taps)
 
     def tile(height: int, width: int) -> float:
         pixels = height * width
-        fetch = _LINE_CYCLES * lines * pixels if block_bytes > machine.l1 / 2 else 0.0
+        fetch = LINE_CYCLES * lines * pixels if block_bytes > machine.l1 / 2 else 0.0
         per_k = RegisterTile(pixels, vectors).step_cycles(machine, machine.load_cycles, fetch)
         # Weights come from L2, once per tile, when the panel is too large for L1.
         if shape.depth * vectors * lanes * 4 > machine.l1 / 2:
@@ -274,7 +274,7 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
         return full
 
     work = blocks * groups * op.batch
-    share = _busiest_share(panels, groups, units, blocks, op.batch, machine)
+    share = busiest_share(panels, groups, units, blocks, op.batch, machine)
     weights_bytes = shape.depth * panels * vectors * lanes * 4
     # Each panel passes over the block's input, each block over the group's weights.
     kept = block_bytes + weights_bytes / panels

@@ -33,31 +33,50 @@ class BlockedConvKernel:
     ----------
     tile : pixels and filter vectors of the register tile.
     blocks, groups : parallel pieces of the rows (of a flat image: pixels), of the filter panels.
+
+    Attributes
+    ----------
+    steps : rows and columns of what the products read, from one output pixel to the next.
+    pitch : its pixels from one row to the next.
     """
+
+    weight_dtype = "float32"
+    """Type of the packed weights."""
 
     def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, groups: int, machine: CpuModel):
         self.op, self.lanes = op, machine.lanes
-        self.shape = BlockedShape(op, machine.lanes)
+        self.shape = self.shape_of(op, machine)
         self.rows, self.columns, self.vectors = tile.rows, tile.columns, tile.vectors
         self.panels = self.shape.weight_shape(self.vectors)[0]
         self.tiles = self.shape.tile_units(self.rows, self.columns)
         self.blocks, self.groups = min(blocks, self.tiles), min(groups, self.panels)
+        self.steps, self.pitch = op.strides, self.shape.pitch
         self.k = Kernel()
         self.out = BlockedOutput(self.k, op, machine)
+
+    @classmethod
+    def shape_of(cls, op: Conv2d, machine: CpuModel) -> BlockedShape:
+        """Extents of a convolution."""
+        return BlockedShape(op, machine.lanes)
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """LLVM IR that the kernel imports."""
+        return self.out.imports
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, the epilogue's operands, Y."""
         op, k, shape = self.op, self.k, self.shape
         with k:
             x = k.argument("X", op.inputs[0].shape)
-            self.w = k.argument("W", shape.weight_shape(self.vectors))
+            self.w = k.argument("W", shape.weight_shape(self.vectors), self.weight_dtype)
             self.out.declare(self.panels * self.vectors * self.lanes)
             if Layout.parse(op.x_layout) == shape.x:
                 self.x = Plane(k, shape.x, op.height, op.width).view(x)
             else:
                 self.x = k.scratch((op.batch * op.channels, shape.x.rows(op.height) * shape.pitch))
                 self._fill(x)
-            with k.imported(*self.out.imports):
+            with k.imported(*self.imports):
                 with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
                     self._item(item)
         return k.function
@@ -97,6 +116,7 @@ class BlockedConvKernel:
         self.batch = tirx.floordiv(item, self.groups * self.blocks)
         first, count = share(group, self.panels, self.groups)
         first_tile, tiles = share(block, self.tiles, self.blocks)
+        self.begin(first_tile, tiles)
         with k.serial(count) as p:
             panel = first + p
             if shape.flat:
@@ -107,6 +127,9 @@ class BlockedConvKernel:
                 each_tile(k, first_tile, tiles, shape.height, self.rows, rows)
             if any(shape.y.halo):
                 self._clear_halo(panel, first_tile * self.rows, tiles, block)
+
+    def begin(self, first_tile: Index, tiles: Index) -> None:
+        """Emit what comes before the products of a block of tiles; nothing."""
 
     def _clear_halo(self, panel: Expr, first_row: Index, tiles: Index, block: Expr) -> None:
         rows = tirx.min(tiles * self.rows, self.op.out_height - first_row)
@@ -171,45 +194,56 @@ class BlockedConvKernel:
     ) -> None:
         """acc[pixel][:] += the products of all taps and channels; ``part`` of the next panel is fetched."""
         op, k, shape, lanes = self.op, self.k, self.shape, self.lanes
-        block, (sh, sw) = shape.x.block, op.strides
-        planes, first, kw = self._first_plane(panel), y * (sh * shape.pitch) + x * sw, op.kernel[1]
+        words, (down_step, across_step), kw = shape.words, self.steps, op.kernel[1]
+        planes, first = self.first_plane(panel), self.place(y, x)
 
-        def products(channel_block: Expr, i: Expr, j: Expr, lanes_in: int) -> None:
-            """Emit one tap for ``lanes_in`` channels of one block."""
-            top, left = shape.taps[0]
-            base = (first + (top + i * op.dilation[0]) * shape.pitch + left + j * op.dilation[1]) * block
-            depth = ((channel_block * op.kernel[0] + i) * kw + j) * block
+        def products(channel_block: Expr, i: Expr, j: Expr, count: int) -> None:
+            """Emit one tap for ``count`` words of one block of channels."""
+            base = (first + i * op.dilation[0] * self.pitch + j * op.dilation[1]) * words
+            depth = ((channel_block * op.kernel[0] + i) * kw + j) * words
 
-            def channel(c: Expr) -> None:
+            def word(c: Expr) -> None:
                 with k.unroll(rows) as r, k.unroll(columns) as q, k.unroll(self.vectors) as v:
                     column = k.ramp(v * lanes, lanes)
-                    at = base + (r * (sh * shape.pitch) + q * sw) * block + c
-                    product = k.splat(k.load(self.x, [planes + channel_block, at]), lanes) * k.load(
-                        self.w, [panel, depth + c, column]
-                    )
+                    at = base + (r * (down_step * self.pitch) + q * across_step) * words + c
+                    weights = k.load(self.w, [panel, depth + c, column])
                     target = [r * columns + q, column]
-                    k.store(acc, k.load(acc, target) + product, target)
+                    source = k.splat(self.value(planes + channel_block, at), lanes)
+                    k.store(acc, self.added(k.load(acc, target), source, weights), target)
 
             if part is not None:
                 after = tirx.min(panel + 1, int32(self.panels - 1))
-                prefetch_lines(k, self.w, [after], depth, lanes_in, part, self._passes)
-            with k.unroll(lanes_in) as c:
-                channel(c)
+                prefetch_lines(k, self.w, [after], depth, count, part, self._passes)
+            with k.unroll(count) as c:
+                word(c)
 
-        def taps(channel_block: Expr, lanes_in: int) -> None:
+        def taps(channel_block: Expr, count: int) -> None:
             # Taps side by side in one body would share inputs, and LLVM would keep them all in registers.
             with k.serial(down[1]) as i, k.serial(across[1]) as j:
-                products(channel_block, down[0] + i, across[0] + j, lanes_in)
+                products(channel_block, down[0] + i, across[0] + j, count)
 
         down, across = self._taps_inside(0, y, rows), self._taps_inside(1, x, columns)
 
-        channels = op.channels if op.groups == 1 else shape.channel_blocks * block
-        full = channels // block
+        channels = op.channels if op.groups == 1 else shape.channel_blocks * shape.x.block
+        full, rest = divmod(channels, shape.x.block)
         if full:
             with k.serial(full) as channel_block:
-                taps(channel_block, block)
-        if channels % block:
-            taps(int32(full), channels % block)
+                taps(channel_block, words)
+        if rest:
+            taps(int32(full), -(-rest * words // shape.x.block))
+
+    def place(self, y: Index, x: Index) -> Expr:
+        """Pixel, in a plane of what the products read, of output pixel (y, x)'s first tap."""
+        (sh, sw), (top, left) = self.op.strides, self.shape.taps[0]
+        return (y * sh + top) * self.pitch + x * sw + left
+
+    def value(self, plane: Expr, at: Expr) -> Expr:
+        """What the products read at a place of a plane."""
+        return self.k.load(self.x, [plane, at])
+
+    def added(self, total: Expr, value: Expr, weights: Expr) -> Expr:
+        """``total`` with the products of a value in all lanes and of weights."""
+        return total + value * weights
 
     def _taps_inside(self, axis: int, first: Index, count: int) -> tuple[Index, Index]:
         """First filter tap along an axis, and number of those, that read more than zeros around the image for
@@ -270,20 +304,20 @@ class BlockedConvKernel:
             k.serial(block) as c,
         ):
             at = (row + i * op.dilation[0]) * shape.pitch + column + j * op.dilation[1]
-            value = k.load(self.x, [self._first_plane(panel) + channel_block, at * block + c])
+            value = k.load(self.x, [self.first_plane(panel) + channel_block, at * block + c])
             depth = ((channel_block * kh + i) * kw + j) * block + c
             product = k.splat(value, lanes) * k.load(self.w, [panel, depth, every])
-            channel = k.splat((self._first_block(panel) + channel_block) * lanes + c, lanes)
+            channel = k.splat((self.first_block(panel) + channel_block) * lanes + c, lanes)
             own = tirx.And(channel >= begins, channel < begins + k.splat(int32(per_in), lanes))
             before = k.load(to, [pixel, every])
             k.store(to, tirx.Select(own, before + product, before), [pixel, every])
 
-    def _first_plane(self, panel: Expr) -> Expr:
+    def first_plane(self, panel: Expr) -> Expr:
         """The plane of X that holds the first block that a panel reads."""
         planes = self.batch * self.shape.x.blocks(self.op.channels)
-        return planes + self._first_block(panel) if self.op.groups > 1 else planes
+        return planes + self.first_block(panel) if self.op.groups > 1 else planes
 
-    def _first_block(self, panel: Expr) -> Expr:
+    def first_block(self, panel: Expr) -> Expr:
         """First input block that a filter block reads, as an expression (it is linear in steps)."""
         op = self.op
         per_in, per_out = op.channels // op.groups, op.filters // op.groups

@@ -35,6 +35,9 @@ class BlockedShape:
     depth : products per output value.
     """
 
+    per_word = 1
+    """Channels that are multiplied together."""
+
     def __init__(self, op: Conv2d, lanes: int):
         self.op, self.lanes = op, lanes
         self.x, self.y = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
@@ -85,6 +88,11 @@ class BlockedShape:
         return op.groups > 1 and any(extent // op.groups % self.lanes for extent in (op.channels, op.filters))
 
     @property
+    def words(self) -> int:
+        """Words of one pixel's channels of a block."""
+        return self.x.block // self.per_word
+
+    @property
     def pitch(self) -> int:
         """Pixels from one row of X to the next."""
         return self.x.pitch(self.op.width)
@@ -111,16 +119,16 @@ class BlockedShape:
         return int(self.input_bytes * reached)
 
     def weight_shape(self, vectors: int) -> tuple[int, int, int]:
-        """[panels, channel blocks * taps * block, NR]."""
+        """[panels, channel blocks * taps * words of a block, NR]."""
         panels = -(-self.filter_blocks // vectors)
-        return panels, self.channel_blocks * len(self.taps) * self.x.block, vectors * self.lanes
+        return panels, self.channel_blocks * len(self.taps) * self.words, vectors * self.lanes
 
     def pack_weight(self, w: np.ndarray, vectors: int) -> np.ndarray:
-        """[O, C / groups, KH, KW] -> [panels, channel blocks * taps * block, NR], zeros where nothing is."""
+        """[O, C / groups, KH, KW] -> :meth:`weight_shape`, zeros where nothing is."""
         op, block = self.op, self.x.block
         columns, taps = vectors * self.lanes, len(self.taps)
         panels = -(-self.filter_blocks // vectors)
-        dense = np.zeros((panels * columns, self.channel_blocks * block, taps), "float32")
+        dense = np.zeros((panels * columns, self.channel_blocks * block, taps), w.dtype)
         if op.groups == 1:
             dense[: op.filters, : op.channels] = w.reshape(op.filters, op.channels, taps)
         else:
@@ -129,8 +137,9 @@ class BlockedShape:
             for o in range(op.filters):
                 start = o // per_out * per_in - firsts[o // self.lanes] * block
                 dense[o, start : start + per_in] = w[o].reshape(per_in, taps)
-        split = dense.reshape(panels, columns, self.channel_blocks, block, taps)
-        return np.ascontiguousarray(split.transpose(0, 2, 4, 3, 1)).reshape(self.weight_shape(vectors))
+        split = dense.reshape(panels, columns, self.channel_blocks, self.words, self.per_word, taps)
+        ordered = np.ascontiguousarray(split.transpose(0, 2, 5, 3, 1, 4))
+        return ordered.view("int32" if self.per_word > 1 else w.dtype).reshape(self.weight_shape(vectors))
 
     def pack_bias(self, bias: np.ndarray, vectors: int) -> np.ndarray:
         """[O] -> [panels * NR], zeros past O."""

@@ -52,7 +52,7 @@ class DepthwiseSpace(DesignSpace):
     version = 1
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
-        if not isinstance(op, Conv2d):
+        if type(op) is not Conv2d:
             return "not a convolution"
         if not op.depthwise:
             return "not depthwise"

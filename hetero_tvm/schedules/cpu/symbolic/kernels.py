@@ -21,6 +21,7 @@ from hetero_tvm.schedules.symbolic import Witnesses
 _PIECES = {
     "cpu.conv2d": ("blocks", "groups"),
     "cpu.conv2d_blocked": ("blocks", "groups"),
+    "cpu.bf16_conv2d": ("blocks", "groups"),
     "cpu.depthwise": ("blocks",),
 }
 _PARALLEL_WORTH = 8192

@@ -1,0 +1,63 @@
+"""Convolution whose image and constant weights are rounded to bfloat16 before they are multiplied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from hetero_tvm.ops.base import Operand
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.runtime.arrays import numpy_dtype
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import TETensor
+
+HALVES = "bfloat16"
+
+
+@dataclass(frozen=True)
+class Bf16Conv2d(Conv2d):
+    """A :class:`hetero_tvm.ops.conv2d.Conv2d` of float32 images with W in bfloat16, to which X is rounded too.
+
+    Sums, bias, residual and result are float32: weights take half of the memory, and products are those that
+    a machine has for pairs of bfloat16.
+    """
+
+    kind: ClassVar[str] = "bf16_conv2d"
+
+    @classmethod
+    def of(cls, op: Conv2d) -> Bf16Conv2d:
+        """The form of a float32 convolution."""
+        return cls(**{name: getattr(op, name) for name in _names()})
+
+    @property
+    def plain_form(self) -> Conv2d:
+        """The float32 convolution that it stands for."""
+        return Conv2d(**{name: getattr(self, name) for name in _names()})
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        x, w, *extra = super().inputs
+        return (x, replace(w, dtype=HALVES), *extra)
+
+    @property
+    def label(self) -> str:
+        return f"bf16_{super().label}"
+
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        x, w, *extra = arrays
+        half = numpy_dtype(HALVES)
+        x, w = (array.astype(np.float32).astype(half).astype(x.dtype) for array in (x, w))
+        return super().reference(x, w, *extra)
+
+    def multiplied(self, x: TETensor, w: TETensor) -> tuple[TETensor, TETensor]:
+        from hetero_tvm.host.tvm import te
+
+        rounded = te.compute(x.shape, lambda *i: x(*i).astype(HALVES).astype("float32"), name="rounded")
+        return rounded, te.compute(w.shape, lambda *i: w(*i).astype("float32"), name="weights")
+
+
+def _names() -> list[str]:
+    return [field.name for field in fields(Conv2d)]

@@ -1,0 +1,169 @@
+"""Convolution of bfloat16 on channel blocks (NCHW[x]c) of float32 images.
+
+Loop structure::
+
+    parallel over blocks of rows x groups of filter panels:
+        the rows of X that the block reads, rounded to bfloat16                       (in L2)
+        for each panel of NR filters:
+            for each tile of pixels of the block:
+                acc[MR][NR] = bias                                                    float32
+                for each block of input channels, for each filter tap, for each pair of channels:
+                    acc[p][:] += products of splat(pair of X) and the pairs of W      (vdpbf16ps)
+                epilogue on the registers, stored to Y
+
+The loops are those of ``images/conv2d_blocked.py``, with two channels a step: half of the instructions, half
+of the bytes of weights and of pixels.  A pixel is rounded once for all filters and taps.  Images stay
+float32, so that everything between convolutions is as it was, and so do sums, bias and residual.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from itertools import product
+
+from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
+from hetero_tvm.ops.matmul import BIAS
+from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.cpu.dots import halves_for
+from hetero_tvm.schedules.cpu.images.blocked import PixelTile
+from hetero_tvm.schedules.cpu.images.conv2d_blocked import (
+    LINE,
+    LINE_CYCLES,
+    BlockedConv2dSpace,
+    busiest_share,
+    register_tiles,
+    share_inside,
+)
+from hetero_tvm.schedules.cpu.integers.bf16_conv2d_kernel import Bf16ConvKernel, HalfShape
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+
+_PIXEL_CYCLES = 3.0
+"""Cycles in which a vector of channels is rounded."""
+
+_BROADCAST_CYCLES = 1.35
+"""Cycles of a pair of channels in all lanes: tiles of one vector take that long for each product (measured,
+Zen 4)."""
+
+_SURE = 0.95
+"""Share of the float32 kernel's estimate that this one's must stay below."""
+
+
+class Bf16Conv2dSpace(DesignSpace):
+    """Knobs: register tile (rows, columns, filter vectors), blocks of rows, groups of panels."""
+
+    name = "cpu.bf16_conv2d"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Bf16Conv2d):
+            return "not a convolution of bfloat16"
+        if halves_for(machine) is None:
+            return "the machine does not multiply bfloat16"
+        shape = HalfShape(op, machine.lanes)
+        if not shape.x.blocked or shape.straddled:
+            return "neighbouring channels do not lie in blocks of one group"
+        return BlockedConv2dSpace().refuses(op.plain_form, machine)
+
+    def knobs(self, op: Bf16Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
+        shape = HalfShape(op, machine.lanes)
+        panels = shape.filter_blocks
+        groups = sorted({g for g in (1, 2, 4, 8, machine.threads) if g <= panels})
+        blocks = sorted({b for b in (1, 2, 4, 7, 8, 14, 28, 56, 112, machine.threads) if b <= shape.units})
+        return (
+            Knob("tile", tuple(register_tiles(shape, machine))),
+            Knob("blocks", tuple(blocks)),
+            Knob("groups", tuple(groups)),
+        )
+
+    def default(self, op: Bf16Conv2d, machine: CpuModel) -> Point:
+        knobs = self.knobs(op, machine)
+        names = [knob.name for knob in knobs]
+        points = [
+            dict(zip(names, choice, strict=True)) for choice in product(*(knob.choices for knob in knobs))
+        ]
+        return min(points, key=lambda point: self.estimate(op, point, machine))
+
+    def features(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> list[float]:
+        shape, tile = HalfShape(op, machine.lanes), PixelTile.of(point["tile"])
+        ideal = op.flops / 4 / machine.lanes / machine.fma_units / machine.threads
+        work = point["blocks"] * point["groups"] * op.batch
+        sizes = [math.log2(op.channels), math.log2(op.filters), math.log2(shape.height * shape.width)]
+        registers = [tile.rows, tile.columns, tile.vectors, tile.pixels * tile.vectors]
+        pieces = [point["blocks"], point["groups"], work % machine.threads]
+        rests = [shape.width % tile.columns, shape.height % tile.rows]
+        weights = math.log2(shape.depth * tile.vectors * machine.lanes * 2 / machine.l1)
+        estimate = ideal / self.estimate(op, point, machine)
+        return [*sizes, len(shape.taps), *registers, *pieces, *rests, weights, estimate]
+
+    def estimate(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> float:
+        """Cycles on the busiest thread: rounding, issue of the tiles, waste, balance, cache traffic."""
+        shape, tile, groups = HalfShape(op, machine.lanes), PixelTile.of(point["tile"]), point["groups"]
+        dot = halves_for(machine)
+        assert dot is not None
+        panels = -(-shape.filter_blocks // tile.vectors)
+        units = shape.tile_units(tile.rows, tile.columns)
+        blocks, groups = min(point["blocks"], units), min(groups, panels)
+        words = shape.depth / shape.per_word * share_inside(op)
+        extent = shape.width if shape.flat else shape.height
+        copied = shape.copied_pixels(-(-extent // blocks)) * shape.x.blocks(op.channels)
+        block_bytes = copied * shape.x.block * 2
+        lines = min(LINE, 2 * shape.x.block * shape.copied_steps[1]) / LINE / shape.words / len(shape.taps)
+        panel_bytes = shape.depth * tile.vectors * machine.lanes * 2
+
+        def cycles(height: int, width: int) -> float:
+            pixels = height * width
+            fetch = LINE_CYCLES * lines * pixels if block_bytes > machine.l1 / 2 else 0.0
+            step = RegisterTile(pixels, tile.vectors)
+            per_word = max(
+                step.step_cycles(machine, machine.load_cycles, fetch),
+                pixels * tile.vectors * dot.cycles / machine.fma_units,
+                _BROADCAST_CYCLES * pixels + machine.load_cycles * tile.vectors,
+            )
+            if panel_bytes > machine.l1 / 2:
+                per_word += 0.3 * tile.vectors * machine.lanes / 16
+            return per_word * words + 30 + 2.5 * pixels * tile.vectors
+
+        rows, rest_rows = divmod(shape.height, tile.rows)
+        columns, rest_columns = divmod(shape.width, tile.columns)
+        plane = rows * columns * cycles(tile.rows, tile.columns)
+        if rest_rows:
+            plane += columns * cycles(rest_rows, tile.columns)
+        if rest_columns:
+            plane += rows * cycles(tile.rows, rest_columns)
+        if rest_rows and rest_columns:
+            plane += cycles(rest_rows, rest_columns)
+        share = busiest_share(panels, groups, units, blocks, op.batch, machine)
+        rounding = copied * _PIXEL_CYCLES * blocks * groups  # every group rounds for itself
+        weights_bytes = panel_bytes * panels
+        beyond = max(0.0, 1.0 - 0.75 * machine.l2 / (block_bytes + panel_bytes))
+        reread = beyond * block_bytes * blocks * (panels - 1) / 12
+        reread += weights_bytes * (blocks - 1) * (weights_bytes / groups > machine.l2 / 2) / 12
+        total = plane * panels + rounding + reread
+        return total * op.batch * share + 300.0 * blocks * groups * op.batch / machine.threads
+
+    def pack(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
+        shape, vectors = HalfShape(op, machine.lanes), PixelTile.of(point["tile"]).vectors
+        packers: dict[int, Packer] = {1: lambda w: shape.pack_weight(w.view("uint16"), vectors)}
+        for index, operand in enumerate(op.inputs):
+            if operand.name == BIAS:
+                packers[index] = lambda bias: shape.pack_bias(bias, vectors)
+        return packers
+
+    def emit(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
+        tile = PixelTile.of(point["tile"])
+        return Bf16ConvKernel(op, tile, point["blocks"], point["groups"], machine).emit()
+
+
+def halves_pay(op: Conv2d, machine: CpuModel) -> bool:
+    """Whether the products of bfloat16 take less time than those of float32, whatever the batch."""
+    one = dataclasses.replace(op, batch=1)
+    half, whole, rounded = Bf16Conv2dSpace(), BlockedConv2dSpace(), Bf16Conv2d.of(one)
+    if half.refuses(rounded, machine) is not None or whole.refuses(one, machine) is not None:
+        return False
+    before = whole.estimate(one, whole.default(one, machine), machine)
+    return half.estimate(rounded, half.default(rounded, machine), machine) < _SURE * before

@@ -1,0 +1,120 @@
+"""The kernel of convolutions of bfloat16 on channel blocks; ``bf16_conv2d.py`` tells its loop structure."""
+
+from __future__ import annotations
+
+from hetero_tvm.codegen.bf16_vectors import bf16_bits, bf16_ir
+from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.schedules.cpu.dots import halves_for
+from hetero_tvm.schedules.cpu.images.blocked import PixelTile
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
+from hetero_tvm.schedules.emit import Index, int32
+
+
+class HalfShape(BlockedShape):
+    """Extents of one convolution whose channels are multiplied two by two.
+
+    What the products read is a copy of a block of X: whole rows, or where a filter has one row (one column)
+    only those rows (columns) that its stride reaches.
+    """
+
+    per_word = 2
+
+    @property
+    def fetched(self) -> tuple[int, int]:
+        """Rows and columns of X from one row and column of the copy to the next."""
+        down, across = (
+            stride if taps == 1 else 1 for taps, stride in zip(self.op.kernel, self.op.strides, strict=True)
+        )
+        return down, across
+
+    @property
+    def copied_steps(self) -> tuple[int, int]:
+        """Rows and columns of the copy from one output pixel to the next."""
+        down, across = (
+            1 if taps == 1 else stride for taps, stride in zip(self.op.kernel, self.op.strides, strict=True)
+        )
+        return down, across
+
+    def copied(self, axis: int, count: Index) -> Index:
+        """Rows (columns) of the copy for ``count`` rows (columns) of the output."""
+        op = self.op
+        return (count - 1) * self.copied_steps[axis] + (op.kernel[axis] - 1) * op.dilation[axis] + 1
+
+    def copied_pixels(self, units: int) -> int:
+        """Pixels of the copy for ``units`` output rows (of a flat image: pixels)."""
+        return units if self.flat else int(self.copied(0, units) * self.copied(1, self.width))
+
+
+class Bf16ConvKernel(BlockedConvKernel):
+    """Emits one convolution."""
+
+    shape: HalfShape
+    weight_dtype = "int32"
+
+    def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, groups: int, machine: CpuModel):
+        super().__init__(op, tile, blocks, groups, machine)
+        dot = halves_for(machine)
+        assert dot is not None
+        self.dot = dot
+        self.unit = self.columns if self.shape.flat else self.rows
+        """Rows (of a flat image: pixels) of a tile."""
+        if not self.shape.flat:
+            self.steps, self.pitch = self.shape.copied_steps, int(self.shape.copied(1, self.shape.width))
+
+    @classmethod
+    def shape_of(cls, op: Conv2d, machine: CpuModel) -> BlockedShape:
+        return HalfShape(op, machine.lanes)
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        return (*super().imports, *self.dot.imports, bf16_ir())
+
+    @property
+    def extent(self) -> int:
+        """Rows (of a flat image: pixels) of the output."""
+        return self.shape.width if self.shape.flat else self.shape.height
+
+    def begin(self, first_tile: Index, tiles: Index) -> None:
+        k, shape, lanes = self.k, self.shape, self.lanes
+        most = min(-(-self.tiles // self.blocks) * self.unit, self.extent)
+        planes = shape.x.blocks(self.op.channels)
+        self.copy = k.scratch((planes, shape.copied_pixels(most) * lanes), "uint16")
+        self.first = first_tile * self.unit
+        count = tirx.min(int32(0) + tiles * self.unit, self.extent - self.first)
+        with k.serial(planes) as block:
+            plane = self.batch * planes + block
+            if shape.flat:
+                self._copy_pixels(block, int32(0), plane, self.first, count, 1)
+                return
+            down, across = shape.fetched
+            top, left = shape.taps[0]
+            with k.serial(shape.copied(0, count)) as r:
+                row = self.first * self.op.strides[0] + top + r * down
+                source = row * shape.pitch + left
+                self._copy_pixels(block, r * self.pitch, plane, source, self.pitch, across)
+
+    def _copy_pixels(self, block: Expr, to: Expr, plane: Expr, source: Expr, count: Index, step: int) -> None:
+        """Emit the rounding of ``count`` pixels of a plane, ``step`` apart from pixel ``source``."""
+        k, lanes = self.k, self.lanes
+        with k.serial(count) as pixel:
+            value = k.load(self.x, [plane, k.ramp((source + pixel * step) * lanes, lanes)])
+            k.store(self.copy, bf16_bits(value, lanes), [block, k.ramp((to + pixel) * lanes, lanes)])
+
+    def first_plane(self, panel: Expr) -> Expr:
+        return self.first_block(panel) if self.op.groups > 1 else int32(0)
+
+    def place(self, y: Index, x: Index) -> Expr:
+        if self.shape.flat:
+            return x - self.first
+        down, across = self.steps
+        return (y - self.first) * (down * self.pitch) + x * across
+
+    def value(self, plane: Expr, at: Expr) -> Expr:
+        pair = self.shape.per_word
+        return self.dot.x_word(self.k.load(self.copy, [plane, self.k.ramp(at * pair, pair)]))
+
+    def added(self, total: Expr, value: Expr, weights: Expr) -> Expr:
+        return self.dot.add(total, self.lanes, value, weights)
