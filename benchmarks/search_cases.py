@@ -12,6 +12,7 @@ from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
+from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
@@ -96,7 +97,21 @@ def _halves() -> dict[str, list[FusedOp]]:
     sizes = (((16,), 768, 768), ((128,), 1536, 384), ((197,), 768, 768))
     products = [StoredMatmul(*size, ("bias",), "bf16", x_bits=16) for size in sizes]
     gated = StoredMatmul((64,), 1024, 512, (), "bf16", gate="silu", x_bits=16)
-    return {"cpu.bf16_matmul": [*products, gated]}
+    images = [_image(64, 56, 256, 1), _image(256, 14, 256, 3), _image(256, 28, 512, 1, step=2)]
+    return {
+        "cpu.bf16_matmul": [*products, gated],
+        "cpu.bf16_conv2d": [Bf16Conv2d.of(image) for image in images],
+    }
+
+
+def _image(channels: int, size: int, filters: int, kernel: int, step: int = 1) -> Conv2d:
+    """A convolution on blocks of 16 channels, zeros around its input where its filter reaches them."""
+    border = kernel // 2
+    same, halo = (border,) * 4, f"+{border},{border},{border},{border}" if border else ""
+    return Conv2d(
+        1, channels, size, size, filters, (kernel, kernel), (step, step), same, epilogue=("bias", "relu"),
+        x_layout=f"NCHW16c{halo}", y_layout="NCHW16c",
+    )  # fmt: skip
 
 
 def _bytes(

@@ -191,5 +191,5 @@ class Conv2d(FusedOp):
         return prim_func(self, compute)
 
     def multiplied(self, x: TETensor, w: TETensor) -> tuple[TETensor, TETensor]:
-        """What is multiplied, from the operands X and W."""
+        """Give the tensors that are multiplied, from the operands X and W."""
         return x, w

@@ -17,7 +17,13 @@ TILES = dataclasses.replace(
     features=("amx_bf16", "amx_int8", "amx_tile", "avx512_bf16", "avx512_vnni", "avx512bw"),
 )
 """A CPU whose matrix unit products of few bits run on."""
-ON_TILES = ("cpu.bf16_matmul", "cpu.dynamic_matmul", "cpu.dynamic_gated_matmul", "cpu.quant_conv2d")
+ON_TILES = (
+    "cpu.bf16_matmul",
+    "cpu.bf16_conv2d",
+    "cpu.dynamic_matmul",
+    "cpu.dynamic_gated_matmul",
+    "cpu.quant_conv2d",
+)
 TARGETS = ("cuda:sm_80", "cuda:sm_90", "npu:mobile")
 
 

@@ -19,7 +19,7 @@ HALVES = "bfloat16"
 
 @dataclass(frozen=True)
 class Bf16Conv2d(Conv2d):
-    """A :class:`hetero_tvm.ops.conv2d.Conv2d` of float32 images with W in bfloat16, to which X is rounded too.
+    """A :class:`hetero_tvm.ops.conv2d.Conv2d` of float32 images whose W is bfloat16, and X rounded to it.
 
     Sums, bias, residual and result are float32: weights take half of the memory, and products are those that
     a machine has for pairs of bfloat16.

@@ -238,11 +238,11 @@ class BlockedConvKernel:
         return (y * sh + top) * self.pitch + x * sw + left
 
     def value(self, plane: Expr, at: Expr) -> Expr:
-        """What the products read at a place of a plane."""
+        """Load what the products read at a place of a plane."""
         return self.k.load(self.x, [plane, at])
 
     def added(self, total: Expr, value: Expr, weights: Expr) -> Expr:
-        """``total`` with the products of a value in all lanes and of weights."""
+        """Add the products of a value in all lanes and of weights to ``total``."""
         return total + value * weights
 
     def _taps_inside(self, axis: int, first: Index, count: int) -> tuple[Index, Index]:

@@ -99,8 +99,12 @@ class Bf16ConvKernel(BlockedConvKernel):
     def _copy_pixels(self, block: Expr, to: Expr, plane: Expr, source: Expr, count: Index, step: int) -> None:
         """Emit the rounding of ``count`` pixels of a plane, ``step`` apart from pixel ``source``."""
         k, lanes = self.k, self.lanes
+        odd = self.op.channels % self.shape.per_word != 0
         with k.serial(count) as pixel:
             value = k.load(self.x, [plane, k.ramp((source + pixel * step) * lanes, lanes)])
+            if odd:  # zero times what lies behind the last channel may not be zero
+                exists = k.ramp(block * lanes, lanes) < k.splat(int32(self.op.channels), lanes)
+                value = tirx.Select(exists, value, k.splat(0.0, lanes))
             k.store(self.copy, bf16_bits(value, lanes), [block, k.ramp((to + pixel) * lanes, lanes)])
 
     def first_plane(self, panel: Expr) -> Expr:

@@ -1,0 +1,152 @@
+"""Convolution of bfloat16 on channel blocks: strides, dilations, groups, halos, every choice of each knob."""
+
+import dataclasses
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
+from hetero_tvm.schedules.cpu.dots import halves_for
+from hetero_tvm.schedules.cpu.integers.bf16_conv2d import Bf16Conv2dSpace, halves_pay
+from hetero_tvm.targets.registry import parse_target
+from tests.ops.helpers import sample_inputs
+from tests.schedules.cpu.images.helpers import PAD, on, random_blocks, random_conv2d
+from tests.schedules.cpu.running import covering, point_runners
+from tests.schedules.representatives import CPU, TILES
+
+SPACE = Bf16Conv2dSpace()
+MACHINE = parse_target("cpu").machine
+ZEN = dataclasses.replace(TILES, mcpu="znver-test", features=("avx512_bf16",))
+multiplies = pytest.mark.skipif(halves_for(MACHINE) is None, reason="no avx512_bf16")
+TOLERANCE = 2e-6
+"""Error relative to the largest value: pairs of exact products, added up in float32."""
+
+
+def on_blocks(op, x=""):
+    return Bf16Conv2d.of(on(ZEN, op, x))
+
+
+def operands(op, seed=0):
+    x, w, *extra = (a.astype(np.float32) for a in sample_inputs(op.plain_form, seed))
+    return [x, w.astype(ml_dtypes.bfloat16), *extra]
+
+
+def check(op, points):
+    arrays = operands(op)
+    wanted = op.reference(arrays[0].astype(np.float64), *arrays[1:])
+    for point, run in zip(points, point_runners(SPACE, op, points, MACHINE), strict=True):
+        error = np.abs(run(*arrays) - wanted).max(initial=0) / max(1.0, np.abs(wanted).max(initial=0))
+        assert error < TOLERANCE, (point, error)
+
+
+def all_points(op):
+    knobs = SPACE.knobs(op, MACHINE)
+    return [
+        dict(zip([knob.name for knob in knobs], choice, strict=True))
+        for choice in itertools.product(*(knob.choices for knob in knobs))
+    ]
+
+
+@multiplies
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "op",
+    [
+        on_blocks(
+            Conv2d(2, 20, 9, 11, 35, (3, 3), padding=PAD, epilogue=("bias", "residual", "relu")), "+1,2,2,1"
+        ),
+        on_blocks(Conv2d(1, 20, 9, 11, 35, (1, 1), epilogue=("bias", "residual", "relu"))),
+        on_blocks(Conv2d(1, 20, 9, 11, 35, (1, 1), (2, 2), epilogue=("residual", "bias", "sigmoid"))),
+    ],
+    ids=lambda op: op.label,
+)
+def test_every_choice_computes_the_convolution(op):
+    check(op, covering(SPACE, op, MACHINE, set()))
+
+
+@multiplies
+@pytest.mark.parametrize(
+    ("op", "x"),
+    [
+        (Conv2d(1, 1, 1, 1, 1, (1, 1)), ""),
+        (Conv2d(3, 17, 5, 4, 17, (1, 1), epilogue=("bias",)), ""),
+        (Conv2d(1, 9, 7, 29, 9, (3, 3), (1, 1), (6, 19, 6, 19), (6, 19), epilogue=("bias",)), "+6,19,7,19"),
+        (Conv2d(1, 12, 9, 9, 3, (3, 1), (2, 3), (2, 0, 2, 0), (2, 1)), "+2,3,2,2"),
+        (Conv2d(1, 12, 9, 9, 3, (1, 3), (2, 3), (0, 2, 0, 2), (1, 2)), "+2,3,2,2"),
+        (Conv2d(1, 64, 6, 6, 8, (1, 1), padding=PAD, epilogue=("gelu_erf",)), "+1,1,1,1"),
+        (Conv2d(1, 32, 6, 7, 64, (3, 3), padding=PAD, groups=2), "+1,1,1,1"),
+    ],
+    ids=str,
+)
+def test_unusual_shapes(op, x):
+    half = on_blocks(op, x)
+    assert SPACE.refuses(half, MACHINE) is None
+    points = all_points(half)
+    check(half, [SPACE.default(half, MACHINE), *points[:: max(1, len(points) // 3)]])
+
+
+@multiplies
+@pytest.mark.thorough
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_random_shapes(data):
+    plain = random_conv2d(data.draw, data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40)))
+    assume(min(plain.out_height, plain.out_width) > 0)
+    op = Bf16Conv2d.of(random_blocks(data.draw, ZEN, plain))
+    points = all_points(op)
+    check(op, [points[data.draw(st.integers(0, len(points) - 1))]])
+
+
+@multiplies
+def test_not_a_number_and_infinity_stay_where_they_are():
+    """Both reach the pixels whose filters cover them, as in float32, and no others; a denormal is zero.
+
+    Nor does what lies behind the last channel, of which a pair has one.
+    """
+    op = on_blocks(Conv2d(1, 21, 6, 6, 16, (3, 3), padding=PAD), "+1,1,1,1")
+    x, w = operands(op)
+    x[:, 1, 1:-1, 1:-1, 5:] = np.nan
+    x[0, 0, 1, 1, 3], x[0, 1, 6, 6, 2], x[0, 0, 4, 2, 0] = np.nan, np.inf, 1e-40
+    (run,) = point_runners(SPACE, op, [SPACE.default(op, MACHINE)], MACHINE)
+    with np.errstate(invalid="ignore"):
+        wanted = op.reference(x.astype(np.float64), w)
+    np.testing.assert_allclose(run(x, w), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "machine", "reason"),
+    [
+        (on(ZEN, Conv2d(1, 64, 8, 8, 64, (1, 1))), ZEN, "not a convolution of bfloat16"),
+        (on_blocks(Conv2d(1, 64, 8, 8, 64, (1, 1))), CPU, "the machine does not multiply bfloat16"),
+        (
+            Bf16Conv2d.of(on(ZEN, Conv2d(1, 3, 8, 8, 64, (1, 1)), None)),
+            ZEN,
+            "neighbouring channels do not lie in blocks of one group",
+        ),
+        (
+            on_blocks(Conv2d(1, 48, 8, 8, 48, (1, 1), groups=6)),
+            ZEN,
+            "neighbouring channels do not lie in blocks of one group",
+        ),
+        (on_blocks(Conv2d(1, 64, 8, 8, 64, (3, 3), padding=PAD, constant_weight=False)), ZEN, "not constant"),
+    ],
+    ids=lambda value: getattr(value, "label", None),
+)
+def test_refusals(op, machine, reason):
+    refusal = SPACE.refuses(op, machine)
+    assert refusal is not None and reason in refusal
+
+
+def test_it_pays_where_winograd_does_not():
+    machine = dataclasses.replace(ZEN, fma_units=1.0)
+    wide = on(machine, Conv2d(1, 256, 14, 14, 1024, (1, 1)))
+    assert halves_pay(wide, machine)
+    assert halves_pay(dataclasses.replace(wide, batch=7), machine)
+    assert not halves_pay(on(machine, Conv2d(1, 64, 56, 56, 64, (3, 3), padding=PAD), "+1,1,1,1"), machine)
+    slow = dataclasses.replace(machine, mcpu="sapphirerapids")  # whose vectors multiply pairs slowly
+    assert not halves_pay(wide, slow)
