@@ -18,6 +18,7 @@ from hetero_tvm.compile.dynamic.tables import (
     Operands,
     Rule,
     front_kernel,
+    shifted,
     shrunk,
     table_kernel,
     window_kernel,
@@ -222,7 +223,7 @@ class _Lifting:
             front = first[tuple(slice(0, extent) for extent in other.shape)]
             if front.shape != other.shape or front.tobytes() != other.tobytes():
                 return self._table(several, [first, *others])
-        differing = [axis for axis in range(first.ndim) if len({a.shape[axis] for a in (first, *others)}) > 1]
+        differing = [axis for axis in range(first.ndim) if _differs([first, *others], axis)]
         if differing:
             self._confirm_front([first, *others])
         if (
@@ -246,7 +247,10 @@ class _Lifting:
             told = self._sizes_told(len(arrays))
             rules: Iterator[tuple[Rule, list[np.ndarray]]] = itertools.chain(
                 ((functools.partial(table_kernel, rule), []) for rule in RULES),
-                ((functools.partial(window_kernel, wide), [wide]) for wide in self._wide_constants(arrays)),
+                (
+                    (functools.partial(window_kernel, wide, axis), [wide])
+                    for axis, wide in self._wide_constants(arrays)
+                ),
             )
             for rule, given in rules:
                 with contextlib.suppress(Unfit):
@@ -334,11 +338,16 @@ class _Lifting:
         found = [fit([int(value) for value in values], self._sizes) for values in zip(*shapes, strict=True)]
         return tuple(extent.at(sizes) if isinstance(extent, Extent) else extent for extent in found)
 
-    def _wide_constants(self, arrays: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-        """Constants, of which ``arrays`` may be windows, of the model with an empty past and as many new
+    def _wide_constants(self, arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
+        """Axes and constants, of which ``arrays`` may be windows along these: that of the largest sizes (tables by distance begin
+        further behind in it for smaller ones), and those of the model with an empty past and as many new
         elements as both may be: the positions that it reaches by and by are among them."""
         symbols = self._lengths.symbols
         highs = {s.name: s.high for s in symbols}
+        if all(self._sizes[0][name] >= high for name, high in highs.items()):
+            largest = shrunk(arrays[0], [n for n in range(arrays[0].ndim) if _differs(arrays, n)])
+            if largest.size <= _MOST_WIDE:
+                yield from ((axis, shifted(largest, axis)) for axis in range(largest.ndim))
         pairs = [(past, new) for past in symbols for new in symbols if past.low == 0 and new is not past]
         for past, new in sorted(pairs, key=lambda pair: "seq" not in pair[1].name.lower()):
             if (past.name, new.name) not in self._wide:
@@ -346,7 +355,7 @@ class _Lifting:
                 self._wide[past.name, new.name] = _constants_at(self._lengths, sizes)
             for wide in self._wide[past.name, new.name]:
                 if wide.ndim == arrays[0].ndim and wide.size > arrays[0].size:
-                    yield wide
+                    yield from ((axis, wide) for axis in range(wide.ndim))
 
     def _bounded(self, several: Sequence[Any], made: Any) -> bool:
         """Whether it is a constant of which the sizes tell how much is read."""
@@ -382,6 +391,10 @@ class _Lifting:
             f"{self._optimized.model.name} cannot be one library for {ranges}: at {where}, {why}",
             hint="give fixed sizes, or a range for fewer dimensions",
         )
+
+
+def _differs(arrays: Sequence[np.ndarray], axis: int) -> bool:
+    return len({array.shape[axis] for array in arrays}) > 1
 
 
 def _constants_at(lengths: Lengths, sizes: Mapping[str, int]) -> list[np.ndarray]:

@@ -22,6 +22,8 @@ Operands = Sequence[tuple[tuple[int, ...], str]]
 """Shape and dtype of operands that only tell sizes."""
 Rule = Callable[[np.ndarray, Operands], PrimFunc]
 """Kernel of a constant at one size; :class:`Unfit` where it follows another rule."""
+_ROUNDING = 4e-6
+"""Rounding of sums of some hundred float32 products, beside the largest of them."""
 _MOST_STEPS = 4
 """Steps of a band; a table of other values has more."""
 
@@ -42,24 +44,27 @@ def table_kernel(rule: Callable[[np.ndarray], Element | None], array: np.ndarray
     return _kernel([], array.shape, element, told)
 
 
-def window_kernel(wide: np.ndarray, array: np.ndarray, told: Operands) -> PrimFunc:
-    """Kernel that copies ``array`` from ``wide``, its first operand, where it is a window along one axis.
+def window_kernel(wide: np.ndarray, axis: int, array: np.ndarray, told: Operands) -> PrimFunc:
+    """Kernel that copies ``array`` from ``wide``, its first operand, where it is a window along ``axis``; of
+    other axes that have one element there, it is repeated.
 
     Raises
     ------
     Unfit : it is none.
     """
     alike = (wide.ndim, wide.dtype) == (array.ndim, array.dtype) and array.size > 0
+    start = _start(wide, array, axis) if alike else None
+    if start is None:
+        raise Unfit("it is no window")
     source = te.placeholder(wide.shape, str(wide.dtype), name="source")
-    for axis in range(wide.ndim if alike else 0):
-        if (start := _start(wide, array, axis)) is not None:
-            return _kernel([source], array.shape, _window(source, axis, start), told)
-    raise Unfit("it is no window")
+    return _kernel([source], array.shape, _window(source, axis, start), told)
 
 
 def _window(source: Any, axis: int, start: int) -> Element:
+    once = [extent == 1 for extent in source.shape]
+
     def element(*index: Expr) -> Expr:
-        return source(*(i + start if n == axis else i for n, i in enumerate(index)))
+        return source(*(i + start if n == axis else 0 if once[n] else i for n, i in enumerate(index)))
 
     return element
 
@@ -78,9 +83,17 @@ def shrunk(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     """The array with one slice along each of ``axes`` where all are equal."""
     for axis in axes:
         one = np.take(array, [0], axis)
-        if np.array_equal(np.broadcast_to(one, array.shape), array):
+        if (np.abs(array - one) <= _rooms(array)[-1]).all() if array.dtype.kind == "f" else (array == one).all():
             array = one
     return np.ascontiguousarray(array)
+
+
+def shifted(wide: np.ndarray, axis: int) -> np.ndarray:
+    """The array behind one more slice along ``axis``, which equals none: a window that begins with the array
+    begins at 1 then, as a place of 0 is no number in a kernel that could be another one at other sizes."""
+    first = np.take(wide, [0], axis)
+    other = np.full_like(first, np.nan) if wide.dtype.kind == "f" else ~first
+    return np.concatenate([other, wide], axis)
 
 
 def _kernel(sources: list[Any], shape: tuple[int, ...], element: Element, telling: Operands) -> PrimFunc:
@@ -94,14 +107,28 @@ def _start(wide: np.ndarray, array: np.ndarray, axis: int) -> int | None:
     """Place along ``axis`` of ``wide`` where ``array`` begins; None where it is none of its windows."""
     others = [n for n in range(wide.ndim) if n != axis]
     length = array.shape[axis]
-    if any(wide.shape[n] != array.shape[n] for n in others) or length >= wide.shape[axis]:
+    if any(wide.shape[n] not in (1, array.shape[n]) for n in others) or length > wide.shape[axis]:
         return None
+    repeated = [n for n in others if wide.shape[n] != array.shape[n]]
+    one = array[tuple(slice(0, 1) if n in repeated else slice(None) for n in range(array.ndim))]
     rows = np.moveaxis(wide, axis, 0).reshape(wide.shape[axis], -1)
-    wanted = np.ascontiguousarray(np.moveaxis(array, axis, 0).reshape(length, -1))
-    for start in np.flatnonzero((rows == wanted[0]).all(1)):
-        if np.array_equal(rows[start : start + length], wanted):
-            return int(start)
+    wanted = np.ascontiguousarray(np.moveaxis(one, axis, 0).reshape(length, -1))
+    for room in _rooms(wide):
+        if np.abs(array - one).max() > room:
+            continue
+        for start in np.flatnonzero((np.abs(rows - wanted[0]) <= room).all(1)):
+            if start + length <= len(rows) and (np.abs(rows[start : start + length] - wanted) <= room).all():
+                return int(start)
     return None
+
+
+def _rooms(wide: np.ndarray) -> tuple[float, ...]:
+    """Differences at which elements count as equal, the least first: what an importer computed for one length
+    may have been added up in another order for another."""
+    if wide.dtype.kind != "f":
+        return (0,)
+    largest = np.abs(wide).max(initial=0, where=np.isfinite(wide))
+    return (0.0, float(_ROUNDING * largest))
 
 
 def _affine(array: np.ndarray) -> Element | None:

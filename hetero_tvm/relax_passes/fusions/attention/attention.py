@@ -106,7 +106,8 @@ class FuseAttention(Rule):
         op = attention_of(layout, q_len, kv_len, dim, value_dim, scores.scale)
         op = replace(op, zero_masked=guard is not None and not guard.idle, softcap=scores.softcap)
         op, constant_mask = _with_masks(graph, op, scores, shapes)
-        if not op.mask and op.q_len <= op.kv_len:
+        hides = op.causal or op.window
+        if not op.mask and (op.q_len <= op.kv_len or not hides):
             op = replace(op, zero_masked=False)  # every query sees a key
         absorbed = [
             *(v for c in layout.chosen for v in c.place.skipped),

@@ -79,8 +79,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
         op, k, pieces, rows = self.op, self.k, self.pieces, self.tile.rows
         piece = k.let(tirx.truncmod(work, int32(pieces))) if pieces > 1 else int32(0)
         item = k.let(tirx.truncdiv(work, int32(pieces)))
-        self.head = k.let(tirx.truncmod(item, int32(op.heads)))
-        self.batch = k.let(tirx.truncdiv(item, int32(op.heads)))
+        self.head = k.let(tirx.truncmod(item, as_index(op.heads)))
+        self.batch = k.let(tirx.truncdiv(item, as_index(op.heads)))
         kv_head = tirx.truncdiv(self.head, int32(self.group))
         longest = self.key_panels * self.key_columns
         self.scores = k.scratch((rows, longest + self.lanes))  # no power of two apart

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hetero_tvm.host.tvm import PrimFunc, Schedule, ScheduleError, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
@@ -13,6 +14,7 @@ from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
 from hetero_tvm.schedules.cpu.programs.long_sums import is_long, with_own_accumulator, without_rounding
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
+from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
 from hetero_tvm.schedules.nests.growth import written_once
@@ -45,6 +47,9 @@ def pieces(space: DesignSpace) -> tuple[str, ...]:
 def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuModel) -> PrimFunc | None:
     """The kernel for all sizes; None where the space has none that is written for it."""
     op = witnesses.largest
+    if isinstance(op, BatchMatmul) and space.name == "cpu.batch_matmul":
+        tile, unroll = RegisterTile.of(point["tile"]), point["unroll"]
+        return RunTimeBatchMatmulKernel(witnesses, tile, unroll, machine.lanes).emit()
     if witnesses.told and not isinstance(op, Attention):
         return None  # the other kernels' own operands tell all sizes
     if isinstance(op, Matmul) and space.name == "cpu.matmul":

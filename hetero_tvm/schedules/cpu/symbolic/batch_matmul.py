@@ -1,0 +1,175 @@
+"""Products of two computed tensors whose extents are known only when they come.
+
+Loop structure, as in ``products/batch_matmul.py``::
+
+    parallel over batch x panels of NR columns:                              (their number: a run-time value)
+        pack the panel of B as [k][NR], zeros behind the last column
+        for each tile of MR rows:
+            acc[MR][NR] = A panel, stored where Y lies
+        the last rows in heights of powers of two
+
+A whole panel is packed and stored by vectors; the last one, of which some columns may not exist, value by
+value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from hetero_tvm.codegen import transpose
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.ops.batch_matmul import BatchMatmul
+from hetero_tvm.schedules.cpu import register_tile
+from hetero_tvm.schedules.cpu.products.few_rows import result_strides
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
+from hetero_tvm.schedules.extents import Unfit
+from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
+
+
+class RunTimeBatchMatmulKernel:
+    """Emits one product for all sizes of its witnesses' range.
+
+    Raises
+    ------
+    Unfit : it is not one of float32, or an operand lies in another order at other sizes.
+    """
+
+    def __init__(self, witnesses: Witnesses, tile: RegisterTile, unroll: int, lanes: int):
+        op: BatchMatmul = witnesses.largest
+        if op.dtype != "float32":
+            raise Unfit("not a product of float32")
+        self.witnesses, self.tile, self.unroll, self.lanes = witnesses, tile, unroll, lanes
+        self.columns = tile.columns(lanes)
+        self.by_rows = all(each.right_at[-1] == 1 for each in witnesses.ops)
+        self.by_columns = all(each.right_at[-2] == 1 for each in witnesses.ops)
+        if not self.by_rows and any(each.right_at[-1] == 1 for each in witnesses.ops):
+            raise Unfit("rows of an operand are contiguous at some sizes only")
+        self.k = Kernel()
+
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: A, B, what only tells sizes, Y."""
+        k, largest = self.k, self.witnesses.largest
+        with k:
+            variables = shape_variables(self.witnesses.symbols)
+            shapes = self.witnesses.shapes(variables)
+            operands = [k.argument(o.name, shape) for o, shape in zip(largest.inputs, shapes, strict=False)]
+            for n, (_, dtype) in enumerate(self.witnesses.told[0] if self.witnesses.told else ()):
+                k.argument(f"told{n}", shapes[len(operands) + n], dtype)
+            result = k.argument("Y", shapes[-1])
+            small = narrowed(k, variables)
+
+            def of(value: Callable[[BatchMatmul], int | tuple[int, ...]]) -> object:
+                return self.witnesses.value(value, small)
+
+            sizes = of(lambda o: tuple(math.prod(operand.shape) for operand in (*o.inputs, o.output)))
+            self.left, self.right, self.y = (
+                k.view(b, (size,)) for b, size in zip((*operands, result), sizes, strict=True)
+            )
+            self.rows, self.width, self.depth = (
+                k.let(as_index(of(extent))) for extent in (lambda o: o.m, lambda o: o.n, lambda o: o.k)
+            )
+            self.lead = of(lambda o: o.lead)
+            self.a_place, self.b_place = of(lambda o: o.left_at), of(lambda o: o.right_at)
+            self.y_place = of(lambda o: (0, *result_strides(o)))
+            batch, packed = as_index(of(lambda o: o.batch)), as_index(of(lambda o: o.k * self.columns))
+            panels = k.let(tirx.truncdiv(self.width + (self.columns - 1), int32(self.columns)))
+            with k.imported(transpose.ir(self.lanes)), k.parallel(batch * panels, largest.flops) as work:
+                self.packed = k.scratch((packed,))
+                self._panel(k.let(tirx.truncdiv(work, panels)), k.let(tirx.truncmod(work, panels)))
+        return k.function
+
+    def _panel(self, item: Expr, panel: Expr) -> None:
+        """Emit one panel of columns of one product."""
+        k, first = self.k, panel * self.columns
+        *a_lead, self.a_row, self.a_column = self.a_place
+        *b_lead, self.b_row, self.b_column = self.b_place
+        *y_lead, self.y_row = self.y_place
+        self.a_base = k.let(self._position(item, a_lead))
+        self.b_base = k.let(self._position(item, b_lead) + first * self.b_column)
+        self.y_base = k.let(self._position(item, y_lead) + first)
+        self.valid = k.let(tirx.min(self.width - first, int32(self.columns)))
+        whole = self.valid >= self.columns
+        k.branch(whole, self._pack_whole, self._pack_part)
+        full = k.let(tirx.truncdiv(self.rows, int32(self.tile.rows)))
+        with k.serial(full) as t:
+            self._tile(t * self.tile.rows, self.tile.rows)
+        done = k.let(full * self.tile.rows)
+        last_rows_in_steps(k, done, self.rows - done, self.tile.rows, self._tile)
+
+    def _position(self, index: Expr, place: Sequence[Index]) -> Expr:
+        """Position of item ``index`` of the lead extents; ``place``: an offset, then a stride per extent."""
+        position = as_index(place[0])
+        for extent, stride in zip(reversed(self.lead), reversed(place[1:]), strict=True):
+            position = position + tirx.truncmod(index, as_index(extent)) * stride
+            index = tirx.truncdiv(index, as_index(extent))
+        return position
+
+    # the operand B -------------------------------------------------------------------------------
+    def _pack_whole(self) -> None:
+        """Emit the copy of a panel of which all columns exist."""
+        k, lanes, vectors = self.k, self.lanes, self.tile.vectors
+        if self.by_rows:
+            with k.serial(self.depth) as d, k.unroll(vectors) as v:
+                value = k.load(self.right, [k.ramp(self.b_base + d * self.b_row + v * lanes, lanes)])
+                k.store(self.packed, value, [k.ramp(d * self.columns + v * lanes, lanes)])
+            return
+        done: Expr = int32(0)
+        if self.by_columns:
+            blocks = k.let(tirx.truncdiv(self.depth, int32(lanes)))
+            with k.serial(blocks) as d, k.serial(vectors) as v:
+                target = k.address(self.packed, [d * (lanes * self.columns) + v * lanes])
+                source = k.address(self.right, [self.b_base + v * lanes * self.b_column + d * lanes])
+                k.call(transpose.name_of(lanes), target, int32(self.columns), source, as_index(self.b_column))
+            done = k.let(blocks * lanes)
+        self._pack_values(done, int32(self.columns))
+
+    def _pack_part(self) -> None:
+        """Emit the copy of a panel of which some columns exist, between zeros."""
+        k, lanes = self.k, self.lanes
+        with k.serial(self.depth) as d, k.unroll(self.tile.vectors) as v:
+            k.store(self.packed, k.splat(0.0, lanes), [k.ramp(d * self.columns + v * lanes, lanes)])
+        self._pack_values(int32(0), self.valid)
+
+    def _pack_values(self, first: Expr, columns: Expr) -> None:
+        """Emit the copy of ``columns`` columns from row ``first`` of B on, value by value."""
+        k = self.k
+        with k.serial(columns) as j, k.serial(self.depth - first) as d:
+            place = self.b_base + (first + d) * self.b_row + j * self.b_column
+            k.store(self.packed, k.load(self.right, [place]), [(first + d) * self.columns + j])
+
+    # the products --------------------------------------------------------------------------------
+    def _tile(self, first: Expr, height: int) -> None:
+        """Emit one register tile of ``height`` rows."""
+        k, lanes, tile = self.k, self.lanes, RegisterTile(height, self.tile.vectors)
+        acc = k.scratch((height, self.columns))
+        register_tile.accumulate_run_time(
+            k,
+            acc,
+            tile,
+            lanes,
+            self.depth,
+            self.unroll,
+            a_at=lambda r, d: k.load(
+                self.left, [self.a_base + (first + r) * self.a_row + d * self.a_column]
+            ),
+            b_at=lambda d, at: k.load(self.packed, [k.ramp(d * self.columns + at.base, lanes)]),
+        )
+
+        def stored() -> None:
+            with k.unroll(height) as r, k.unroll(tile.vectors) as v:
+                place = self.y_base + (first + r) * self.y_row + v * lanes
+                k.store(self.y, k.load(acc, [r, k.ramp(v * lanes, lanes)]), [k.ramp(place, lanes)])
+
+        k.branch(self.valid >= self.columns, stored, lambda: self._store_part(acc, first, height))
+
+    def _store_part(self, acc: Buffer, first: Expr, height: int) -> None:
+        """Emit the store of the columns of a tile that exist; from memory, as they are counted."""
+        k, lanes = self.k, self.lanes
+        row = k.scratch((height, self.columns))
+        with k.unroll(height) as r, k.unroll(self.tile.vectors) as v:
+            k.store(row, k.load(acc, [r, k.ramp(v * lanes, lanes)]), [r, k.ramp(v * lanes, lanes)])
+        with k.serial(height) as r, k.serial(self.valid) as j:
+            k.store(self.y, k.load(row, [r, j]), [self.y_base + (first + r) * self.y_row + j])
