@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.compile.dynamic.kernels import run_time_kernel
+from hetero_tvm.compile.dynamic.kernels import stated_kernel, written_kernel
 from hetero_tvm.compile.dynamic.tables import (
     RULES,
     Operands,
@@ -33,7 +33,7 @@ from hetero_tvm.records.choose import Choice
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import array_of, is_constant
 from hetero_tvm.relax_passes.storage.live_ranges import UPPER_BOUND
-from hetero_tvm.schedules.base import Packer
+from hetero_tvm.schedules.base import DesignSpace, Packer, Point
 from hetero_tvm.schedules.extents import Extent, Unfit, completed
 from hetero_tvm.schedules.fitting import fit
 from hetero_tvm.schedules.task import Task, symbol, task_key
@@ -174,14 +174,7 @@ class _Lifting:
             if task is not None and space is not None:
                 point = choice.point if choice is not None else None
                 point = point or space.default(task.op, self._optimized.machine)
-            target, told = self._optimized.target, False
-            try:
-                kernel, packers = run_time_kernel(functions, self._sizes, bounded, space, point, target)
-            except Unfit:  # perhaps its own operands do not tell a size
-                more = self._sizes_told(len(functions))
-                functions = [with_operands(f, inputs, at) for f, at in zip(functions, more, strict=True)]
-                kernel, packers = run_time_kernel(functions, self._sizes, bounded, space, point, target, more)
-                told = True
+            kernel, packers, told = self._kernel_for_all(functions, bounded, inputs, space, point)
             if task is not None:
                 kernel = marked(kernel, task)
             elif kernel.attrs and "global_symbol" in kernel.attrs:
@@ -190,6 +183,27 @@ class _Lifting:
             variable = self._builder.add_func(self._optimized.target.stamp(kernel), name)
             self._kernels[key] = _Kernel(variable, packers, told, f"{task.key if task else name} {point}")
         return self._kernels[key]
+
+    def _kernel_for_all(
+        self,
+        functions: Sequence[PrimFunc],
+        bounded: frozenset[int],
+        inputs: int,
+        space: DesignSpace | None,
+        point: Point | None,
+    ) -> tuple[PrimFunc, Mapping[int, Packer], bool]:
+        """Kernel, packers, and whether inputs of the model tell it the sizes that its own operands do not."""
+        sizes, target = self._sizes, self._optimized.target
+        more = self._sizes_told(len(functions))
+        telling = [with_operands(f, inputs, at) for f, at in zip(functions, more, strict=True)]
+        if (found := written_kernel(functions, sizes, bounded, space, point, target)) is not None:
+            return *found, False
+        if (found := written_kernel(telling, sizes, bounded, space, point, target, more)) is not None:
+            return *found, True
+        try:
+            return stated_kernel(functions, sizes, bounded, target), {}, False
+        except Unfit:
+            return stated_kernel(telling, sizes, bounded, target), {}, True
 
     # expressions -----------------------------------------------------------------------------------
     def _expr(self, several: Sequence[Any]) -> Any:
@@ -339,9 +353,12 @@ class _Lifting:
         return tuple(extent.at(sizes) if isinstance(extent, Extent) else extent for extent in found)
 
     def _wide_constants(self, arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-        """Axes and constants, of which ``arrays`` may be windows along these: that of the largest sizes (tables by distance begin
-        further behind in it for smaller ones), and those of the model with an empty past and as many new
-        elements as both may be: the positions that it reaches by and by are among them."""
+        """Axes and constants, of which ``arrays`` may be windows along these.
+
+        They are the one of the largest sizes (a table by distance begins further behind in it for smaller
+        ones), and those of the model with an empty past and as many new elements as both may be: the
+        positions that it reaches by and by are among them.
+        """
         symbols = self._lengths.symbols
         highs = {s.name: s.high for s in symbols}
         if all(self._sizes[0][name] >= high for name, high in highs.items()):

@@ -3,10 +3,12 @@
 import dataclasses
 
 import numpy as np
+import onnx
 import pytest
 
 import hetero_tvm
 from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.errors import BuildError, HeteroTVMError, InputError
 from hetero_tvm.frontend import Span
 from hetero_tvm.reference import run_reference
@@ -130,3 +132,31 @@ def test_an_index_is_checked_against_a_length_that_only_the_call_tells():
         for outside in (rows, -rows - 1):
             with pytest.raises(HeteroTVMError, match="rows"):
                 built.run({"x": x, "at": np.array([[0, outside, 0, 0]])})
+
+
+def test_strides_on_strides_have_a_kernel_that_inputs_tell_the_length(tmp_path):
+    """The width of the second result is a quotient of the model's length, which no operand of its own has."""
+    text = """
+    g (float[b, 3, n] x) => (float[b, 4, m] y)
+    {
+        first = Conv<strides = [5]>(x, w)
+        second = Conv<strides = [2]>(first, v)
+        y = Conv<strides = [2]>(second, u)
+    }
+    """
+    model = text_model(text)
+    rng = np.random.default_rng(0)
+    for name, channels in (("w", 3), ("v", 4), ("u", 4)):
+        values = rng.standard_normal((4, channels, 3), dtype=np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    shapes = {"x": (Span(1, 3), 3, Span(60, 400))}
+    optimized = optimize_model(import_model(model, shapes=shapes))
+    module = lift_model(optimized, {})
+    kernels = [function for function in module.functions.values() if hasattr(function, "params")]
+    assert not [f for f in kernels if "T.sblock" in f.script()]  # loops as the contract states them
+    net = hetero_tvm.load(build_model(optimized).export(tmp_path / "model.so"))
+    for batch, length in ((1, 60), (3, 61), (2, 399)):
+        x = rng.standard_normal((batch, 3, length), dtype=np.float32)
+        sizes = {"b": batch, "n": length}
+        (exact,) = run_reference(optimized.model.open.at(sizes), {"x": x}).float64
+        np.testing.assert_allclose(net(x=x), exact, atol=1e-4)  # sums of 48 products of sums in float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +25,7 @@ _CONFIRMING = (7, 31, 67)
 """Sizes of all symbols at which a lifted kernel must have the loops that its space emits."""
 
 
-def run_time_kernel(
+def written_kernel(
     functions: Sequence[PrimFunc],
     sizes: Sequence[Sizes],
     bounded: frozenset[int],
@@ -32,11 +33,9 @@ def run_time_kernel(
     point: Point | None,
     target: Target,
     told: Sequence[Operands] = (),
-) -> tuple[PrimFunc, Mapping[int, Packer]]:
-    """The kernel, and how its constant operands are packed.
-
-    In order: a kernel that is written for sizes known at run time; the kernel that the space emits, lifted;
-    the operator as its contract states it, lifted and scheduled plainly (a scatter as plain loops).
+) -> tuple[PrimFunc, Mapping[int, Packer]] | None:
+    """A kernel that is written for sizes known at run time, or that the space emits, lifted; and how its
+    constant operands are packed.  None where there is neither.
 
     Parameters
     ----------
@@ -44,29 +43,38 @@ def run_time_kernel(
     bounded : numbers of operands that are constants of the largest size.
     space, point : of the call at the largest sizes; None without a space.
     told : at each size, operands that ``functions`` have behind the call's own and that only tell sizes.
+    """
+    ops = tuple(contract_of(function) for function in functions)
+    if any(type(op) is not type(ops[0]) for op in ops):
+        return None
+    alone = space is None and ops[0] is not None
+    if alone and (space := target.space_for_run_time(ops[0])) is not None:
+        point = space.default(ops[0], target.machine)
+    if space is None or point is None:
+        return None
+    witnesses = Witnesses(ops, tuple(sizes), bounded, tuple(told))
+    point = target.kept_decisions(space, point)
+    kernel = None
+    with contextlib.suppress(Unfit):
+        kernel = target.run_time_kernel(witnesses, space, point)
+    if kernel is None and not told and not alone:
+        with contextlib.suppress(Unfit):
+            kernel = _lifted_emission(witnesses, space, point, target)
+    return None if kernel is None else (kernel, space.pack(ops[0], point, target.machine))
+
+
+def stated_kernel(
+    functions: Sequence[PrimFunc], sizes: Sequence[Sizes], bounded: frozenset[int], target: Target
+) -> PrimFunc:
+    """The operator as its contract states it, lifted and scheduled plainly (a scatter as plain loops).
 
     Raises
     ------
-    Unfit : none of the three is possible; the reason of the last.
+    Unfit : the loops depend on the sizes, or no operand tells one.
     """
     shapes = {n: tuple(map(int, functions[0].params[n].shape)) for n in bounded}
     if is_ready(functions[0]):
-        return lift_function(functions, sizes, shapes), {}
-    ops = tuple(contract_of(function) for function in functions)
-    if space is not None and point is not None and all(type(op) is type(ops[0]) for op in ops):
-        witnesses = Witnesses(ops, tuple(sizes), bounded, tuple(told))
-        point = target.kept_decisions(space, point)
-        try:
-            kernel = target.run_time_kernel(witnesses, space, point)
-        except Unfit:
-            kernel = None
-        if kernel is None and not told:
-            try:
-                kernel = _lifted_emission(witnesses, space, point, target)
-            except Unfit:
-                kernel = None
-        if kernel is not None:
-            return kernel, space.pack(ops[0], point, target.machine)
+        return lift_function(functions, sizes, shapes)
     work = max(math.prod(map(int, p.shape)) for p in functions[0].params)
     try:
         lifted = lift_function(functions, sizes, shapes)
@@ -74,7 +82,7 @@ def run_time_kernel(
         if not all(map(is_scatter, functions)):
             raise
         lifted = lift_function([scatter_loops(function) for function in functions], sizes, shapes)
-    return target.schedule_run_time(lifted, work), {}
+    return target.schedule_run_time(lifted, work)
 
 
 def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, target: Target) -> PrimFunc:

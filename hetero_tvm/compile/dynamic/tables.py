@@ -83,7 +83,8 @@ def shrunk(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     """The array with one slice along each of ``axes`` where all are equal."""
     for axis in axes:
         one = np.take(array, [0], axis)
-        if (np.abs(array - one) <= _rooms(array)[-1]).all() if array.dtype.kind == "f" else (array == one).all():
+        alike = np.abs(array - one) <= _rooms(array)[-1] if array.dtype.kind == "f" else array == one
+        if alike.all():
             array = one
     return np.ascontiguousarray(array)
 

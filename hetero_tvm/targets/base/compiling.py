@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hetero_tvm.host.tvm import Executable, IRModule, PrimFunc, TVMTarget
+from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.schedules.task import Task
@@ -86,6 +87,10 @@ class CompilingTarget(ABC):
 
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         """A kernel of one's own for all sizes; None: the space's kernel is lifted."""
+        return None
+
+    def space_for_run_time(self, op: FusedOp) -> DesignSpace | None:
+        """The space whose kernel for all sizes serves an operator that no space serves at one size."""
         return None
 
     def kept_decisions(self, space: DesignSpace, point: Point) -> Point:

@@ -380,6 +380,9 @@ class CpuTarget(Target):
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         return kernels.emit(witnesses, space, point, self.machine)
 
+    def space_for_run_time(self, op: FusedOp) -> DesignSpace | None:
+        return kernels.space_for(op)
+
     def kept_decisions(self, space: DesignSpace, point: Point) -> Point:
         return kernels.kept_decisions(space, point)
 

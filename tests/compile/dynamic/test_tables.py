@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.compile.dynamic.tables import RULES, front_kernel, shrunk, table_kernel, window_kernel
+from hetero_tvm.compile.dynamic.tables import (
+    RULES,
+    front_kernel,
+    shifted,
+    shrunk,
+    table_kernel,
+    window_kernel,
+)
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.schedules.extents import Unfit
@@ -20,16 +27,16 @@ def told(sizes):
     return [((sizes["q"], 2), "float32"), ((sizes["p"],), "int64")]
 
 
-def check(kernels, of, given=()):
-    """The lifted kernel writes ``of(q, p)`` at sizes that it was not made from."""
+def check(kernels, of, given=(), new=NEW, room=0.0):
+    """The lifted kernel writes ``of(q, p)``, but for ``room``, at sizes that it was not made from."""
     module = tvm.IRModule({"f": lift_function(kernels, SIZES).with_attr("global_symbol", "f")})
     function = compile_kernels(module, TARGET).jit()["f"]
-    for at in NEW:
+    for at in new:
         wanted = of(at["q"], at["p"])
         tells = [np.zeros(shape, dtype) for shape, dtype in told(at)]
         y = tvm.runtime.tensor(np.full(wanted.shape, 1).astype(wanted.dtype))
         function(*map(tvm.runtime.tensor, (*given, *tells)), y)
-        np.testing.assert_array_equal(y.numpy(), wanted)
+        np.testing.assert_allclose(y.numpy(), wanted, rtol=0, atol=room)
 
 
 def by_rules(of):
@@ -77,11 +84,27 @@ def test_windows_of_a_table():
     def of(q, p):
         return wide[:, p : p + q]
 
-    kernels = [window_kernel(wide, of(**at), told(at)) for at in SIZES]
+    kernels = [window_kernel(wide, 1, of(**at), told(at)) for at in SIZES]
     check(kernels, of, [wide])
-    for other in (wide[:, :20], wide[0], wide.astype(np.float64)):
+    for axis, other in ((1, wide[:, :20]), (0, wide[0]), (1, wide.astype(np.float64)), (0, wide), (2, wide)):
         with pytest.raises(Unfit):
-            window_kernel(other, of(**SIZES[0]), told(SIZES[0]))
+            window_kernel(other, axis, of(**SIZES[0]), told(SIZES[0]))
+
+
+def test_a_table_by_distance_begins_further_behind_for_fewer():
+    """Distances from q - 1 down to -q, whose sines are added up in another order at each size, once a row."""
+    most = max(at["q"] for at in SIZES)
+
+    def of(q, p):
+        places = np.arange(q, -q, -1.0) / 7
+        return np.broadcast_to(np.sin(places + 1e-9 * q).astype(np.float32), (p, 2 * q))
+
+    largest = shifted(shrunk(of(most, 5), [0]), 1)
+    assert largest.shape == (1, 2 * most + 1)
+    kernels = [window_kernel(largest, 1, of(**at), told(at)) for at in SIZES]
+    check(kernels, of, [largest], [{"q": 1, "p": 3}, {"q": 6, "p": 1}], room=1e-6)
+    whole = np.arange(2 * most)[None]
+    assert shifted(whole, 1)[0, 0] != whole[0, 0]
 
 
 def test_fronts_of_a_table_keep_equal_slices_once():

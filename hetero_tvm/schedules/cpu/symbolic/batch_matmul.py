@@ -152,9 +152,7 @@ class RunTimeBatchMatmulKernel:
             lanes,
             self.depth,
             self.unroll,
-            a_at=lambda r, d: k.load(
-                self.left, [self.a_base + (first + r) * self.a_row + d * self.a_column]
-            ),
+            a_at=lambda r, d: k.load(self.left, [self.a_base + (first + r) * self.a_row + d * self.a_column]),
             b_at=lambda d, at: k.load(self.packed, [k.ramp(d * self.columns + at.base, lanes)]),
         )
 

@@ -76,7 +76,7 @@ class RunTimeConvKernel:
         self.k = Kernel()
 
     def emit(self) -> PrimFunc:
-        """The PrimFunc: X, packed W, the epilogue's operands, Y."""
+        """The PrimFunc: X, packed W, the epilogue's operands, what only tells sizes, Y."""
         op, k = self.op, self.k
         with k:
             variables = shape_variables(self.witnesses.symbols)
@@ -84,6 +84,8 @@ class RunTimeConvKernel:
             x = k.argument("X", shapes[0])
             self.w = k.argument("W", (self.tiles, self.depth, len(self.taps), self.rows))
             extra = [k.argument(o.name, shapes[2 + n]) for n, o in enumerate(op.inputs[2:])]
+            for n, (_, dtype) in enumerate(self.witnesses.told[0] if self.witnesses.told else ()):
+                k.argument(f"told{n}", shapes[len(op.inputs) + n], dtype)
             y = k.argument("Y", shapes[-1])
             self._sizes(narrowed(k, variables))
             flat = (self.batch * op.filters, self.area)

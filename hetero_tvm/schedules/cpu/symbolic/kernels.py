@@ -5,11 +5,13 @@ from __future__ import annotations
 from hetero_tvm.host.tvm import PrimFunc, Schedule, ScheduleError, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import DesignSpace, Point
+from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
 from hetero_tvm.schedules.cpu.programs.long_sums import is_long, with_own_accumulator, without_rounding
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
@@ -39,6 +41,13 @@ def kept_decisions(space: DesignSpace, point: Point) -> Point:
     return point
 
 
+def space_for(op: FusedOp) -> DesignSpace | None:
+    """The space that decides for a kernel that has no limit on the taps of a filter, where the space's own
+    has; at one size such convolutions are plain loops."""
+    served = type(op) is Conv2d and op.plain and op.constant_weight and op.dtype == "float32"
+    return Conv2dSpace() if served else None
+
+
 def pieces(space: DesignSpace) -> tuple[str, ...]:
     """Knobs that cut images into pieces for threads; other kernels decide that at the call, or by rows."""
     return _PIECES.get(space.name, ())
@@ -47,20 +56,20 @@ def pieces(space: DesignSpace) -> tuple[str, ...]:
 def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuModel) -> PrimFunc | None:
     """The kernel for all sizes; None where the space has none that is written for it."""
     op = witnesses.largest
-    if isinstance(op, BatchMatmul) and space.name == "cpu.batch_matmul":
-        tile, unroll = RegisterTile.of(point["tile"]), point["unroll"]
-        return RunTimeBatchMatmulKernel(witnesses, tile, unroll, machine.lanes).emit()
-    if witnesses.told and not isinstance(op, Attention):
-        return None  # the other kernels' own operands tell all sizes
-    if isinstance(op, Matmul) and space.name == "cpu.matmul":
-        return RunTimeMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
-    if isinstance(op, GatedMatmul) and space.name == "cpu.gated_matmul":
-        return RunTimeGatedMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
     if isinstance(op, Attention) and space.name == "cpu.attention":
         tile = RegisterTile.of(point["tile"])
         return RunTimeAttentionKernel(witnesses, tile, point["pieces"], point["unroll"], machine.lanes).emit()
     if isinstance(op, Conv2d) and space.name == "cpu.conv2d":
         return RunTimeConvKernel(witnesses, RegisterTile.of(point["tile"]), machine).emit()
+    if isinstance(op, BatchMatmul) and space.name == "cpu.batch_matmul":
+        tile, unroll = RegisterTile.of(point["tile"]), point["unroll"]
+        return RunTimeBatchMatmulKernel(witnesses, tile, unroll, machine.lanes).emit()
+    if witnesses.told:
+        return None  # the other kernels' own operands tell all sizes
+    if isinstance(op, Matmul) and space.name == "cpu.matmul":
+        return RunTimeMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
+    if isinstance(op, GatedMatmul) and space.name == "cpu.gated_matmul":
+        return RunTimeGatedMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
     return space.run_time_kernel(witnesses, point, machine)
 
 

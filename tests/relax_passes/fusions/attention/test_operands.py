@@ -143,6 +143,20 @@ def test_broadcast_batch():
     assert found.batch == B and found.heads_at[0].batch == 0
 
 
+@pytest.mark.parametrize("keys", [2, S, 9])
+def test_guarded_weights_of_queries_that_see_all_keys(keys):
+    """Nothing hides a key from any query, be there more queries than keys or fewer: the guard does nothing."""
+
+    def body(emit, q, k, v):
+        query, key, value = heads(emit, q), heads(emit, k, (0, 2, 3, 1)), heads(emit, v)
+        w = emit(op.nn.softmax(emit(op.multiply(emit(op.matmul(query, key)), SCALE)), axis=-1))
+        w = emit(op.where(emit(op.isnan(w)), constant(0.0), w))
+        return emit(op.permute_dims(emit(op.matmul(w, value)), [0, 2, 1, 3]))
+
+    found, _ = fused(body, {"q": (B, S, WIDTH), "k": (B, keys, WIDTH), "v": (B, keys, WIDTH)})
+    assert found.kv_len == keys and not found.zero_masked
+
+
 def test_guarded_weights_and_keys_through_rank_3():
     def guard(emit, w):
         return emit(op.where(emit(op.isnan(w)), constant(0.0), w))

@@ -48,6 +48,18 @@ def test_keys_whose_rows_are_a_batch_apart():
     check(make, kernels.emit(witnesses, SPACE, point, AVX2))
 
 
+@pytest.mark.thorough
+def test_the_batch_among_the_heads():
+    """One batch of ``b`` heads, each with a mask of its own, as scores by relative distance have it."""
+
+    def make(b, s):
+        return Attention(1, b, s, s, 16, 0.25, b, mask=(1, b, s, s))
+
+    witnesses = witnesses_of(make)
+    point = SPACE.default(witnesses.largest, AVX2)
+    check(make, kernels.emit(witnesses, SPACE, point, AVX2))
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("pieces", [2, 4])
 def test_the_queries_of_a_head_may_be_shared_out(pieces):

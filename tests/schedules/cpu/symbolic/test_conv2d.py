@@ -30,3 +30,18 @@ def test_convolutions_of_any_width(given):
     point = space.default(witnesses.largest, AVX2)
     function = kernels.emit(witnesses, space, point, AVX2)
     check(make, function, space.pack(witnesses.largest, point, AVX2))
+
+
+def test_filters_of_any_number_of_taps():
+    """The kernel loops over taps, so that filters which no space serves at one size have it as well."""
+
+    def make(b, s):
+        return Conv2d(b, 6, 1, s, 6, (1, 60), padding=(0, 30, 0, 30), groups=2, epilogue=("bias",))
+
+    witnesses = witnesses_of(make)
+    assert "60 filter taps" in Conv2dSpace().refuses(witnesses.largest, AVX2)
+    space = kernels.space_for(witnesses.largest)
+    point = space.default(witnesses.largest, AVX2)
+    function = kernels.emit(witnesses, space, point, AVX2)
+    check(make, function, space.pack(witnesses.largest, point, AVX2))
+    assert kernels.space_for(Conv2d(1, 6, 8, 8, 6, (1, 1), constant_weight=False)) is None

@@ -1,0 +1,58 @@
+"""Products of two computed tensors of any size: however the operands lie, and whichever extents are open."""
+
+import pytest
+
+from hetero_tvm.ops.batch_matmul import BatchMatmul
+from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
+from hetero_tvm.schedules.cpu.symbolic import kernels
+from hetero_tvm.schedules.extents import Unfit
+from tests.schedules.cpu.running import MACHINES
+from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
+
+
+def rows(b, s):
+    """Rows of both operands are contiguous; the length is the columns and the rows."""
+    lead = (b, 3)
+    left, right = (b, 3, s, 20), (b, 3, 20, s)
+    steps = (3 * s * 20, s * 20)
+    return BatchMatmul(lead, s, s, 20, left, (0, *steps, 20, 1), right, (0, *steps, s, 1), (0, 1, 2, 3))
+
+
+def keys(b, s):
+    """Columns of B are contiguous, as keys of a head that lie beside those of others; Y has rows first."""
+    left, right = (b, s, 40), (b, s, 40)
+    at = (0, s * 40, 20, 40, 1)
+    return BatchMatmul((b, 2), s, s, 20, left, at, right, (0, s * 40, 20, 1, 40), (0, 2, 1, 3))
+
+
+def reduced(b, s):
+    """The length is what is summed up; B is the same for all of a batch, and A is turned."""
+    left, right = (b, s, 9), (s, 37)
+    return BatchMatmul((b,), 9, 37, s, left, (0, s * 9, 1, 9), right, (0, 0, 37, 1), (0, 1, 2))
+
+
+def apart(b, s):
+    """Neither rows nor columns of B are contiguous."""
+    left, right = (b, s, 12), (b, 12, s, 2)
+    at = (1, 24 * s, 2 * s, 2)
+    return BatchMatmul((b,), s, s, 12, left, (0, s * 12, 12, 1), right, at, (0, 1, 2))
+
+
+@pytest.mark.parametrize("machine", ["avx2", "avx512"])
+@pytest.mark.parametrize("make", [rows, keys, reduced, apart])
+def test_products_of_any_size(make, machine):
+    machine, space = MACHINES[machine], BatchMatmulSpace()
+    witnesses = witnesses_of(make)
+    point = space.default(witnesses.largest, machine)
+    check(make, kernels.emit(witnesses, space, point, machine))
+
+
+def test_integers_have_none():
+    def make(b, s):
+        left, right = (b, s, 20), (b, 20, 8)
+        at = ((0, s * 20, 20, 1), right, (0, 160, 8, 1), (0, 1, 2))
+        return BatchMatmul((b,), s, 8, 20, left, *at, dtype="int8")
+
+    point = {"tile": (4, 1), "unroll": 4, "order": "panels"}
+    with pytest.raises(Unfit, match="not a product of float32"):
+        kernels.emit(witnesses_of(make), BatchMatmulSpace(), point, MACHINES["avx2"])
