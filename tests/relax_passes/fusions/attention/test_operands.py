@@ -145,7 +145,7 @@ def test_broadcast_batch():
 
 @pytest.mark.parametrize("keys", [2, S, 9])
 def test_guarded_weights_of_queries_that_see_all_keys(keys):
-    """Nothing hides a key from any query, be there more queries than keys or fewer: the guard does nothing."""
+    """Nothing hides a key from any query, be there more queries than keys or fewer: the guard is idle."""
 
     def body(emit, q, k, v):
         query, key, value = heads(emit, q), heads(emit, k, (0, 2, 3, 1)), heads(emit, v)
