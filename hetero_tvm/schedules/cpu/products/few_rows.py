@@ -7,7 +7,8 @@ and inner products of rows that are contiguous along the reduction (``inner.py``
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
@@ -69,8 +70,14 @@ def emit(op: BatchMatmul, order: str, machine: CpuModel) -> PrimFunc:
 
 def result_strides(op: BatchMatmul) -> tuple[int, ...]:
     """Strides in Y of each lead dimension and of the rows."""
-    extents, strides, below = (*op.lead, op.m, op.n), {}, 1
-    for axis in reversed(op.order):
+    return strides_in_order((*op.lead, op.m, op.n), op.order)
+
+
+def strides_in_order(extents: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
+    """Strides of each of ``extents`` but the last, numbers or expressions, which lie in ``order``."""
+    strides: dict[int, Any] = {}
+    below: Any = 1
+    for axis in reversed(order):
         strides[axis] = below
         below *= extents[axis]
     return tuple(strides[axis] for axis in range(len(extents) - 1))

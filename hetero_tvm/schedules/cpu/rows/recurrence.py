@@ -25,7 +25,9 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.loops.recurrence import Functions, Recurrence, next_state
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
-from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
+from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_pieces
+from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 _TILES = ((1, 1), (1, 2), (2, 1), (4, 1), (1, 3), (2, 2), (4, 2))
 """Rows and vectors per gate of a register tile."""
@@ -93,12 +95,24 @@ class RecurrenceSpace(DesignSpace):
     def emit(self, op: Recurrence, point: Point, machine: CpuModel) -> PrimFunc:
         return _RecurrenceKernel(op, point, machine).emit()
 
+    def run_time_kernel(self, witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+        return _RunTimeRecurrenceKernel(witnesses, point, machine).emit()
+
 
 class _RecurrenceKernel:
-    """Emits one kernel."""
+    """Emits one kernel.
+
+    Attributes
+    ----------
+    steps, batch : extents, which may be known at the call only.
+    """
+
+    steps: Index
+    batch: Index
 
     def __init__(self, op: Recurrence, point: Point, machine: CpuModel):
         self.op, self.lanes = op, machine.lanes
+        self.steps, self.batch = op.steps, op.batch
         self.rows, self.vectors = point["tile"]
         self.threads = point["threads"]
         self.columns = self.vectors * self.lanes
@@ -120,17 +134,30 @@ class _RecurrenceKernel:
             given = {name: k.argument(name, shape, operands[name].dtype) for name, shape in shapes.items()}
             self.lengths = given.pop("lengths", None)
             self.flat = {name: k.view(given[name], (math.prod(shapes[name]),)) for name in given}
-            self._step(int32(0), "h" if op.initial else None)
-            if op.steps > 1:
-                with k.serial(op.steps - 1) as step:
-                    self._step(step + 1, "Y")
+            self._all_steps()
         return k.function
+
+    def _all_steps(self) -> None:
+        """Emit the first step, and the others in a loop."""
+        self._step(int32(0), "h" if self.op.initial else None)
+        if not isinstance(self.steps, int) or self.steps > 1:
+            with self.k.serial(self.steps - 1) as step:
+                self._step(step + 1, "Y")
+
+    def _groups(self, tile: Callable[[Expr, int], None]) -> None:
+        """Emit ``tile(first, height)`` for all rows of the batch."""
+        full, rest = divmod(self.batch, self.rows)
+        if full:
+            with self.k.serial(full) as group:
+                tile(group * self.rows, self.rows)
+        if rest:
+            tile(int32(full * self.rows), rest)
 
     def _step(self, step: Expr, state: str | None) -> None:
         """One time step; ``state`` names the buffer of the states before, None for zeros."""
         k, op = self.k, self.op
-        size = op.batch * op.hidden
-        t = op.steps - 1 - step if op.reverse else step
+        size = self.batch * op.hidden
+        t = self.steps - 1 - step if op.reverse else step
         self.time = t
         now = k.let(t * size)
         before: Expr = int32(0)
@@ -140,8 +167,10 @@ class _RecurrenceKernel:
         rest = op.hidden - full * self.columns
 
         def panel_of(panel: Expr, width: int) -> None:
-            with k.serial(-(-op.batch // self.rows)) as group:
-                self._tile(panel, group * self.rows, width, k.let(t * op.batch), state, before, now)
+            time = k.let(t * self.batch)
+            self._groups(
+                lambda first, height: self._tile(panel, first, height, width, time, state, before, now)
+            )
 
         with k.parallel(self.panels) if self.threads else k.serial(self.panels) as panel:
             if not rest:
@@ -152,15 +181,23 @@ class _RecurrenceKernel:
                 k.branch(panel < full, lambda: panel_of(panel, self.columns), lambda: panel_of(panel, rest))
 
     def _tile(
-        self, panel: Expr, first: Expr, width: int, time: Expr, state: str | None, before: Expr, now: Expr
+        self,
+        panel: Expr,
+        first: Expr,
+        height: int,
+        width: int,
+        time: Expr,
+        state: str | None,
+        before: Expr,
+        now: Expr,
     ) -> None:
-        """The new states of up to ``width`` columns and some rows."""
+        """The new states of up to ``width`` columns and ``height`` rows."""
         k, op = self.k, self.op
-        acc = k.scratch((op.gates, self.rows, self.columns))
+        acc = k.scratch((op.gates, height, self.columns))
         vectors = -(-width // self.lanes)
 
         def each(body: Callable[[Expr, Expr, Expr], None]) -> None:
-            with k.unroll(op.gates) as g, k.unroll(self.rows) as r, k.unroll(vectors) as v:
+            with k.unroll(op.gates) as g, k.unroll(height) as r, k.unroll(vectors) as v:
                 body(g, r, k.ramp(v * self.lanes, self.lanes))
 
         each(lambda g, r, at: k.store(acc, k.splat(0.0, self.lanes), [g, r, at]))
@@ -169,33 +206,15 @@ class _RecurrenceKernel:
                 base = (panel * op.hidden + depth) * (op.gates * self.columns)
 
                 def fma(g: Expr, r: Expr, at: Expr) -> None:
-                    row = self._row(first, r)
-                    h = k.load(self.flat[state], [before + row * op.hidden + depth])
+                    h = k.load(self.flat[state], [before + (first + r) * op.hidden + depth])
                     weight = k.load(self.flat["R"], [k.ramp(base + g * self.columns + at.base, self.lanes)])
                     product = k.splat(h, self.lanes) * weight
                     k.store(acc, k.load(acc, [g, r, at]) + product, [g, r, at])
 
                 each(fma)
-        for r in range(self.rows):
-
-            def finish(r: int = r) -> None:
-                for start, lanes in vector_pieces(width, self.lanes):
-                    self._gates(acc, r, panel, first + r, start, lanes, time, state, before, now)
-
-            if self._always(r):
-                finish()
-            else:
-                k.branch(first + r < op.batch, finish)
-
-    def _always(self, r: int) -> bool:
-        """Whether row ``r`` of each group exists."""
-        return r == 0 or self.op.batch % self.rows == 0
-
-    def _row(self, first: Expr, r: Expr) -> Expr:
-        """Row ``r`` of a group, or the last one there is."""
-        if self.rows == 1 or self.op.batch % self.rows == 0:
-            return first + r
-        return tirx.min(first + r, self.op.batch - 1)
+        for r in range(height):
+            for start, lanes in vector_pieces(width, self.lanes):
+                self._gates(acc, r, panel, first + r, start, lanes, time, state, before, now)
 
     def _gates(
         self,
@@ -239,3 +258,43 @@ class _RecurrenceKernel:
         if c is not None:
             k.store(self.flat["C"], c, [k.ramp(place, lanes)])
         k.store(self.flat["Y"], h, [k.ramp(now + place, lanes)])
+
+
+class _RunTimeRecurrenceKernel(_RecurrenceKernel):
+    """Emits the kernel for any number of steps and of rows."""
+
+    def __init__(self, witnesses: Witnesses, point: Point, machine: CpuModel):
+        super().__init__(witnesses.largest, point, machine)
+        self.witnesses = witnesses
+
+    def emit(self) -> PrimFunc:
+        k, op = self.k, self.op
+        with k:
+            variables = shape_variables(self.witnesses.symbols)
+            shapes = self.witnesses.shapes(variables)
+            shapes[1] = (self.panels, op.hidden, op.gates, self.columns)
+            given = {}
+            for operand, shape in zip((*op.inputs, *op.outputs), shapes, strict=True):
+                given[operand.name] = k.argument(operand.name, shape, operand.dtype)
+            small = narrowed(k, variables)
+            extents = self.witnesses.value(
+                lambda o: tuple(operand.shape for operand in (*o.inputs, *o.outputs)), small
+            )
+            sizes = {
+                name: math.prod(shape, start=int32(1)) for name, shape in zip(given, extents, strict=True)
+            }
+            sizes["R"] = math.prod(shapes[1])
+            self.lengths = given.pop("lengths", None)
+            self.flat = {name: k.view(buffer, (sizes[name],)) for name, buffer in given.items()}
+            steps, batch = self.witnesses.value(lambda o: (o.steps, o.batch), small)
+            self.steps, self.batch = k.let(as_index(steps)), k.let(as_index(batch))
+            self._all_steps()
+        return k.function
+
+    def _groups(self, tile: Callable[[Expr, int], None]) -> None:
+        k, rows = self.k, self.rows
+        full = k.let(tirx.truncdiv(as_index(self.batch), int32(rows)))
+        with k.serial(full) as group:
+            tile(group * rows, rows)
+        done = k.let(full * rows)
+        last_rows_in_steps(k, done, self.batch - done, rows, tile)

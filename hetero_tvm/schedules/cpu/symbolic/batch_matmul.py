@@ -21,7 +21,7 @@ from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.cpu import register_tile
-from hetero_tvm.schedules.cpu.products.few_rows import result_strides
+from hetero_tvm.schedules.cpu.products.few_rows import strides_in_order
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
@@ -64,17 +64,19 @@ class RunTimeBatchMatmulKernel:
             def of(value: Callable[[BatchMatmul], int | tuple[int, ...]]) -> object:
                 return self.witnesses.value(value, small)
 
-            sizes = of(lambda o: tuple(math.prod(operand.shape) for operand in (*o.inputs, o.output)))
+            # Extent by extent: products of several that depend on the sizes are no polynomials that fit.
+            extents = of(lambda o: tuple(operand.shape for operand in (*o.inputs, o.output)))
             self.left, self.right, self.y = (
-                k.view(b, (size,)) for b, size in zip((*operands, result), sizes, strict=True)
+                k.view(b, (math.prod(shape, start=int32(1)),))
+                for b, shape in zip((*operands, result), extents, strict=True)
             )
-            self.rows, self.width, self.depth = (
-                k.let(as_index(of(extent))) for extent in (lambda o: o.m, lambda o: o.n, lambda o: o.k)
-            )
+            self.rows, self.width = k.let(as_index(of(lambda o: o.m))), k.let(as_index(of(lambda o: o.n)))
+            depth = of(lambda o: o.k)
+            self.depth = depth if isinstance(depth, int) else k.let(depth)
             self.lead = of(lambda o: o.lead)
             self.a_place, self.b_place = of(lambda o: o.left_at), of(lambda o: o.right_at)
-            self.y_place = of(lambda o: (0, *result_strides(o)))
-            batch, packed = as_index(of(lambda o: o.batch)), as_index(of(lambda o: o.k * self.columns))
+            self.y_place = (0, *strides_in_order((*self.lead, self.rows, self.width), largest.order))
+            batch, packed = math.prod(self.lead, start=int32(1)), as_index(depth) * self.columns
             panels = k.let(tirx.truncdiv(self.width + (self.columns - 1), int32(self.columns)))
             with k.imported(transpose.ir(self.lanes)), k.parallel(batch * panels, largest.flops) as work:
                 self.packed = k.scratch((packed,))
@@ -118,7 +120,7 @@ class RunTimeBatchMatmulKernel:
             return
         done: Expr = int32(0)
         if self.by_columns:
-            blocks = k.let(tirx.truncdiv(self.depth, int32(lanes)))
+            blocks = k.let(tirx.truncdiv(as_index(self.depth), int32(lanes)))
             with k.serial(blocks) as d, k.serial(vectors) as v:
                 target = k.address(self.packed, [d * (lanes * self.columns) + v * lanes])
                 source = k.address(self.right, [self.b_base + v * lanes * self.b_column + d * lanes])

@@ -5,10 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.loops.recurrence import GATES, Recurrence
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.rows.recurrence import RecurrenceSpace
-from tests.schedules.cpu.running import MACHINES, SWEPT, check_points, covering
+from hetero_tvm.schedules.symbolic import Witnesses
+from tests.schedules.cpu.running import MACHINES, SWEPT, TARGET, UNWRITTEN, check_points, covering
 
 SPACE = RecurrenceSpace()
 
@@ -71,3 +74,35 @@ def test_refusals_and_defaults():
     assert SPACE.refuses(Recurrence("gru", 3, 0, 4), machine) == "an extent is zero"
     assert SPACE.default(Recurrence("lstm", 9, 1, 16), machine)["threads"] is False
     assert SPACE.default(Recurrence("lstm", 9, 4, 512), machine)["threads"] is True
+
+
+@pytest.mark.parametrize(
+    ("cell", "options", "tile"),
+    [
+        ("lstm", {"initial": True}, (4, 1)),
+        ("lstm", {"lengths": True, "reverse": True}, (2, 1)),
+        ("gru", {}, (1, 2)),
+        ("rnn_tanh", {"reverse": True}, (4, 1)),
+    ],
+)
+def test_any_number_of_steps_and_of_rows(cell, options, tile):
+    sizes = ({"t": 20, "b": 7}, {"t": 20, "b": 5}, {"t": 17, "b": 7}, {"t": 6, "b": 3})
+    machine = MACHINES["avx2"]
+
+    def make(t, b):
+        return Recurrence(cell, t, b, 21, **options)
+
+    witnesses = Witnesses(tuple(make(**each) for each in sizes), sizes)
+    point = {"tile": tile, "threads": True}
+    function = SPACE.run_time_kernel(witnesses, point, machine)
+    run = compile_kernels(function, TARGET).jit()["main"]
+    packers = SPACE.pack(witnesses.largest, point, machine)
+    for t, b in ((1, 1), (2, 4), (20, 6), (9, 3)):
+        op = make(t, b)
+        operands = arrays(op)
+        results = [tvm.runtime.tensor(np.full(o.shape, UNWRITTEN, "float32")) for o in op.outputs]
+        packed = [packers[n](a) if n in packers else a for n, a in enumerate(operands)]
+        run(*map(tvm.runtime.tensor, packed), *results)
+        wanted = op.reference(*(a.astype(np.float64) if a.dtype.kind == "f" else a for a in operands))
+        for result, exact in zip(results, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+            np.testing.assert_allclose(result.numpy(), exact, atol=4e-6)
