@@ -25,9 +25,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.loops.recurrence import Functions, Recurrence, next_state
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
-from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_pieces
-from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
+from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
 
 _TILES = ((1, 1), (1, 2), (2, 1), (4, 1), (1, 3), (2, 2), (4, 2))
 """Rows and vectors per gate of a register tile."""
@@ -93,13 +91,10 @@ class RecurrenceSpace(DesignSpace):
         return {1: packed}
 
     def emit(self, op: Recurrence, point: Point, machine: CpuModel) -> PrimFunc:
-        return _RecurrenceKernel(op, point, machine).emit()
-
-    def run_time_kernel(self, witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
-        return _RunTimeRecurrenceKernel(witnesses, point, machine).emit()
+        return RecurrenceKernel(op, point, machine).emit()
 
 
-class _RecurrenceKernel:
+class RecurrenceKernel:
     """Emits one kernel.
 
     Attributes
@@ -134,17 +129,17 @@ class _RecurrenceKernel:
             given = {name: k.argument(name, shape, operands[name].dtype) for name, shape in shapes.items()}
             self.lengths = given.pop("lengths", None)
             self.flat = {name: k.view(given[name], (math.prod(shapes[name]),)) for name in given}
-            self._all_steps()
+            self.all_steps()
         return k.function
 
-    def _all_steps(self) -> None:
+    def all_steps(self) -> None:
         """Emit the first step, and the others in a loop."""
         self._step(int32(0), "h" if self.op.initial else None)
         if not isinstance(self.steps, int) or self.steps > 1:
             with self.k.serial(self.steps - 1) as step:
                 self._step(step + 1, "Y")
 
-    def _groups(self, tile: Callable[[Expr, int], None]) -> None:
+    def groups(self, tile: Callable[[Expr, int], None]) -> None:
         """Emit ``tile(first, height)`` for all rows of the batch."""
         full, rest = divmod(self.batch, self.rows)
         if full:
@@ -168,7 +163,7 @@ class _RecurrenceKernel:
 
         def panel_of(panel: Expr, width: int) -> None:
             time = k.let(t * self.batch)
-            self._groups(
+            self.groups(
                 lambda first, height: self._tile(panel, first, height, width, time, state, before, now)
             )
 
@@ -258,43 +253,3 @@ class _RecurrenceKernel:
         if c is not None:
             k.store(self.flat["C"], c, [k.ramp(place, lanes)])
         k.store(self.flat["Y"], h, [k.ramp(now + place, lanes)])
-
-
-class _RunTimeRecurrenceKernel(_RecurrenceKernel):
-    """Emits the kernel for any number of steps and of rows."""
-
-    def __init__(self, witnesses: Witnesses, point: Point, machine: CpuModel):
-        super().__init__(witnesses.largest, point, machine)
-        self.witnesses = witnesses
-
-    def emit(self) -> PrimFunc:
-        k, op = self.k, self.op
-        with k:
-            variables = shape_variables(self.witnesses.symbols)
-            shapes = self.witnesses.shapes(variables)
-            shapes[1] = (self.panels, op.hidden, op.gates, self.columns)
-            given = {}
-            for operand, shape in zip((*op.inputs, *op.outputs), shapes, strict=True):
-                given[operand.name] = k.argument(operand.name, shape, operand.dtype)
-            small = narrowed(k, variables)
-            extents = self.witnesses.value(
-                lambda o: tuple(operand.shape for operand in (*o.inputs, *o.outputs)), small
-            )
-            sizes = {
-                name: math.prod(shape, start=int32(1)) for name, shape in zip(given, extents, strict=True)
-            }
-            sizes["R"] = math.prod(shapes[1])
-            self.lengths = given.pop("lengths", None)
-            self.flat = {name: k.view(buffer, (sizes[name],)) for name, buffer in given.items()}
-            steps, batch = self.witnesses.value(lambda o: (o.steps, o.batch), small)
-            self.steps, self.batch = k.let(as_index(steps)), k.let(as_index(batch))
-            self._all_steps()
-        return k.function
-
-    def _groups(self, tile: Callable[[Expr, int], None]) -> None:
-        k, rows = self.k, self.rows
-        full = k.let(tirx.truncdiv(as_index(self.batch), int32(rows)))
-        with k.serial(full) as group:
-            tile(group * rows, rows)
-        done = k.let(full * rows)
-        last_rows_in_steps(k, done, self.batch - done, rows, tile)

@@ -9,6 +9,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.gated_matmul import GatedMatmul
+from hetero_tvm.ops.loops.recurrence import Recurrence
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
@@ -19,6 +20,7 @@ from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
+from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
 from hetero_tvm.schedules.nests.growth import written_once
 from hetero_tvm.schedules.symbolic import Witnesses
 
@@ -70,6 +72,8 @@ def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuMod
         return RunTimeMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
     if isinstance(op, GatedMatmul) and space.name == "cpu.gated_matmul":
         return RunTimeGatedMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
+    if isinstance(op, Recurrence) and space.name == "cpu.recurrence":
+        return RunTimeRecurrenceKernel(witnesses, point, machine).emit()
     return space.run_time_kernel(witnesses, point, machine)
 
 

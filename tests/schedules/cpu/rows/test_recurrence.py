@@ -10,6 +10,7 @@ from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.loops.recurrence import GATES, Recurrence
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.rows.recurrence import RecurrenceSpace
+from hetero_tvm.schedules.cpu.symbolic import kernels
 from hetero_tvm.schedules.symbolic import Witnesses
 from tests.schedules.cpu.running import MACHINES, SWEPT, TARGET, UNWRITTEN, check_points, covering
 
@@ -94,7 +95,7 @@ def test_any_number_of_steps_and_of_rows(cell, options, tile):
 
     witnesses = Witnesses(tuple(make(**each) for each in sizes), sizes)
     point = {"tile": tile, "threads": True}
-    function = SPACE.run_time_kernel(witnesses, point, machine)
+    function = kernels.emit(witnesses, SPACE, point, machine)
     run = compile_kernels(function, TARGET).jit()["main"]
     packers = SPACE.pack(witnesses.largest, point, machine)
     for t, b in ((1, 1), (2, 4), (20, 6), (9, 3)):
