@@ -4,9 +4,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from hetero_tvm.host import constants
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
 from hetero_tvm.relax_passes.fusions.conv2d import FuseConv2d
 from hetero_tvm.relax_passes.fusions.integers.bf16_convolutions import RoundConvolutions
 from tests.relax_passes.graphs import calls, constant, contracts, evaluate, fuse, module, op, weights
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 W = weights(8, 6, 3, 3)
 
@@ -51,3 +55,15 @@ def test_misses(w, options, reason):
     assert calls(after) == {"conv2d": 1}
     (miss,) = [miss for miss in report.misses if miss["rule"] == "bf16_convolutions"]
     assert miss["reason"] == reason
+
+
+class TestRewrite(Rewrite):
+    rule = rounding()
+    inputs = {"x": (1, 6, 5, 7)}
+    contract = Conv2d(1, 6, 5, 7, 8, (3, 3), padding=(1, 1, 1, 1))
+
+    def before(self, x):
+        return kernel(self.contract, x, constant(W))
+
+    def expected(self, x):
+        return kernel(Bf16Conv2d.of(self.contract), x, constants.constant(W.astype(ml_dtypes.bfloat16)))
