@@ -1,8 +1,8 @@
-"""Memory of a build, as a multiple of the weights; every kind of file: ``tests/campaign/build_memory.py``."""
+"""Memory of a build, as a multiple of the weights; every kind of file: ``tests/campaign/build_memory/``."""
 
 import pytest
 
-from tests.campaign.build_memory import BAR, measure
+from tests.campaign.build_memory.roads import BAR, measure
 
 
 @pytest.mark.exhaustive
