@@ -33,9 +33,8 @@ def main() -> int:
         road(*options.road)
         return 0
     rows = {}
-    print(
-        f"{'model':16} {'file MB':>8} {'float MB':>8} {'peak MB':>8} {'base MB':>8} {'beyond/file':>11} {'/float':>6}"
-    )
+    heads = " ".join(f"{word:>8}" for word in ("file MB", "float MB", "peak MB", "base MB"))
+    print(f"{'model':16} {heads} {'beyond/file':>11} {'/float':>6}")
     for kind in options.kinds.split(","):
         with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
             row = measure(kind, options.megabytes * 1_000_000, Path(folder))

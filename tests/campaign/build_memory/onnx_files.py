@@ -1,4 +1,4 @@
-"""ONNX files of a given size for :mod:`tests.campaign.build_memory`: one network, its weights in many forms."""
+"""ONNX files of a given size for :mod:`tests.campaign.build_memory`, with weights in many forms."""
 
 from __future__ import annotations
 

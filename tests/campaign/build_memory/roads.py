@@ -110,7 +110,7 @@ def _tree(process: psutil.Process) -> Iterator[psutil.Process]:
 
 
 def measure(kind: str, size: int, folder: Path) -> dict[str, Any]:
-    """Bytes of the weights in the file and in float32, the peak with them, and that of a model without any."""
+    """Bytes of the weights in the file and in float32, and the peaks with them and without any."""
     peaks: dict[str, Any] = {}
     written = _OF_COMMANDS.get(kind, kind if kind in WRITERS else "external")
     layer, floats, _ = WRITERS[written]
