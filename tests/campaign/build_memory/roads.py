@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,8 @@ COMMANDS = {
 }
 """Commands by kind; ``{library}`` is what another process exported before."""
 _OF_COMMANDS = {"build_range": "range"}
+_INTERVAL, _FAMILY_INTERVAL = 0.005, 0.05
+"""Seconds between two looks at the memory, and at which processes there are (which takes longer)."""
 KINDS = (*(kind for kind in WRITERS if kind != "range"), *COMMANDS)
 
 
@@ -73,15 +74,18 @@ def peak_of(command: list[str], output: Path) -> tuple[int, dict[str, int]]:
     seen: list[tuple[float, int]] = []
     with output.open("w") as file:
         process = psutil.Popen(command, stdout=file)
+        family, looked = [process], 0.0
         while process.poll() is None:
+            if time.monotonic() > looked + _FAMILY_INTERVAL:
+                family, looked = [process, *_below(process)], time.monotonic()
             total = 0
-            for one in _tree(process):
+            for one in family:
                 try:
                     total += one.memory_info().rss
                 except psutil.Error:
                     continue
             seen.append((time.monotonic(), total))
-            time.sleep(0.005)  # the rate at which it is seen, not a wait for anything
+            time.sleep(_INTERVAL)  # the rate at which it is seen, not a wait for anything
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     begun = [
@@ -101,12 +105,11 @@ def _is_step(line: str) -> bool:
     return rest.isalpha() and first.replace(".", "", 1).isdigit()
 
 
-def _tree(process: psutil.Process) -> Iterator[psutil.Process]:
-    yield process
+def _below(process: psutil.Process) -> list[psutil.Process]:
     try:
-        yield from process.children(recursive=True)
+        return process.children(recursive=True)
     except psutil.Error:
-        return
+        return []
 
 
 def measure(kind: str, size: int, folder: Path) -> dict[str, Any]:
