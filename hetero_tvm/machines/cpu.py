@@ -24,8 +24,8 @@ _MISCOMPILED = "avx512dq"
 
 LLVM 22 makes ``vmovmskps`` of ``vpmovd2m`` and a read of its mask, and forgets what reads the mask later
 (llvm-project 198197), and that ``vmovmskps`` knows 16 registers only (191304): choices by signs of vectors
-went wrong, indices among them.  Nothing else of what we generate needs these instructions: logic on floats has
-twins among those on integers.
+went wrong, indices among them.  Nothing else of what we generate needs these instructions: logic on floats
+has twins among those on integers.
 """
 
 
