@@ -4,7 +4,6 @@ import pytest
 
 from tests.campaign.build_memory.roads import BAR, measure
 
-
 KINDS = ["external", "single", "constants", "functions", "branches", "loop", "pt2", "pt2_bfloat16"]
 
 
