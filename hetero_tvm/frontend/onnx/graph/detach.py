@@ -229,7 +229,7 @@ def _key(function: onnx.FunctionProto) -> _Key:
 
 
 def _definitions(graph: onnx.GraphProto) -> Counter[str]:
-    """How often a graph itself defines each name by an initializer or a node."""
+    """Number of times that a graph itself defines each name, by an initializer or a node."""
     names = Counter(tensor.name for tensor in graph.initializer)
     names.update(name for node in graph.node for name in node.output)
     return names

@@ -105,7 +105,7 @@ class _ScanKernel:
         return _cast(self.k.load(self.x, [self.k.ramp(at, width)]), self.given, dtype or self.dtype, width)
 
     def _rounded(self, state: Expr, width: int) -> Expr:
-        """What has been summed up, as a result."""
+        """Result that a state of float64 stands for."""
         return _cast(state, self.state, self.dtype, width)
 
     # strips of columns ---------------------------------------------------------------------------

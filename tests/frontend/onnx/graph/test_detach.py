@@ -47,6 +47,7 @@ def function(name, nodes, inputs, outputs):
     return helper.make_function("own", name, inputs, outputs, nodes, [helper.make_opsetid("", 17), OWN])
 
 
+ROWS = np.ones((3, 2, WIDTH), np.float32)
 OWN = helper.make_opsetid("own", 1)
 FLAG = value("flag", (), TensorProto.BOOL)
 
@@ -94,6 +95,13 @@ def loop():
     return model([count, goes, node("Loop", ["n", "true", "x"], "y", body=body)])
 
 
+def scan():
+    nodes = [node("Add", ["s", "e"], "t"), node("MatMul", ["t", "w"], "a")]
+    body = helper.make_graph(nodes, "body", [value("s"), value("e")], [value("a")], [weight(0, "w")])
+    rows = helper.make_node("Constant", [], ["rows"], value=numpy_helper.from_array(ROWS))
+    return model([rows, node("Scan", ["x", "rows"], "y", body=body, num_scan_inputs=1)])
+
+
 def functions():
     """A function that is called twice, by one that leaves an input out and has a weight of its own."""
     inner = function("In", [constant(0, "w"), node("MatMul", ["x", "w"], "y")], ["x", "unused"], ["y"])
@@ -123,6 +131,7 @@ CASES = {
     nested: 3,
     returned: 0,
     loop: 1,
+    scan: 1,
     functions: 2,
     branch_in_function: 1,
 }
