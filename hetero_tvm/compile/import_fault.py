@@ -11,6 +11,7 @@ from hetero_tvm.frontend import ImportedModel, source_names
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.reference import intermediate, program_tensors, source_tensors, tensors_of_nodes
 from hetero_tvm.relax_passes.rewriting.graph import is_tensor
+from hetero_tvm.targets.registry import parse_target
 
 _CONVERTED_WRONG = 1e-3
 """Share of a tensor's largest value that no rounding of float32 explains where all before it is right."""
@@ -109,7 +110,7 @@ def _values(
     returns = relax.TupleType([var.ty for var in variables])
     function = relax.Function(main.params, body, returns, main.is_pure, main.attrs)
     module.update_func(module.get_global_var("main"), function)
-    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+    target = tvm.target.Target(parse_target("cpu").machine.codegen_target())
     machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
     given = (tvm.runtime.tensor(inputs[spec.name]) for spec in model.signature.inputs)
     return [tensor.numpy() for tensor in machine["main"](*given)]

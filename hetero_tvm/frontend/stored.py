@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,8 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.host import mapped
 
-_FREE_INITIALIZERS = 4
-"""Version of ONNX's format since which initializers need not be inputs."""
 _PLACE = "memory"
 """Place of its bytes that the stub of a tensor names."""
 
@@ -75,55 +72,3 @@ def stored_array(tensor: TensorProto, size: int) -> np.dtype | None:
     for dim in tensor.dims:
         elements *= dim
     return dtype if elements * dtype.itemsize == size else None
-
-
-def detached(model: onnx.ModelProto) -> StoredModel:
-    """The model with its large weights apart; ``model`` stays as it is.
-
-    A node that holds a large constant becomes an initializer, which has the same meaning.
-    """
-    arrays: dict[str, np.ndarray] = {}
-    light = onnx.ModelProto()
-    for field, value in model.ListFields():
-        if field.name == "graph":
-            _copy_graph(value, light.graph, arrays, model.ir_version >= _FREE_INITIALIZERS)
-        else:
-            _copy_field(light, field.name, value)
-    return StoredModel(light, arrays)
-
-
-def _copy_graph(
-    graph: onnx.GraphProto, light: onnx.GraphProto, arrays: dict[str, np.ndarray], free: bool
-) -> None:
-    for field, value in graph.ListFields():
-        if field.name not in ("initializer", "node"):
-            _copy_field(light, field.name, value)
-    names = Counter(tensor.name for tensor in graph.initializer)
-    names.update(name for node in graph.node for name in node.output)
-    for tensor in graph.initializer:
-        if names[tensor.name] > 1 or not _detach(tensor, tensor.name, light, arrays):
-            light.initializer.add().CopyFrom(tensor)
-    for node in graph.node:
-        value = node.attribute[0].t if node.op_type == "Constant" and len(node.attribute) == 1 else None
-        plain = value is not None and free and not node.domain and len(node.output) == 1
-        if not plain or names[node.output[0]] > 1 or not _detach(value, node.output[0], light, arrays):
-            light.node.add().CopyFrom(node)
-
-
-def _detach(tensor: TensorProto, name: str, light: onnx.GraphProto, arrays: dict[str, np.ndarray]) -> bool:
-    """Put the values of a large tensor into ``arrays``, and a stub into the graph; whether it is one."""
-    dtype = stored_array(tensor, len(tensor.raw_data)) if name and tensor.HasField("raw_data") else None
-    if dtype is None:
-        return False
-    arrays[name] = mapped.mapped(np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims)))
-    light.initializer.append(stub(name, tensor.data_type, tuple(tensor.dims)))
-    return True
-
-
-def _copy_field(message: onnx.ModelProto | onnx.GraphProto, name: str, value: object) -> None:
-    """Copy a field of any kind, as ``ListFields`` gives it."""
-    target = getattr(message, name)
-    if hasattr(target, "MergeFrom"):  # messages, and repeated fields of any kind
-        target.MergeFrom(value)
-    else:
-        setattr(message, name, value)

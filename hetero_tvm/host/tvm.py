@@ -1,14 +1,17 @@
 """The one door to Apache TVM: every module takes ``tvm``, ``relax``, ``tirx``, ``te``, ... from here.
 
-A plain ``import tvm`` has four faults that this door mends:
+A plain ``import tvm`` has five faults that this door mends:
 
 * it imports PyTorch when that happens to be installed (2 s and 200 MB that nobody asked for);
 * its thread pool guesses a size from the whole machine, not from what this process may use,
   and pins the calling thread to one core;
+* an idle thread of that pool gives its turn away 300,000 times before it sleeps, also when the process ends:
+  on a machine with other work that took a quarter of an hour;
 * parsing TVMScript calls ``inspect.stack()``, which reads the source of every frame above;
 * a Ctrl-C that comes while TVM calls back into Python arrives as a RuntimeError.
 
-Environment variables that the user set (``TVM_NUM_THREADS``, ``TVM_BIND_THREADS``) are left alone.  TVM's
+Environment variables that the user set (``TVM_NUM_THREADS``, ``TVM_BIND_THREADS``,
+``TVM_THREAD_POOL_SPIN_COUNT``) are left alone.  TVM's
 rarely used modules are imported when their name is first asked for.
 """
 
@@ -33,6 +36,9 @@ _STACK_WALKERS = (
     "tvm.tirx.script.builder.ir",
     "tvm.relax.script.parser.entry",
 )
+
+# Turns that an idle thread gives away before it sleeps: some milliseconds where nobody else wants them.
+_SPINS = "10000"
 
 # Name -> module, or ``module:attribute``, for what few modules need.
 _RARE = {
@@ -90,6 +96,7 @@ class _FastInspect(types.ModuleType):
 def _import_tvm() -> types.ModuleType:
     os.environ.setdefault("TVM_NUM_THREADS", str(len(available_cores())))
     os.environ.setdefault("TVM_BIND_THREADS", "0")
+    os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", _SPINS)
     with without_torch():
         module = importlib.import_module("tvm")
     fast = _FastInspect("inspect")

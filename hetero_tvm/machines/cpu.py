@@ -18,6 +18,17 @@ not fit into 32 registers: convolutions with 28 accumulators take twice the time
 """
 
 
+_LANES_OF_512_BITS = 16
+_MISCOMPILED = "avx512dq"
+"""Feature that code is generated without.
+
+LLVM 22 makes ``vmovmskps`` of ``vpmovd2m`` and a read of its mask, and forgets what reads the mask later
+(llvm-project 198197), and that ``vmovmskps`` knows 16 registers only (191304): choices by signs of vectors
+went wrong, indices among them.  Nothing else of what we generate needs these instructions: logic on floats
+has twins among those on integers.
+"""
+
+
 @dataclass(frozen=True)
 class CpuModel:
     """A CPU as the design spaces see it.
@@ -105,8 +116,11 @@ class CpuModel:
         mcpu, more = _SCHEDULED_AS.get(self.mcpu, (self.mcpu, ()))
         config: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu, "num-cores": self.threads}
         changes = [f"+{name}" for name in more if name not in self.disabled]
-        if changes or self.disabled:
-            config["mattr"] = [*changes, *(f"-{name}" for name in self.disabled)]
+        without = self.disabled
+        if self.lanes >= _LANES_OF_512_BITS and _MISCOMPILED not in without:
+            without = (*without, _MISCOMPILED)
+        if changes or without:
+            config["mattr"] = [*changes, *(f"-{name}" for name in without)]
         return config
 
     def to_json(self) -> str:

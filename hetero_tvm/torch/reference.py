@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend.torch.arrays import tensor_of
 from hetero_tvm.frontend.torch.run import TorchProgram
 
 
@@ -58,6 +59,6 @@ class TracedGraph(TorchProgram):
         return list(results)
 
     def _arguments(self, torch: ModuleType, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        given = {index: torch.from_numpy(np.array(inputs[name])) for name, index in self._free.items()}
+        given = {index: tensor_of(torch, inputs[name]) for name, index in self._free.items()}
         values = given | self._bound
         return [values[index] for index in range(len(values))]

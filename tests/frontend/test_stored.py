@@ -6,8 +6,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.frontend import import_model
+from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.frontend.onnx.load import load_stored
-from hetero_tvm.frontend.stored import detached, is_stub
+from hetero_tvm.frontend.stored import is_stub
 from hetero_tvm.host import mapped
 from hetero_tvm.reference import run_reference
 

@@ -18,12 +18,13 @@ from hetero_tvm.host.tvm import tvm
 assert tvm is sys.modules["tvm"] and "torch" not in sys.modules
 import torch  # importable again
 print(os.environ["TVM_NUM_THREADS"], os.environ["TVM_BIND_THREADS"])
+print(int(os.environ["TVM_THREAD_POOL_SPIN_COUNT"]) < 100_000)
 """
     env = {key: value for key, value in os.environ.items() if not key.startswith("TVM_")}
     env["PYTHONPATH"] = f"{ROOT}{os.pathsep}{tmp_path}"
     result = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == [str(len(os.sched_getaffinity(0))), "0"]
+    assert result.stdout.split() == [str(len(os.sched_getaffinity(0))), "0", "True"]
 
 
 def test_tvmscript_still_sees_names_of_the_caller():

@@ -42,6 +42,17 @@ def test_code_for_zen_with_512_bits_is_scheduled_as_for_another_core_and_keeps_i
         assert not has("avx512bf16", tvm.target.Target(masked))
 
 
+def test_code_for_512_bits_goes_without_what_llvm_gets_wrong():
+    """And without that alone; see ``tests/end_to_end/test_signs_of_vectors.py`` for what it got wrong."""
+    listed = tvm.target.codegen.llvm_get_cpu_features
+    for name in ("skylake-avx512", "znver4", "sapphirerapids"):
+        config = CpuModel(name, lanes=16, registers=32).codegen_target()
+        whole = {**config, "mattr": [change for change in config["mattr"] if change != "-avx512dq"]}
+        ours, all_of_it = (set(map(str, listed(tvm.target.Target(t)))) for t in (config, whole))
+        assert all_of_it - ours == {"avx512dq"} and not ours - all_of_it
+    assert "mattr" not in CpuModel("haswell", lanes=8).codegen_target()
+
+
 def test_loads_per_cycle():
     """Vectors of 64 bytes that pass in two halves are loaded in two halves."""
     assert [CpuModel("x", lanes=lanes).load_cycles for lanes in (4, 8, 16)] == [0.5, 0.5, 0.5]

@@ -15,6 +15,7 @@ from hetero_tvm.frontend.limits import check_size, current_limits
 from hetero_tvm.frontend.onnx.clean import clean
 from hetero_tvm.frontend.onnx.counting import counts_of
 from hetero_tvm.frontend.onnx.ends import plain_ends
+from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.frontend.onnx.load import load_stored, tensors
 from hetero_tvm.frontend.onnx.operators.common import fixed_extents
 from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
@@ -22,7 +23,7 @@ from hetero_tvm.frontend.onnx.shapes import declared_dimensions
 from hetero_tvm.frontend.onnx.values import fix_values
 from hetero_tvm.frontend.onnx.widen import stored_type
 from hetero_tvm.frontend.signature import ImportedModel, Signature, TensorSpec
-from hetero_tvm.frontend.stored import StoredModel, detached
+from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.host import mapped
 from hetero_tvm.host.tvm import IRModule, relax
 

@@ -15,7 +15,8 @@ from onnx import TensorProto
 from hetero_tvm.errors import ModelError, shortened
 from hetero_tvm.frontend.limits import check_size, current_limits
 from hetero_tvm.frontend.onnx.graph.constants import subgraphs
-from hetero_tvm.frontend.stored import StoredModel, detached, is_stub, stored_array, stub
+from hetero_tvm.frontend.onnx.graph.detach import detached
+from hetero_tvm.frontend.stored import StoredModel, is_stub, stored_array, stub
 from hetero_tvm.host import mapped
 from hetero_tvm.host.files import odd_kind
 

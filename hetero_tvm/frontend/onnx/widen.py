@@ -15,6 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, rename_inputs, subgraphs
+from hetero_tvm.host import mapped
 
 NARROW = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 _SHORT = {"INT4": np.int8, "INT2": np.int8, "UINT4": np.uint8, "UINT2": np.uint8}
@@ -53,7 +54,7 @@ def widen(model: onnx.ModelProto, pool: ConstantPool) -> None:
     widen_integers(graph, pool)
     for name in list(pool):
         if pool.type_of(name)[0] in NARROW:
-            pool.add_array(name, pool.array(name).astype(np.float32))
+            pool.add_array(name, mapped.converted(pool.array(name), np.float32))
     taken = {name for node in graph.node for name in (*node.input, *node.output)}
     taken |= {value.name for value in (*graph.input, *graph.output)} | set(pool)
     before = [_cast(value, taken, inward=True) for value in graph.input if _is_narrow(value)]
@@ -61,6 +62,9 @@ def widen(model: onnx.ModelProto, pool: ConstantPool) -> None:
     outputs = [value for value in graph.output if _is_narrow(value) and value.name not in wide]
     behind = [_cast(value, taken, inward=False) for value in outputs]
     wide |= {cast.output[0]: cast.input[0] for cast in behind}
+    for cast in behind:
+        if cast.output[0] in pool:  # a constant that the model returns
+            pool.rename(cast.output[0], cast.input[0])
     for node in graph.node:
         rename_inputs(node, wide)
         for n, name in enumerate(node.output):

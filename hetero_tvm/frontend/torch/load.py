@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.frontend.onnx.load import no_such_file
 from hetero_tvm.frontend.torch.operators import quantizers
+from hetero_tvm.frontend.torch.records import mapped_records
 from hetero_tvm.frontend.torch.untrusted import only_tensors, refuse_archive, refuse_code
 from hetero_tvm.host import mapped
 from hetero_tvm.host.files import odd_kind
@@ -74,7 +75,7 @@ def load_program(path: Path, trust: bool = False) -> ExportedProgram:
     with warnings.catch_warnings(), _log_of("torch.export") as messages:
         warnings.simplefilter("ignore")
         try:
-            with careful:
+            with careful, mapped_records(torch, path):
                 program = torch.export.load(str(path))
             _to_files(torch, program)
             return program

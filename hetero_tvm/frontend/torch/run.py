@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend.torch.arrays import array_of, tensor_of
 from hetero_tvm.frontend.torch.load import require
 from hetero_tvm.host import mapped
 
@@ -59,7 +60,7 @@ class TorchProgram:
         finally:
             torch.set_default_dtype(default)
         returned = self._returned(torch, torch.utils._pytree.tree_leaves(results))
-        return tuple(value.detach().cpu().numpy() for value in returned)
+        return tuple(array_of(torch, value) for value in returned)
 
     def tensors(self, inputs: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
         """Values inside the program, of those ``names`` that it has, in float64 and in order."""
@@ -74,7 +75,7 @@ class TorchProgram:
         finally:
             torch.set_default_dtype(default)
         return {
-            node.name: value.detach().cpu().numpy()
+            node.name: array_of(torch, value)
             for node, value in interpreter.env.items()
             if node.name in names and node.op == "call_function" and isinstance(value, torch.Tensor)
         }
@@ -108,7 +109,7 @@ class TorchProgram:
                 stored = program.state_dict if spec.target in program.state_dict else program.constants
                 value = stored[spec.target]
             elif spec.arg.name in self.inputs:
-                value = torch.from_numpy(np.array(inputs[spec.arg.name]))
+                value = tensor_of(torch, inputs[spec.arg.name])
             else:
                 value = spec.arg.value  # None, a flag or a number that the export fixed
             arguments.append(value)

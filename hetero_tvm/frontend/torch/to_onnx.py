@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
+_APART = SHARED | {"bfloat16"}
+"""Types of weights that are kept as arrays."""
 
 
 def to_onnx(program: ExportedProgram) -> StoredModel:
@@ -74,7 +76,7 @@ def _stored(model: ir.Model) -> StoredModel:
         if tensor is None or tensor.nbytes < mapped.LARGE:
             continue
         array = tensor.numpy()
-        if array.nbytes == tensor.nbytes and array.dtype.name in SHARED:
+        if array.nbytes == tensor.nbytes and array.dtype.name in _APART:
             arrays[name] = mapped.mapped(array)
             stubs[name] = stub(name, int(tensor.dtype), array.shape)
             value.const_value = ir.ExternalTensor("", 0, 0, tensor.dtype, shape=tensor.shape, name=name)

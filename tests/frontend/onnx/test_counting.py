@@ -7,8 +7,8 @@ import pytest
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.clean import clean
 from hetero_tvm.frontend.onnx.counting import counts_of
+from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.frontend.onnx.relax import supported_operators
-from hetero_tvm.frontend.stored import detached
 from tests.frontend.onnx.counted.helpers import agrees, model_of
 from tests.frontend.onnx.counted.test_sources import boxes
 

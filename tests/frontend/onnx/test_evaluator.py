@@ -15,7 +15,7 @@ from hetero_tvm.frontend.onnx.evaluator import (
     GlobalMaxPool,
     LpNormalization,
 )
-from hetero_tvm.frontend.stored import detached
+from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.reference import run_reference
 from hetero_tvm.reference.running import run_double
 from tests.frontend.onnx.helpers import add_weight, text_model

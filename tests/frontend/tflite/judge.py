@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 
-from hetero_tvm.frontend.stored import detached
+from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.frontend.tflite.load import read_program
 from hetero_tvm.frontend.tflite.run import LitertFile
 from hetero_tvm.frontend.tflite.translation import to_onnx

@@ -13,6 +13,9 @@ pytest.importorskip("onnxscript")
 from hetero_tvm.api import import_model
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.frontend.torch import load as torch_load
+from hetero_tvm.frontend.torch.load import load_program
+from hetero_tvm.frontend.torch.to_onnx import to_onnx
+from hetero_tvm.host import mapped
 from tests.frontend.torch.programs import net
 
 
@@ -54,3 +57,45 @@ def test_missing_pytorch_is_a_usage_error(saved, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match=r"needs the package torch[\s\S]*pip install 'hetero-tvm\[torch\]'"):
         torch_load.load_program(saved)
+
+
+class _Large(torch.nn.Module):
+    """Weights of some MB; one of them has two names, one is a view of another."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.a = torch.nn.Linear(1024, 1024, bias=False, dtype=dtype)
+        self.b = torch.nn.Linear(1024, 1024, bias=False, dtype=dtype)
+        self.b.weight = self.a.weight
+        self.register_buffer("c", torch.randn(2048, 1024).to(dtype))
+        self.register_buffer("d", self.c[512:1536])
+
+    def forward(self, x):
+        return self.b(self.a(x)) + x @ self.c.T[:, :1024] + x @ self.d
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_weights_are_read_into_files(tmp_path, dtype):
+    path = tmp_path / "m.pt2"
+    torch.export.save(torch.export.export(_Large(dtype).eval(), (torch.zeros(2, 1024, dtype=dtype),)), path)
+    plain, program = torch.export.load(path), load_program(path)
+    assert plain.state_dict.keys() == program.state_dict.keys()
+    for name, value in plain.state_dict.items():
+        ours = program.state_dict[name]
+        assert torch.equal(ours, value) and ours.stride() == value.stride() and type(ours) is type(value)
+        assert ours.requires_grad == value.requires_grad
+        assert mapped.is_mapped(ours.detach().view(torch.uint8).numpy()), name
+    assert program.state_dict["a.weight"].data_ptr() == program.state_dict["b.weight"].data_ptr()
+    arrays = to_onnx(program).arrays.values()
+    assert arrays and all(map(mapped.is_mapped, arrays))
+
+
+def test_compressed_members_are_left_to_pytorch(tmp_path):
+    """PyTorch writes none; an offset in the file is none in the weights then."""
+    path, packed = tmp_path / "m.pt2", tmp_path / "packed.pt2"
+    torch.export.save(torch.export.export(_Large().eval(), (torch.zeros(2, 1024),)), path)
+    with zipfile.ZipFile(path) as given, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as other:
+        for member in given.infolist():
+            other.writestr(member.filename, given.read(member))
+    wanted, found = load_program(path).state_dict, load_program(packed).state_dict
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())

@@ -49,3 +49,27 @@ def test_float64_is_float64_everywhere():
     exact = ids / 3 + 0.1 + ids / np.arange(1, 4)
     np.testing.assert_allclose(run_reference(model, {"ids": ids}).float64[0], exact, rtol=1e-15)
     assert torch.get_default_dtype() is torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_programs_in_half_precision_are_their_own_reference(dtype):
+    """Inputs, results, and weights that are results as well."""
+
+    class Doubled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weight", torch.arange(12.0).reshape(3, 4).to(dtype))
+
+        def forward(self, x):
+            return x * 2 + self.weight, self.weight
+
+    built = build_model(
+        optimize_model(import_model(export(Doubled(), (torch.zeros(3, 4, dtype=dtype),)))), use_shipped=False
+    )
+    assert built.check().ok
+    x = np.linspace(-1, 1, 12).reshape(3, 4).astype(built.optimized.signature.inputs[0].dtype)
+    reference = run_reference(built.optimized.model, {"x": x})
+    assert [str(array.dtype) for array in reference.float32] == [str(dtype).removeprefix("torch.")] * 2
+    np.testing.assert_allclose(
+        reference.float64[0], 2 * x.astype(np.float64) + np.arange(12.0).reshape(3, 4), rtol=1e-15
+    )

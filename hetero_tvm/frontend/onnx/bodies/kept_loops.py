@@ -25,7 +25,8 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
 )
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
-from hetero_tvm.frontend.stored import StoredModel
+from hetero_tvm.frontend.stored import StoredModel, stub
+from hetero_tvm.host import mapped
 
 _KEPT = "cleaned, rounds: "
 """Note at a node whose body is cleaned, before the number of rounds of its rows."""
@@ -163,11 +164,15 @@ class _Kept:
             output = f"{self.b.node.name}/result_{n}"
             graph.node.append(helper.make_node("Identity", [name], [output], name=f"{output}/Identity"))
             graph.output.append(onnx.ValueInfoProto(name=output))
+        large = {name: array for name, array in arrays.items() if array.nbytes >= mapped.LARGE}
         for name, array in arrays.items():
-            graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+            if name in large:
+                graph.initializer.append(stub(name, *self.pool.type_of(name)))
+            else:
+                graph.initializer.append(onnx.numpy_helper.from_array(array, name))
         part = onnx.ModelProto(ir_version=self.model.ir_version, graph=graph)
         part.opset_import.extend(self.model.opset_import)
-        return StoredModel(part, {})
+        return StoredModel(part, large)
 
     def _typed(self, name: str, like: str) -> onnx.ValueInfoProto:
         shape = self.pool.shape(like, self.types)

@@ -51,6 +51,13 @@ class ConstantPool:
         self._tensors.pop(name, None)
         self._arrays[name] = mapped.mapped(np.asarray(array))
 
+    def rename(self, name: str, new: str) -> None:
+        """Give a constant another name."""
+        array = self.array(name)
+        self._tensors.pop(name, None)
+        del self._arrays[name]
+        self.add_array(new, array)
+
     def array(self, name: str) -> np.ndarray:
         """Values of a constant."""
         if name not in self._arrays:

@@ -3,7 +3,7 @@
 Loop structure::
 
     parallel chunks of rows:
-        pass 1: sum, in 4 independent vector accumulators
+        pass 1: sum of x - x[0], in 4 independent vector accumulators
         pass 2: sum of (x - mean)**2
         for each channel of the group:
             pass 3: (x - mean) * (rstd * scale) + shift, the activation, stored
@@ -61,8 +61,9 @@ class GroupNormSpace(RowSpace):
                         value = activations.apply(op.activation, value, width)
                     k.store(y, value, [i, k.ramp(c, width)])
 
-                total = reduce_row(k, op.n, lanes, get, add, 0.0)
-                k.store(stats, total * constant(1.0 / op.n), [0])
+                k.store(stats, get(0, 1), [0])  # differences: sums of values far from 0 are coarse
+                total = reduce_row(k, op.n, lanes, centered, add, 0.0)
+                k.store(stats, k.load(stats, [0]) + total * constant(1.0 / op.n), [0])
                 squares = reduce_row(k, op.n, lanes, lambda c, w: centered(c, w) * centered(c, w), add, 0.0)
                 deviation = tirx.sqrt(squares * constant(1.0 / op.n) + constant(op.eps))
                 k.store(stats, constant(1.0) / deviation, [1])

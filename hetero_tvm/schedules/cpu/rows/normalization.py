@@ -4,11 +4,12 @@ Loop structure::
 
     parallel chunks of rows:
         for each row (it stays in L1 over the passes):
-            pass 1: sum, in 4 independent vector accumulators        (skipped for RMS)
+            pass 1: sum of x - x[0], in 4 independent vector accumulators        (skipped for RMS)
             pass 2: sum of (x - mean)**2
             pass 3: (x - mean) * rstd * scale + shift, stored
 
-Bound by load bandwidth from L1/L2; the centred second pass keeps float32 accurate.  Rows are read where
+Bound by load bandwidth from L1/L2; the centred second pass keeps float32 accurate, and so do differences to
+one of the row's values in the first, where all of them are far from 0.  Rows are read where
 they lie (the heads of a packed projection, say), so they are neither sliced nor transposed before.
 """
 
@@ -92,8 +93,9 @@ def normalize_row(
         return value * value
 
     if op.centered:
-        total = reduce_row(k, n, lanes, first, add, 0.0)
-        k.store(stats, total * constant(1.0 / n), [0])
+        k.store(stats, first(0, 1), [0])  # see the module's text
+        total = reduce_row(k, n, lanes, lambda c, w: centered(first(c, w), w), add, 0.0)
+        k.store(stats, k.load(stats, [0]) + total * constant(1.0 / n), [0])
     read = again if op.centered else first
     squares = reduce_row(k, n, lanes, lambda c, w: square(centered(read(c, w), w)), add, 0.0)
     k.store(stats, constant(1.0) / tirx.sqrt(squares * constant(1.0 / n) + constant(op.eps)), [1])

@@ -3,7 +3,7 @@
 Loop structure::
 
     parallel chunks of blocks of neighbours along the trailing axes (4 vectors each):
-        pass 1 over the axis: the sums                      (skipped for RMS)
+        pass 1 over the axis: the sums of x - x[0]          (skipped for RMS)
         pass 2: sums of (x - mean)**2
         pass 3: (x - mean) * rstd * scale + shift, stored
 
@@ -104,11 +104,19 @@ def _normalize_block(
         centred = k.let(value(c, at, width))
         return centred * centred
 
-    if op.centered:
-        total(mean, lambda c, at, width: k.load(x, [image, c, k.ramp(start + at, width)]))
+    if op.centered:  # sums of differences to the first value: sums of values far from 0 are coarse
+        first = k.scratch((size,))
+        for at, width in pieces:
+            k.store(first, k.load(x, [image, 0, k.ramp(start + at, width)]), [k.ramp(at, width)])
+
+        def difference(c: Expr, at: int, width: int) -> Expr:
+            return k.load(x, [image, c, k.ramp(start + at, width)]) - k.load(first, [k.ramp(at, width)])
+
+        total(mean, difference)
         for at, width in pieces:
             there = [k.ramp(at, width)]
-            k.store(mean, k.load(mean, there) * k.splat(1.0 / op.n, width), there)
+            mean_of = k.load(first, there) + k.load(mean, there) * k.splat(1.0 / op.n, width)
+            k.store(mean, mean_of, there)
     total(deviation, square)
     for at, width in pieces:
         there = [k.ramp(at, width)]

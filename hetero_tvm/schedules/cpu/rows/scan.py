@@ -5,7 +5,7 @@ Loop structure, where the axis is not the innermost one::
     parallel rows of outer axes x strips of inner columns:
         Y of the first element = X
         for each further element of the axis:
-            Y = combine(Y of the element before, which is in L1, X)
+            Y = combine(result of the element before, which is in L1, X)
 
 and where it is::
 
@@ -14,7 +14,8 @@ and where it is::
             its own scan, in log2(lanes) steps of a shuffle and an addition
             combined with the last result so far, stored
 
-Only that last combination waits for the vector before.
+Only that last combination waits for the vector before.  What has been summed up so far is kept in float64
+where results are float32, else each step would add a rounding error as large as that of the sum.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class _ScanKernel:
         self.outer = math.prod(shape[:axis])
         self.product, self.exclusive, self.threads = product, exclusive, machine.threads
         self.lanes = max(2, machine.lanes * 32 // tvm.DataType(dtype).bits)
+        self.state = "float64" if dtype == "float32" else dtype
         self.k = Kernel()
 
     def emit(self) -> PrimFunc:
@@ -80,7 +82,7 @@ class _ScanKernel:
     def _strips(self, size: int) -> None:
         k, wanted = self.k, -(-self.inner // -(-self.threads // self.outer))  # wide: rows may be pages apart
         whole = -(-wanted // self.lanes) * self.lanes
-        strip = min(whole, self.inner, _STRIP_BYTES * 8 // tvm.DataType(self.dtype).bits)
+        strip = min(whole, self.inner, _STRIP_BYTES * 8 // tvm.DataType(self.state).bits)
         strips = -(-self.inner // strip)
         last = self.inner - (strips - 1) * strip
         with k.parallel(self.outer * strips, 8 * size) as item:
@@ -96,43 +98,48 @@ class _ScanKernel:
     def _combined(self, a: Expr, b: Expr) -> Expr:
         return a * b if self.product else a + b
 
-    def _neutral(self, width: int) -> Expr:
-        return self.k.splat(tirx.const(1 if self.product else 0, self.dtype), width)
+    def _neutral(self, width: int, dtype: str = "") -> Expr:
+        return self.k.splat(tirx.const(1 if self.product else 0, dtype or self.dtype), width)
 
-    def _load(self, at: Index, width: int) -> Expr:
-        value = self.k.load(self.x, [self.k.ramp(at, width)])
-        if self.given == self.dtype:
-            return value
-        return tirx.Cast(self.dtype if width == 1 else f"{self.dtype}x{width}", value)
+    def _load(self, at: Index, width: int, dtype: str = "") -> Expr:
+        return _cast(self.k.load(self.x, [self.k.ramp(at, width)]), self.given, dtype or self.dtype, width)
+
+    def _rounded(self, state: Expr, width: int) -> Expr:
+        """Result that a state of float64 stands for."""
+        return _cast(state, self.state, self.dtype, width)
 
     # strips of columns ---------------------------------------------------------------------------
     def _strip(self, base: Expr, columns: int) -> None:
         k = self.k
+        state = k.scratch((columns,), self.state)
 
         def first(start: Index, width: int) -> None:
             at = base + start
-            value = self._neutral(width) if self.exclusive else self._load(at, width)
-            k.store(self.y, value, [k.ramp(at, width)])
+            exclusive = self.exclusive
+            value = k.let(
+                self._neutral(width, self.state) if exclusive else self._load(at, width, self.state)
+            )
+            k.store(state, value, [k.ramp(start, width)])
+            k.store(self.y, self._rounded(value, width), [k.ramp(at, width)])
 
         vector_loop(k, columns, self.lanes, first, unroll=4)
         with k.serial(self.extent - 1) as e:
 
             def step(start: Index, width: int) -> None:
-                before = base + e * self.inner + start
+                before, there = base + e * self.inner + start, [k.ramp(start, width)]
                 at = before + self.inner
-                result = self._combined(
-                    k.load(self.y, [k.ramp(before, width)]),
-                    self._load(before if self.exclusive else at, width),
-                )
-                k.store(self.y, result, [k.ramp(at, width)])
+                value = self._load(before if self.exclusive else at, width, self.state)
+                result = k.let(self._combined(k.load(state, there), value))
+                k.store(state, result, there)
+                k.store(self.y, self._rounded(result, width), [k.ramp(at, width)])
 
             vector_loop(k, columns, self.lanes, step, unroll=4)
 
     # rows ----------------------------------------------------------------------------------------
     def _row(self, base: Expr) -> None:
         k, lanes = self.k, self.lanes
-        last = k.scratch((1,), self.dtype)
-        k.store(last, self._neutral(1), [0])
+        last = k.scratch((1,), self.state)
+        k.store(last, self._neutral(1, self.state), [0])
         full, rest = divmod(self.extent, lanes)
         if full:
             with k.serial(full) as v:
@@ -140,24 +147,33 @@ class _ScanKernel:
         if rest:
             with k.serial(rest) as e:
                 at = base + full * lanes + e
-                value = k.let(self._load(at, 1))
+                value = self._load(at, 1, self.state)
                 after = k.let(self._combined(k.load(last, [0]), value))
-                k.store(self.y, k.load(last, [0]) if self.exclusive else after, [at])
+                k.store(self.y, self._rounded(k.load(last, [0]) if self.exclusive else after, 1), [at])
                 k.store(last, after, [0])
 
     def _vector(self, last: Expr, at: Expr) -> None:
-        k, lanes = self.k, self.lanes
-        value, step = k.let(self._load(at, lanes)), 1
+        # Errors of products of one vector multiply, those of sums are small beside all that is summed up.
+        k, lanes, kind = self.k, self.lanes, self.state if self.product else self.dtype
+        value, step = k.let(self._load(at, lanes, kind)), 1
         while step < lanes:
-            value = k.let(self._combined(value, self._shifted(value, step)))
+            value = k.let(self._combined(value, self._shifted(value, step, kind)))
             step *= 2
         before = k.let(k.load(last, [0]))
-        own = self._shifted(value, 1) if self.exclusive else value
-        k.store(self.y, self._combined(own, k.splat(before, lanes)), [k.ramp(at, lanes)])
-        total = tirx.Shuffle([value], [int32(lanes - 1)])
+        own = self._shifted(value, 1, kind) if self.exclusive else value
+        result = self._combined(own, k.splat(_cast(before, self.state, kind, 1), lanes))
+        k.store(self.y, _cast(result, kind, self.dtype, lanes), [k.ramp(at, lanes)])
+        total = _cast(tirx.Shuffle([value], [int32(lanes - 1)]), kind, self.state, 1)
         k.store(last, self._combined(before, total), [0])
 
-    def _shifted(self, value: Expr, step: int) -> Expr:
+    def _shifted(self, value: Expr, step: int, kind: str) -> Expr:
         """``value`` moved ``step`` lanes up, neutral values below."""
         lanes = self.lanes
-        return tirx.Shuffle([self._neutral(lanes), value], [int32(lanes - step + n) for n in range(lanes)])
+        places = [int32(lanes - step + n) for n in range(lanes)]
+        return tirx.Shuffle([self._neutral(lanes, kind), value], places)
+
+
+def _cast(value: Expr, given: str, dtype: str, width: int) -> Expr:
+    if given == dtype:
+        return value
+    return tirx.Cast(dtype if width == 1 else f"{dtype}x{width}", value)

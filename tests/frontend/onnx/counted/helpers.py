@@ -6,8 +6,8 @@ import onnxruntime
 
 from hetero_tvm.frontend.onnx.clean import clean
 from hetero_tvm.frontend.onnx.counting import counts_of
+from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.frontend.onnx.relax import supported_operators
-from hetero_tvm.frontend.stored import detached
 
 
 def model_of(body: str) -> onnx.ModelProto:

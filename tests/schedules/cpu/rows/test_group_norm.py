@@ -32,6 +32,14 @@ def test_a_mean_far_from_zero():
     check_points(SPACE, op, [SPACE.default(op, machine)], machine, arrays, tolerance=1e-4)
 
 
+def test_a_large_mean_costs_its_rounding_alone():
+    op, machine = GroupNorm((1, 4, 50, 50), 2, 1e-5), MACHINES["avx2"]
+    x = (1000 + np.random.default_rng(0).standard_normal(op.shape)).astype(np.float32)
+    arrays = [x, np.ones(4, np.float32), np.zeros(4, np.float32)]
+    (run,) = compiled([(SPACE.emit(op, SPACE.default(op, machine), machine), op.output.shape)])
+    assert np.abs(run(*arrays) - exact(op, arrays)).max() < 4e-5
+
+
 def test_the_plain_form_computes_the_same():
     op = GroupNorm((2, 6, 3, 5), 3, 1e-5, "silu")
     arrays = sample_inputs(op)

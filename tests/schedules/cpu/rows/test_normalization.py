@@ -8,7 +8,7 @@ from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.rows.normalization import NormalizeSpace
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.rows.helpers import LENGTHS, check_bad_values_stay_in_their_row, check_defaults
-from tests.schedules.cpu.running import MACHINES, SWEPT, check_points, check_shapes
+from tests.schedules.cpu.running import MACHINES, SWEPT, check_points, check_shapes, compiled, exact
 
 SPACE = NormalizeSpace()
 AVX2 = MACHINES["avx2"]
@@ -35,6 +35,16 @@ def test_variance_survives_a_large_mean():
     op = Normalization((4,), 200, 1e-5)
     x, *vectors = sample_inputs(op)
     check_points(SPACE, op, [SPACE.default(op, AVX2)], AVX2, [x + np.float32(1000), *vectors], 2e-4)
+
+
+def test_a_large_mean_costs_its_rounding_alone():
+    """The mean is a float32 number near 1000: half a unit of its last place is 3e-5."""
+    op = Normalization((8,), 5000, 1e-5, shifted=False)
+    x = (1000 + np.random.default_rng(0).standard_normal((8, 5000))).astype(np.float32)
+    arrays = [x, np.ones(5000, np.float32)]
+    for machine in (AVX2, MACHINES["avx512"]):
+        (run,) = compiled([(SPACE.emit(op, SPACE.default(op, machine), machine), op.output.shape)])
+        assert np.abs(run(*arrays) - exact(op, arrays)).max() < 4e-5
 
 
 def test_defaults_are_choices():

@@ -6,7 +6,7 @@ import pytest
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
-from tests.schedules.cpu.running import SWEPT, TARGET
+from tests.schedules.cpu.running import MACHINES, SWEPT, TARGET
 
 CASES = [
     # shape, axis, given, dtype, product, exclusive
@@ -46,3 +46,29 @@ def test_scans(machine):
             first[axis] = 0
             wanted[tuple(first)] = 1 if product else 0
         np.testing.assert_allclose(y.numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("product", [False, True])
+@pytest.mark.parametrize("shape, axis", [((20_000, 3), 0), ((2, 20_000), 1), ((20_000, 40), 0)])
+def test_long_scans_do_not_add_up_rounding_errors(product, shape, axis):
+    """As PyTorch's, which are summed up in float64; a float32 sum is 1e-4 off near 1000."""
+    function = emit_scan(
+        MACHINES["avx2"], shape, axis, "float32", "float32", product=product, exclusive=False
+    )
+    library = compile_kernels(tvm.IRModule({"f": function.with_attr("global_symbol", "f")}), TARGET).jit()
+    noise = np.random.default_rng(0).standard_normal(shape)
+    x = (1 + noise * 1e-3 if product else 1000 + noise).astype("float32")
+    y = tvm.runtime.tensor(np.zeros(shape, "float32"))
+    library["f"](tvm.runtime.tensor(x), y)
+    wanted = (np.cumprod if product else np.cumsum)(x.astype("float64"), axis)
+    np.testing.assert_allclose(y.numpy(), wanted, rtol=5e-7)
+
+
+def test_sums_stay_infinite():
+    function = emit_scan(MACHINES["avx2"], (40, 3), 0, "float32", "float32", product=False, exclusive=False)
+    library = compile_kernels(tvm.IRModule({"f": function.with_attr("global_symbol", "f")}), TARGET).jit()
+    x, y = np.ones((40, 3), "float32"), tvm.runtime.tensor(np.zeros((40, 3), "float32"))
+    x[5, 0], x[7, 1], x[20, 1] = np.inf, np.inf, -np.inf
+    library["f"](tvm.runtime.tensor(x), y)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(y.numpy(), np.cumsum(x, 0))
