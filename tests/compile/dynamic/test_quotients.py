@@ -37,6 +37,28 @@ def test_a_strided_convolution_and_a_pool_are_one_quotient_at_every_residue(tmp_
         np.testing.assert_allclose(net(x), wanted, atol=1e-5)
 
 
+MEANS = """
+net (float[1, 5, h, w] x) => (float[1, 5, p, q] y, float[1, 5, r, s] z)
+{
+    y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x)
+    z = AveragePool<kernel_shape = [3, 2], strides = [2, 2], auto_pad = "SAME_UPPER", count_include_pad = 1>(x)
+}
+"""
+
+
+def test_means_of_windows_over_the_edge_have_one_kernel(tmp_path):
+    model = text_model(MEANS, opset=18)
+    shapes = {"x": (1, 5, Span(4, 40), Span(4, 40))}
+    net = hetero_tvm.load(
+        build_model(optimize_model(import_model(model, shapes=shapes))).export(tmp_path / "n.so")
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for height, width in ((4, 5), (5, 4), (17, 40), (40, 33), (12, 12)):
+        x = np.random.default_rng(height).standard_normal((1, 5, height, width)).astype("float32")
+        for ours, wanted in zip(net(x), session.run(None, {"x": x}), strict=True):
+            np.testing.assert_allclose(ours, wanted, atol=1e-6)  # float32 sums of nine values
+
+
 def test_a_model_without_quotients_stays_as_it_is():
     text = "g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }"
     model = import_model(text_model(text), shapes={"x": (Span(2, 30), 4)})

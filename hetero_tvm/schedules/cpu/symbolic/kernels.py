@@ -8,6 +8,7 @@ from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
 from hetero_tvm.schedules.cpu.programs.long_sums import is_long, with_own_accumulator, without_rounding
@@ -15,6 +16,7 @@ from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
+from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.nests.growth import written_once
 from hetero_tvm.schedules.symbolic import Witnesses
 
@@ -55,6 +57,8 @@ def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuMod
         return RunTimeAttentionKernel(witnesses, tile, point["pieces"], point["unroll"], machine.lanes).emit()
     if isinstance(op, Conv2d) and space.name == "cpu.conv2d":
         return RunTimeConvKernel(witnesses, RegisterTile.of(point["tile"]), machine).emit()
+    if isinstance(op, Pool2d) and space.name == "cpu.pool2d_plain":
+        return RunTimePoolKernel(witnesses, point["rows"], machine.lanes).emit()
     return space.run_time_kernel(witnesses, point, machine)
 
 
