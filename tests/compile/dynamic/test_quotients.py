@@ -41,7 +41,8 @@ MEANS = """
 net (float[1, 5, h, w] x) => (float[1, 5, p, q] y, float[1, 5, r, s] z)
 {
     y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x)
-    z = AveragePool<kernel_shape = [3, 2], strides = [2, 2], auto_pad = "SAME_UPPER", count_include_pad = 1>(x)
+    z = AveragePool<kernel_shape = [3, 2], strides = [2, 2], auto_pad = "SAME_UPPER",
+                    count_include_pad = 1>(x)
 }
 """
 

@@ -83,7 +83,7 @@ class PlainPool2dSpace(DesignSpace):
 
 @dataclass(frozen=True)
 class PoolExtents:
-    """Extents of images that are pooled, in the contract's names: numbers, or expressions of a call's sizes."""
+    """Extents of images that are pooled: numbers, or expressions of a call's sizes."""
 
     planes: Index
     height: Index

@@ -16,7 +16,7 @@ AVX2 = MACHINES["avx2"]
     [
         {"mode": MAX, "kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1)},
         {"mode": AVERAGE, "kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1)},
-        {"mode": AVERAGE, "kernel": (3, 2), "strides": (2, 1), "padding": (1, 1, 1, 1), "count_padding": True},
+        {"mode": AVERAGE, "kernel": (3, 2), "strides": (2, 1), "padding": (1,) * 4, "count_padding": True},
         {"mode": AVERAGE, "kernel": (5, 1), "strides": (1, 1), "padding": (2, 0, 2, 0)},
         {"mode": MAX, "kernel": (9, 33), "strides": (1, 1), "padding": (4, 16, 4, 16)},
         {"mode": AVERAGE, "kernel": (1, 1), "strides": (1, 1), "padding": (0, 0, 0, 2)},
