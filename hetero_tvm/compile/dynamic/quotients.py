@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.frontend import ImportedModel
-from hetero_tvm.frontend.ranges import telling_sizes
+from hetero_tvm.frontend.ranges import steps, telling_sizes
 from hetero_tvm.frontend.signature import OpenShapes, Symbol
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.runtime.signature import quotient_parts
@@ -53,12 +53,21 @@ def with_quotients(model: ImportedModel) -> ImportedModel:
         return model
     tops = opened.sizes[0]
     others = {s.name: _liked(s, tops[s.name]) for s in opened.symbols}
-    sizes = telling(tops, names, others)
-    several = []
-    for at in sizes:
-        if _key(at) not in imported:
-            imported[_key(at)] = opened.at({name: at[name] for name in tops})
-        several.append(imported[_key(at)])
+    while True:
+        sizes = telling(tops, names, others)
+        several = []
+        for at in sizes:
+            if _key(at) not in imported:
+                imported[_key(at)] = opened.at({name: at[name] for name in tops})
+            several.append(imported[_key(at)])
+        usual = steps(several[0])
+        special = [at for at, one in zip(sizes, several, strict=True) if steps(one) != usual]
+        fewer = {
+            name: [n for n in each if all(n != at[name] for at in special)] for name, each in others.items()
+        }
+        if not special or not all(fewer.values()):
+            break  # the lifting says where they differ
+        others = fewer  # at a multiple, what pads to one is another model
     fresh = OpenShapes(opened.symbols, sizes, tuple(several[1:]), opened.at)
     return dataclasses.replace(several[0], open=fresh)
 

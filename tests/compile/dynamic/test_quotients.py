@@ -60,6 +60,46 @@ def test_means_of_windows_over_the_edge_have_one_kernel(tmp_path):
             np.testing.assert_allclose(ours, wanted, atol=1e-6)  # float32 sums of nine values
 
 
+WINDOWS = """
+net (float[1, n, m] x) => (float[1, n, m] y)
+{
+    eight = Constant<value_ints = [8]>()
+    size = Shape<start = 1>(x)
+    over = Mod(size, eight)
+    missing = Sub(eight, over)
+    more = Mod(missing, eight)
+    none = Constant<value_ints = [0, 0, 0, 0]>()
+    pads = Concat<axis = 0>(none, more)
+    padded = Pad(x, pads)
+    rows = Constant<value_ints = [-1, 8]>()
+    two = Constant<value_ints = [2]>()
+    long = Shape(padded)
+    wide = Gather<axis = 0>(long, two)
+    split = Concat<axis = 0>(rows, wide)
+    windows = Reshape(padded, split)
+    shares = Softmax<axis = 1>(windows)
+    whole = Reshape(shares, long)
+    from = Constant<value_ints = [0, 0]>()
+    axes = Constant<value_ints = [1, 2]>()
+    y = Slice(whole, from, size, axes)
+}
+"""
+
+
+@pytest.mark.parametrize("high", [40, 41])
+def test_lengths_are_padded_to_a_multiple(tmp_path, high):
+    """Largest sizes that need no padding, and such that do."""
+    model = text_model(WINDOWS)
+    shapes = {"x": (1, Span(1, high), Span(1, high))}
+    net = hetero_tvm.load(
+        build_model(optimize_model(import_model(model, shapes=shapes))).export(tmp_path / "n.so")
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for n, m in ((1, 8), (8, 1), (16, 39), (high, high), (33, 24)):
+        x = np.random.default_rng(n).standard_normal((1, n, m)).astype("float32")
+        np.testing.assert_allclose(net(x), session.run(None, {"x": x})[0], atol=1e-6)  # float32 sums of eight
+
+
 def test_a_model_without_quotients_stays_as_it_is():
     text = "g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }"
     model = import_model(text_model(text), shapes={"x": (Span(2, 30), 4)})
