@@ -20,7 +20,7 @@ from hetero_tvm.frontend.ranges import steps, telling_sizes
 from hetero_tvm.frontend.signature import OpenShapes, Symbol
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.runtime.signature import quotient_parts
-from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed, ordered, quotient
+from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed, ordered, quotient, symbols_of
 from hetero_tvm.schedules.fitting import fit, telling
 
 _MOST_IMPORTS = 48
@@ -62,14 +62,23 @@ def with_quotients(model: ImportedModel) -> ImportedModel:
             several.append(imported[_key(at)])
         usual = steps(several[0])
         special = [at for at, one in zip(sizes, several, strict=True) if steps(one) != usual]
-        fewer = {
-            name: [n for n in each if all(n != at[name] for at in special)] for name, each in others.items()
-        }
+        fewer = {name: _others(each, tops[name], name, special, names) for name, each in others.items()}
         if not special or not all(fewer.values()):
             break  # the lifting says where they differ
-        others = fewer  # at a multiple, what pads to one is another model
+        others = fewer
     fresh = OpenShapes(opened.symbols, sizes, tuple(several[1:]), opened.at)
     return dataclasses.replace(several[0], open=fresh)
+
+
+def _others(
+    values: Sequence[int], top: int, name: str, special: Sequence[Sizes], quotients: Sequence[str]
+) -> list[int]:
+    """Values of a symbol without those at which the model is another one, as at the multiples of what it pads
+    to: with a value go those of the same rest by the largest divisor."""
+    parts = [quotient_parts(q) for q in quotients if symbols_of([q]) == {name}]
+    divisor = max((part[1] for part in parts if part is not None), default=1)
+    left_out = {at[name] % divisor if divisor > 2 else at[name] for at in special if at[name] != top}
+    return [n for n in values if (n % divisor if divisor > 2 else n) not in left_out]
 
 
 def images_differ(model: ImportedModel) -> bool:
@@ -154,6 +163,11 @@ class _Candidate:
         return quotient(ordered(inside), self.divisor)
 
 
+def _quotient_in(extent: Extent) -> str:
+    """Name of the first quotient of a polynomial."""
+    return next(name for names, _ in extent.terms for name in names if quotient_parts(name) is not None)
+
+
 class _Search:
     """Search for the quotients of one symbol, the others at their largest sizes.
 
@@ -167,7 +181,8 @@ class _Search:
         self._tops = {s.name: opened.sizes[0][s.name] for s in opened.symbols}
         self._top = self._tops[symbol.name]
         self._known: dict[int, list[int]] = {}
-        self._refused: set[int] = set()
+        self._refused: dict[int, set[int]] = {}
+        """Extents at sizes where the model is another one; none where it refuses them."""
         self._names: list[str] = []
 
     def run(self) -> list[str]:
@@ -194,7 +209,7 @@ class _Search:
         except HeteroTVMError:
             extents = []
         if self._known and len(extents) != len(self._known[self._top]):
-            self._refused.add(size)
+            self._refused[size] = set(extents)
             return False
         self._known[size] = extents
         return True
@@ -228,11 +243,29 @@ class _Search:
             ends = [(c, plus) for c in candidates for plus in dict.fromkeys((c.least, c.most))]
             size = self._differing(ends, base)
             if size is None:
-                names = candidates[0].name(candidates[0].least)
-                return next(n for each, _ in names.terms for n in each if quotient_parts(n) is not None)
-            if len(self._known) > _MOST_IMPORTS or not self._divide(candidates, base, size):
+                return _quotient_in(candidates[0].name(candidates[0].least))
+            if len(self._known) > _MOST_IMPORTS:
                 return None
+            if not self._divide(candidates, base, size):
+                return self._special(place, candidates, base)
         return None
+
+    def _special(self, place: int, candidates: Sequence[_Candidate], base: Extent) -> str | None:
+        """The quotient among candidates that differ only where the model is another one: there too its value
+        is an extent, as of what is not padded where it is a multiple."""
+        several = [(c, plus) for c in candidates for plus in range(c.least, c.most + 1)][: _MOST_ASKED + 1]
+        sizes = [size for size, extents in self._refused.items() if extents]
+        if len(several) > _MOST_ASKED or not sizes:
+            return None
+        there = self._values(several, base, np.array(sizes)) + self._known[self._top][place]
+        fitting = [
+            pair
+            for pair, values in zip(several, there, strict=True)
+            if all(int(v) in self._refused[size] for v, size in zip(values, sizes, strict=True))
+        ]
+        if not fitting or self._differing(fitting, base) is not None:
+            return None
+        return _quotient_in(fitting[0][0].name(fitting[0][1]))
 
     def _values(
         self, candidates: Sequence[tuple[_Candidate, int]], base: Extent, sizes: np.ndarray

@@ -100,6 +100,37 @@ def test_lengths_are_padded_to_a_multiple(tmp_path, high):
         np.testing.assert_allclose(net(x), session.run(None, {"x": x})[0], atol=1e-6)  # float32 sums of eight
 
 
+BLOCKS = """
+net (float[2, 4, n] x) => (float[2, 8, m] y)
+{
+    four = Constant<value_ints = [4]>()
+    size = Shape<start = 2>(x)
+    over = Mod(size, four)
+    missing = Sub(four, over)
+    more = Mod(missing, four)
+    none = Constant<value_ints = [0, 0, 0, 0, 0]>()
+    pads = Concat<axis = 0>(none, more)
+    padded = Pad(x, pads)
+    few = Constant<value_float = 0.5>()
+    shape = Constant<value_ints = [8, 4, 4]>()
+    weight = Expand(few, shape)
+    y = Conv<strides = [4]>(padded, weight)
+}
+"""
+
+
+def test_a_quotient_is_told_where_multiples_are_another_model(tmp_path):
+    """All that tells (n + 3)//4 from (n + 4)//4 are sizes that are not padded."""
+    model = text_model(BLOCKS)
+    optimized = optimize_model(import_model(model, shapes={"x": (2, 4, Span(2, 64))}))
+    assert str(optimized.signature.outputs[0].shape[2]) == "((n + 3)//4)"
+    net = hetero_tvm.load(build_model(optimized).export(tmp_path / "n.so"))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for length in (2, 3, 4, 5, 31, 32, 63, 64):
+        x = np.random.default_rng(length).standard_normal((2, 4, length)).astype("float32")
+        np.testing.assert_allclose(net(x), session.run(None, {"x": x})[0], atol=1e-5)  # sums of 16
+
+
 def test_a_model_without_quotients_stays_as_it_is():
     text = "g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }"
     model = import_model(text_model(text), shapes={"x": (Span(2, 30), 4)})
