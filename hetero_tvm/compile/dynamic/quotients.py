@@ -7,6 +7,7 @@ of ``n`` that tell the remaining candidates apart, until those left are equal at
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ _MANY = (1, 2, 3, 4, 5)
 _MOST_DIVISOR = 1 << 14
 _MOST_ASKED = 512
 """Sizes among which the next one to import at is looked for, and candidates that it should divide."""
+_CONFIRMING = 3
+"""Further sizes at which a quotient must hold that is unusual, or of a model that is another one at some."""
 _PLACES = 17
 """Values, of what is added inside of a quotient, that stand for all that are possible."""
 
@@ -239,11 +242,17 @@ class _Search:
 
     def _narrowed(self, place: int, base: Extent, many: int) -> str | None:
         """The only quotient of ``many * base`` that the extent may have in it."""
+        confirmed = many == 1 and not self._refused
         while candidates := list(self._candidates(place, base, many)):
             ends = [(c, plus) for c in candidates for plus in dict.fromkeys((c.least, c.most))]
             size = self._differing(ends, base)
+            if size is None and not confirmed:
+                confirmed = True
+                self._ask_others()
+                continue
             if size is None:
-                return _quotient_in(candidates[0].name(candidates[0].least))
+                fits = self._fitting([(candidates[0], candidates[0].least)], place, base)
+                return _quotient_in(candidates[0].name(candidates[0].least)) if fits else None
             if len(self._known) > _MOST_IMPORTS:
                 return None
             if not self._divide(candidates, base, size):
@@ -254,18 +263,35 @@ class _Search:
         """The quotient among candidates that differ only where the model is another one: there too its value
         is an extent, as of what is not padded where it is a multiple."""
         several = [(c, plus) for c in candidates for plus in range(c.least, c.most + 1)][: _MOST_ASKED + 1]
-        sizes = [size for size, extents in self._refused.items() if extents]
-        if len(several) > _MOST_ASKED or not sizes:
+        if len(several) > _MOST_ASKED or not any(self._refused.values()):
             return None
+        fitting = self._fitting(several, place, base)
+        if not fitting or self._differing(fitting, base) is not None:
+            return None
+        return _quotient_in(fitting[0][0].name(fitting[0][1]))
+
+    def _fitting(
+        self, several: Sequence[tuple[_Candidate, int]], place: int, base: Extent
+    ) -> list[tuple[_Candidate, int]]:
+        """Candidates whose values are extents where the model is another one."""
+        sizes = [size for size, extents in self._refused.items() if extents]
+        if not sizes:
+            return list(several)
         there = self._values(several, base, np.array(sizes)) + self._known[self._top][place]
-        fitting = [
+        return [
             pair
             for pair, values in zip(several, there, strict=True)
             if all(int(v) in self._refused[size] for v, size in zip(values, sizes, strict=True))
         ]
-        if not fitting or self._differing(fitting, base) is not None:
-            return None
-        return _quotient_in(fitting[0][0].name(fitting[0][1]))
+
+    def _ask_others(self) -> None:
+        """Import at a few sizes more: few values agree by accident with a quotient that nobody computes."""
+        generator = np.random.default_rng(self._top)
+        sizes = generator.permutation(np.arange(self._symbol.low, self._symbol.high + 1))[:_MOST_ASKED]
+        left = (n for n in sizes.tolist() if n not in self._known and n not in self._refused)
+        told = (n for n in itertools.islice(left, 4 * _CONFIRMING) if self._ask(n))
+        for _ in itertools.islice(told, _CONFIRMING):
+            pass
 
     def _values(
         self, candidates: Sequence[tuple[_Candidate, int]], base: Extent, sizes: np.ndarray

@@ -6,6 +6,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.compile.dynamic import quotients
 from hetero_tvm.compile.dynamic.quotients import with_quotients
 from hetero_tvm.frontend import Span
 from tests.frontend.onnx.helpers import text_model
@@ -129,6 +130,13 @@ def test_a_quotient_is_told_where_multiples_are_another_model(tmp_path):
     for length in (2, 3, 4, 5, 31, 32, 63, 64):
         x = np.random.default_rng(length).standard_normal((2, 4, length)).astype("float32")
         np.testing.assert_allclose(net(x), session.run(None, {"x": x})[0], atol=1e-5)  # sums of 16
+
+
+def test_a_quotient_that_is_not_told_is_not_guessed(monkeypatch):
+    """(2*n + 3)//7 is (n + 3)//4 at all the sizes that are asked first."""
+    monkeypatch.setattr(quotients._Search, "_special", lambda *_given: None)
+    model = import_model(text_model(BLOCKS), shapes={"x": (2, 4, Span(2, 64))})
+    assert not [name for name in with_quotients(model).open.sizes[0] if name != "n"]
 
 
 def test_a_model_without_quotients_stays_as_it_is():
