@@ -93,7 +93,7 @@ class PoolExtents:
 
     @classmethod
     def of(cls, op: Pool2d) -> PoolExtents:
-        """Those of a contract."""
+        """Extents of a contract's images."""
         return cls(op.batch * op.channels, op.height, op.width, op.padding, op.out)
 
 
