@@ -9,7 +9,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from hetero_tvm.errors import ModelError, ShapeError
+from onnx import numpy_helper
+
+from hetero_tvm.errors import HeteroTVMError, ModelError, ShapeError
 from hetero_tvm.frontend.dimensions import Declared, Sum, symbol_of
 from hetero_tvm.frontend.signature import ImportedModel, OpenShapes, Span, Symbol
 
@@ -55,7 +57,10 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
     if not symbols:
         return at({})
     sizes = telling_sizes(symbols)
-    first, *others = (at(one) for one in sizes)
+    models = [at(one) for one in sizes]
+    if (usual := _at_usual_sizes(symbols, models, at)) is not None:
+        sizes, models = usual
+    first, *others = models
     for other in others:
         ends = zip(
             (*first.signature.inputs, *first.signature.outputs),
@@ -105,6 +110,37 @@ def _symbols(given: Given, declared: Declared) -> tuple[dict[tuple[str, int], st
             hint="Export the model with dynamic_shapes or dynamic_axes where lengths vary.",
         )
     return names, tuple(symbols)
+
+
+def _at_usual_sizes(
+    symbols: Sequence[Symbol],
+    models: Sequence[ImportedModel],
+    at: Callable[[Mapping[str, int]], ImportedModel],
+) -> tuple[tuple[dict[str, int], ...], list[ImportedModel]] | None:
+    """Other sizes, and the models there, where the largest ones are a special case; else None.
+
+    What pads to a multiple pads nothing at a multiple, and largest sizes are often round: at the next size
+    the model pads.
+    """
+    taken = [steps(model) for model in models]
+    special = [s for s, changed in zip(symbols, taken[1:], strict=False) if changed != taken[0]]
+    if not special:
+        return None
+    wider = [dataclasses.replace(s, high=s.high + 1) if s in special else s for s in symbols]
+    sizes = telling_sizes(wider)
+    try:
+        found = [at(one) for one in sizes]
+    except HeteroTVMError:  # a table of positions may end at the largest size
+        return None
+    return (sizes, found) if len({tuple(steps(model)) for model in found}) == 1 else None
+
+
+def steps(model: ImportedModel) -> list[tuple[str, bool]]:
+    """Operators of a model, in order, and whether they pad by nothing."""
+    graph = model.clean.proto.graph
+    pads = {node.input[1] for node in graph.node if node.op_type == "Pad"}
+    idle = {t.name for t in graph.initializer if t.name in pads and not numpy_helper.to_array(t).any()}
+    return [(node.op_type, node.op_type == "Pad" and node.input[1] in idle) for node in graph.node]
 
 
 def telling_sizes(symbols: Sequence[Symbol]) -> tuple[dict[str, int], ...]:

@@ -7,6 +7,7 @@ of ``n`` that tell the remaining candidates apart, until those left are equal at
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ import numpy as np
 
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.frontend import ImportedModel
-from hetero_tvm.frontend.ranges import telling_sizes
+from hetero_tvm.frontend.ranges import steps, telling_sizes
 from hetero_tvm.frontend.signature import OpenShapes, Symbol
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.runtime.signature import quotient_parts
-from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed, ordered, quotient
+from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed, ordered, quotient, symbols_of
 from hetero_tvm.schedules.fitting import fit, telling
 
 _MOST_IMPORTS = 48
@@ -30,6 +31,8 @@ _MANY = (1, 2, 3, 4, 5)
 _MOST_DIVISOR = 1 << 14
 _MOST_ASKED = 512
 """Sizes among which the next one to import at is looked for, and candidates that it should divide."""
+_CONFIRMING = 3
+"""Further sizes at which a quotient must hold that is unusual, or of a model that is another one at some."""
 _PLACES = 17
 """Values, of what is added inside of a quotient, that stand for all that are possible."""
 
@@ -53,14 +56,32 @@ def with_quotients(model: ImportedModel) -> ImportedModel:
         return model
     tops = opened.sizes[0]
     others = {s.name: _liked(s, tops[s.name]) for s in opened.symbols}
-    sizes = telling(tops, names, others)
-    several = []
-    for at in sizes:
-        if _key(at) not in imported:
-            imported[_key(at)] = opened.at({name: at[name] for name in tops})
-        several.append(imported[_key(at)])
+    while True:
+        sizes = telling(tops, names, others)
+        several = []
+        for at in sizes:
+            if _key(at) not in imported:
+                imported[_key(at)] = opened.at({name: at[name] for name in tops})
+            several.append(imported[_key(at)])
+        usual = steps(several[0])
+        special = [at for at, one in zip(sizes, several, strict=True) if steps(one) != usual]
+        fewer = {name: _others(each, tops[name], name, special, names) for name, each in others.items()}
+        if not special or not all(fewer.values()):
+            break  # the lifting says where they differ
+        others = fewer
     fresh = OpenShapes(opened.symbols, sizes, tuple(several[1:]), opened.at)
     return dataclasses.replace(several[0], open=fresh)
+
+
+def _others(
+    values: Sequence[int], top: int, name: str, special: Sequence[Sizes], quotients: Sequence[str]
+) -> list[int]:
+    """Values of a symbol without those at which the model is another one, as at the multiples of what it pads
+    to: with a value go those of the same rest by the largest divisor."""
+    parts = [quotient_parts(q) for q in quotients if symbols_of([q]) == {name}]
+    divisor = max((part[1] for part in parts if part is not None), default=1)
+    left_out = {at[name] % divisor if divisor > 2 else at[name] for at in special if at[name] != top}
+    return [n for n in values if (n % divisor if divisor > 2 else n) not in left_out]
 
 
 def images_differ(model: ImportedModel) -> bool:
@@ -145,6 +166,11 @@ class _Candidate:
         return quotient(ordered(inside), self.divisor)
 
 
+def _quotient_in(extent: Extent) -> str:
+    """Name of the first quotient of a polynomial."""
+    return next(name for names, _ in extent.terms for name in names if quotient_parts(name) is not None)
+
+
 class _Search:
     """Search for the quotients of one symbol, the others at their largest sizes.
 
@@ -158,7 +184,8 @@ class _Search:
         self._tops = {s.name: opened.sizes[0][s.name] for s in opened.symbols}
         self._top = self._tops[symbol.name]
         self._known: dict[int, list[int]] = {}
-        self._refused: set[int] = set()
+        self._refused: dict[int, set[int]] = {}
+        """Extents at sizes where the model is another one; none where it refuses them."""
         self._names: list[str] = []
 
     def run(self) -> list[str]:
@@ -185,7 +212,7 @@ class _Search:
         except HeteroTVMError:
             extents = []
         if self._known and len(extents) != len(self._known[self._top]):
-            self._refused.add(size)
+            self._refused[size] = set(extents)
             return False
         self._known[size] = extents
         return True
@@ -215,15 +242,56 @@ class _Search:
 
     def _narrowed(self, place: int, base: Extent, many: int) -> str | None:
         """The only quotient of ``many * base`` that the extent may have in it."""
+        confirmed = many == 1 and not self._refused
         while candidates := list(self._candidates(place, base, many)):
             ends = [(c, plus) for c in candidates for plus in dict.fromkeys((c.least, c.most))]
             size = self._differing(ends, base)
+            if size is None and not confirmed:
+                confirmed = True
+                self._ask_others()
+                continue
             if size is None:
-                names = candidates[0].name(candidates[0].least)
-                return next(n for each, _ in names.terms for n in each if quotient_parts(n) is not None)
-            if len(self._known) > _MOST_IMPORTS or not self._divide(candidates, base, size):
+                fits = self._fitting([(candidates[0], candidates[0].least)], place, base)
+                return _quotient_in(candidates[0].name(candidates[0].least)) if fits else None
+            if len(self._known) > _MOST_IMPORTS:
                 return None
+            if not self._divide(candidates, base, size):
+                return self._special(place, candidates, base)
         return None
+
+    def _special(self, place: int, candidates: Sequence[_Candidate], base: Extent) -> str | None:
+        """The quotient among candidates that differ only where the model is another one: there too its value
+        is an extent, as of what is not padded where it is a multiple."""
+        several = [(c, plus) for c in candidates for plus in range(c.least, c.most + 1)][: _MOST_ASKED + 1]
+        if len(several) > _MOST_ASKED or not any(self._refused.values()):
+            return None
+        fitting = self._fitting(several, place, base)
+        if not fitting or self._differing(fitting, base) is not None:
+            return None
+        return _quotient_in(fitting[0][0].name(fitting[0][1]))
+
+    def _fitting(
+        self, several: Sequence[tuple[_Candidate, int]], place: int, base: Extent
+    ) -> list[tuple[_Candidate, int]]:
+        """Candidates whose values are extents where the model is another one."""
+        sizes = [size for size, extents in self._refused.items() if extents]
+        if not sizes:
+            return list(several)
+        there = self._values(several, base, np.array(sizes)) + self._known[self._top][place]
+        return [
+            pair
+            for pair, values in zip(several, there, strict=True)
+            if all(int(v) in self._refused[size] for v, size in zip(values, sizes, strict=True))
+        ]
+
+    def _ask_others(self) -> None:
+        """Import at a few sizes more: few values agree by accident with a quotient that nobody computes."""
+        generator = np.random.default_rng(self._top)
+        sizes = generator.permutation(np.arange(self._symbol.low, self._symbol.high + 1))[:_MOST_ASKED]
+        left = (n for n in sizes.tolist() if n not in self._known and n not in self._refused)
+        told = (n for n in itertools.islice(left, 4 * _CONFIRMING) if self._ask(n))
+        for _ in itertools.islice(told, _CONFIRMING):
+            pass
 
     def _values(
         self, candidates: Sequence[tuple[_Candidate, int]], base: Extent, sizes: np.ndarray

@@ -10,6 +10,7 @@ from hetero_tvm.frontend.torch.load import quiet, require
 from hetero_tvm.frontend.torch.operators import (
     attention,
     bags,
+    complexes,
     convolution,
     counting,
     elements,
@@ -57,6 +58,8 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     """The program without the operators that are decomposed here; itself where it has none."""
     torch = require("torch")
     table = decompositions()
+    if _is_complex(program):
+        table = complexes.decompositions(torch) | table
     bases = {_base(operator) for operator in table}
     if not any(
         isinstance(node.target, torch._ops.OpOverload) and _base(node.target) in bases
@@ -67,6 +70,12 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
         return program
     with quiet(), torch.no_grad():
         return program.run_decompositions(dict(table))
+
+
+def _is_complex(program: ExportedProgram) -> bool:
+    """Whether a value of the program is a tensor of complex numbers."""
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    return any(hasattr(value, "dtype") and value.dtype.is_complex for value in values)
 
 
 def _mixes(node: Any) -> bool:

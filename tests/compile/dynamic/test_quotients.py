@@ -6,6 +6,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.compile.dynamic import quotients
 from hetero_tvm.compile.dynamic.quotients import with_quotients
 from hetero_tvm.frontend import Span
 from tests.frontend.onnx.helpers import text_model
@@ -35,6 +36,113 @@ def test_a_strided_convolution_and_a_pool_are_one_quotient_at_every_residue(tmp_
         assert net(x).shape == wanted.shape
         # float32 sums of six products, in another order
         np.testing.assert_allclose(net(x), wanted, atol=1e-5)
+
+
+MEANS = """
+net (float[1, 5, h, w] x) => (float[1, 5, p, q] y, float[1, 5, r, s] z)
+{
+    y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x)
+    z = AveragePool<kernel_shape = [3, 2], strides = [2, 2], auto_pad = "SAME_UPPER",
+                    count_include_pad = 1>(x)
+}
+"""
+
+
+def test_means_of_windows_over_the_edge_have_one_kernel(tmp_path):
+    model = text_model(MEANS, opset=18)
+    shapes = {"x": (1, 5, Span(4, 40), Span(4, 40))}
+    net = hetero_tvm.load(
+        build_model(optimize_model(import_model(model, shapes=shapes))).export(tmp_path / "n.so")
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for height, width in ((4, 5), (5, 4), (17, 40), (40, 33), (12, 12)):
+        x = np.random.default_rng(height).standard_normal((1, 5, height, width)).astype("float32")
+        for ours, wanted in zip(net(x), session.run(None, {"x": x}), strict=True):
+            np.testing.assert_allclose(ours, wanted, atol=1e-6)  # float32 sums of nine values
+
+
+WINDOWS = """
+net (float[1, n, m] x) => (float[1, n, m] y)
+{
+    eight = Constant<value_ints = [8]>()
+    size = Shape<start = 1>(x)
+    over = Mod(size, eight)
+    missing = Sub(eight, over)
+    more = Mod(missing, eight)
+    none = Constant<value_ints = [0, 0, 0, 0]>()
+    pads = Concat<axis = 0>(none, more)
+    padded = Pad(x, pads)
+    rows = Constant<value_ints = [-1, 8]>()
+    two = Constant<value_ints = [2]>()
+    long = Shape(padded)
+    wide = Gather<axis = 0>(long, two)
+    split = Concat<axis = 0>(rows, wide)
+    windows = Reshape(padded, split)
+    shares = Softmax<axis = 1>(windows)
+    whole = Reshape(shares, long)
+    from = Constant<value_ints = [0, 0]>()
+    axes = Constant<value_ints = [1, 2]>()
+    y = Slice(whole, from, size, axes)
+}
+"""
+
+
+@pytest.mark.parametrize("high", [40, 41])
+def test_lengths_are_padded_to_a_multiple(tmp_path, high):
+    """Largest sizes that need no padding, and such that do."""
+    model = text_model(WINDOWS)
+    shapes = {"x": (1, Span(1, high), Span(1, high))}
+    net = hetero_tvm.load(
+        build_model(optimize_model(import_model(model, shapes=shapes))).export(tmp_path / "n.so")
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for n, m in ((1, 8), (8, 1), (16, 39), (high, high), (33, 24)):
+        x = np.random.default_rng(n).standard_normal((1, n, m)).astype("float32")
+        np.testing.assert_allclose(net(x), session.run(None, {"x": x})[0], atol=1e-6)  # float32 sums of eight
+
+
+BLOCKS = """
+net (float[2, 4, n] x) => (float[2, 8, m] y, float[2, 4, n] z)
+{
+    four = Constant<value_ints = [4]>()
+    size = Shape<start = 2>(x)
+    over = Mod(size, four)
+    missing = Sub(four, over)
+    more = Mod(missing, four)
+    none = Constant<value_ints = [0, 0, 0, 0, 0]>()
+    pads = Concat<axis = 0>(none, more)
+    padded = Pad(x, pads)
+    few = Constant<value_float = 0.5>()
+    shape = Constant<value_ints = [8, 4, 4]>()
+    weight = Expand(few, shape)
+    y = Conv<strides = [4]>(padded, weight)
+    shares = Softmax(padded)
+    first = Constant<value_ints = [0]>()
+    axis = Constant<value_ints = [2]>()
+    cut = Slice(shares, first, size, axis)
+    z = Relu(cut)
+}
+"""
+
+
+def test_a_quotient_is_told_where_multiples_are_another_model(tmp_path):
+    """All that tells (n + 3)//4 from (n + 4)//4 are sizes that are not padded."""
+    model = text_model(BLOCKS)
+    optimized = optimize_model(import_model(model, shapes={"x": (2, 4, Span(2, 64))}))
+    assert str(optimized.signature.outputs[0].shape[2]) == "((n + 3)//4)"
+    net = hetero_tvm.load(build_model(optimized).export(tmp_path / "n.so"))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for length in (2, 3, 4, 5, 31, 32, 63, 64):
+        x = np.random.default_rng(length).standard_normal((2, 4, length)).astype("float32")
+        for ours, wanted in zip(net(x), session.run(None, {"x": x}), strict=True):
+            np.testing.assert_allclose(ours, wanted, atol=1e-5)  # float32 sums of 16
+
+
+def test_a_quotient_that_is_not_told_is_not_guessed(monkeypatch):
+    """(2*n + 3)//7 is (n + 3)//4 at all the sizes that are asked first."""
+    monkeypatch.setattr(quotients._Search, "_special", lambda *_given: None)
+    model = import_model(text_model(BLOCKS), shapes={"x": (2, 4, Span(2, 64))})
+    assert not [name for name in with_quotients(model).open.sizes[0] if name != "n"]
 
 
 def test_a_model_without_quotients_stays_as_it_is():

@@ -38,6 +38,8 @@ def recurrent(
     ------
     UnsupportedOperatorError, ModelError : an option without expansion, or weights that do not fit.
     """
+    if node.doc_string == KERNEL:  # an earlier round has seen to it, and to its lengths
+        return None
     shapes = {}
     for index in range(3):
         shape = pool.shape(node.input[index], types)

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.layout import Layout
@@ -77,54 +78,87 @@ class PlainPool2dSpace(DesignSpace):
         return [math.log2(op.flops), sum(op.kernel), point["rows"], op.out[1] / machine.lanes]
 
     def emit(self, op: Pool2d, point: Point, machine: CpuModel) -> PrimFunc:
-        return _PlainPoolKernel(op, point["rows"], machine.lanes).emit()
+        return PlainPoolKernel(op, point["rows"], machine.lanes).emit()
 
 
-class _PlainPoolKernel:
+@dataclass(frozen=True)
+class PoolExtents:
+    """Extents of images that are pooled: numbers, or expressions of a call's sizes."""
+
+    planes: Index
+    height: Index
+    width: Index
+    padding: tuple[Index, Index, Index, Index]
+    out: tuple[Index, Index]
+
+    @classmethod
+    def of(cls, op: Pool2d) -> PoolExtents:
+        """Extents of a contract's images."""
+        return cls(op.batch * op.channels, op.height, op.width, op.padding, op.out)
+
+
+class PlainPoolKernel:
     """Emits one pooling, ``rows`` output rows at a time."""
 
     def __init__(self, op: Pool2d, rows: int, lanes: int):
         self.op, self.rows, self.lanes = op, rows, lanes * (_WIDER if op.dtype in _INTEGERS else 1)
         self.k = Kernel()
-        left, (_, stride), (_, kernel) = op.padding[1], op.strides, op.kernel
-        self.reach = (op.out[1] - 1) * stride + kernel
-        self.columns = max(0, min(op.width, self.reach - left))
-        # A wide load of the last columns passes the window's end.
-        self.line_width = max(self.reach, left + self.columns, (op.out[1] + (kernel - 1) // stride) * stride)
-        self.straight = kernel == 1 and stride == 1 and left == 0 and op.out[1] <= op.width
+        self.straight = op.kernel[1] == op.strides[1] == 1 and op.padding[1] == 0 and op.out[1] <= op.width
+        """Whether a window is one column wide: what goes down is the result."""
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, Y."""
-        op, k, rows = self.op, self.k, self.rows
-        planes, blocks = op.batch * op.channels, -(-op.out[0] // rows)
-        work = planes * op.out[0] * op.out[1] * sum(op.kernel)
+        op, k = self.op, self.k
         with k:
             x = k.argument("X", op.inputs[0].shape, op.dtype)
             y = k.argument("Y", op.output.shape, op.dtype)
-            self.x = k.view(x, (planes, op.height * op.width))
-            self.y = k.view(y, (planes, op.out[0] * op.out[1]))
-            with k.parallel(planes * blocks, work) as item:
-                plane, first = tirx.floordiv(item, blocks), tirx.floormod(item, blocks) * rows
-                here = rows if op.out[0] % rows == 0 else tirx.min(int32(rows), int32(op.out[0]) - first)
-                self.line = None if self.straight else k.scratch((rows, self.line_width), op.dtype)
-                with k.serial(here) as r:
-                    self._down(plane, first + r, r)
-                if not self.straight:
-                    with k.serial(here) as r:
-                        self._across(plane, first + r, r)
+            self.measure(PoolExtents.of(op))
+            self.loops(x, y)
         return k.function
+
+    def measure(self, at: PoolExtents) -> None:
+        """Take the extents, and how much of a line the windows see."""
+        self.at = at
+        (_, stride), (_, kernel) = self.op.strides, self.op.kernel
+        self.reach = (at.out[1] - 1) * stride + kernel
+        self.columns = largest(0, smallest(at.width, self.reach - at.padding[1]))
+        # A wide load of the last columns passes the window's end.
+        wide = (at.out[1] + (kernel - 1) // stride) * stride
+        self.line_width = largest(self.reach, at.padding[1] + self.columns, wide)
+
+    def loops(self, x: Buffer, y: Buffer) -> None:
+        """Emit all loops over the images."""
+        op, k, rows, at = self.op, self.k, self.rows, self.at
+        blocks = rounded_up(at.out[0], rows)
+        work = math.prod(op.out_image) * sum(op.kernel)
+        self.x = k.view(x, (at.planes, at.height * at.width))
+        self.y = k.view(y, (at.planes, at.out[0] * at.out[1]))
+        with k.parallel(at.planes * blocks, work) as item:
+            plane, first = tirx.floordiv(item, blocks), tirx.floormod(item, blocks) * rows
+            even = isinstance(at.out[0], int) and at.out[0] % rows == 0
+            here = rows if even else tirx.min(int32(rows), as_index(at.out[0]) - first)
+            self.line = None if self.straight else k.scratch((rows, self.line_width), op.dtype)
+            with k.serial(here) as r:
+                self._down(plane, first + r, r)
+            if not self.straight:
+                with k.serial(here) as r:
+                    self._across(plane, first + r, r)
+
+    def vectors(self, extent: Index, body: Callable[[Index, int], None]) -> None:
+        """``body(start, width)`` over ``extent`` elements, which may be written twice."""
+        vector_loop(self.k, extent, self.lanes, body)
 
     # down ----------------------------------------------------------------------------------------
     def _down(self, plane: Expr, row: Expr, r: Expr) -> None:
         """Pool the rows of the window of output ``row``: to its line, or to Y where one column is all."""
-        op, k, kernel = self.op, self.k, self.op.kernel[0]
-        start = row * op.strides[0] - op.padding[0]
-        top = k.let(tirx.min(tirx.max(start, 0), int32(op.height)))
-        height = k.let(tirx.max(tirx.min(start + kernel, int32(op.height)) - top, 0))
-        left = op.padding[1]
+        op, k, kernel, extents = self.op, self.k, self.op.kernel[0], self.at
+        start = row * op.strides[0] - extents.padding[0]
+        top = k.let(tirx.min(tirx.max(start, 0), as_index(extents.height)))
+        height = k.let(tirx.max(tirx.min(start + kernel, as_index(extents.height)) - top, 0))
+        left = extents.padding[1]
 
         def load(i: Index, at: Index, width: int) -> Expr:
-            return k.load(self.x, [plane, k.ramp((top + i) * op.width + at, width)])
+            return k.load(self.x, [plane, k.ramp((top + i) * extents.width + at, width)])
 
         def put(at: Index, width: int, value: Expr) -> None:
             if self.straight:
@@ -146,10 +180,10 @@ class _PlainPoolKernel:
                 k.store(acc, self._joined(k.load(acc, lane), load(i, at, width)), lane)
             put(at, width, k.load(acc, lane))
 
-        columns = op.out[1] if self.straight else self.columns
+        columns = extents.out[1] if self.straight else self.columns
 
         def whole(body: Callable[[Index, int], None]) -> None:
-            vector_loop(k, columns, self.lanes, body)
+            self.vectors(columns, body)
 
         if kernel > _UNROLLED_ROWS:
             whole(looped)
@@ -158,15 +192,17 @@ class _PlainPoolKernel:
         else:
             k.branch(height == kernel, lambda: whole(unrolled), lambda: whole(looped))
         for begin, end in ((0, left), (left + self.columns, self.reach)) if not self.straight else ():
-            vector_loop(k, max(0, end - begin), self.lanes, self._clear(r, begin))
+            self.vectors(largest(0, end - begin), self._clear(r, begin))
 
     @property
     def _always_inside(self) -> bool:
         """Whether no window passes the first or last row."""
-        op = self.op
-        return op.padding[0] == 0 and (op.out[0] - 1) * op.strides[0] + op.kernel[0] <= op.height
+        op, at = self.op, self.at
+        last = (at.out[0] - 1) * op.strides[0] + op.kernel[0]
+        known = isinstance(last, int) and isinstance(at.height, int)
+        return known and at.padding[0] == 0 and last <= at.height
 
-    def _clear(self, r: Expr, begin: int) -> Callable[[Index, int], None]:
+    def _clear(self, r: Expr, begin: Index) -> Callable[[Index, int], None]:
         """Writer of what counts in no window, from ``begin`` of a line."""
 
         def clear(at: Index, width: int) -> None:
@@ -179,9 +215,10 @@ class _PlainPoolKernel:
         """Pool the columns of a line, and store output ``row``."""
         op, k = self.op, self.k
         _, kernel = op.kernel
-        start = row * op.strides[0] - op.padding[0]
-        top = tirx.min(tirx.max(start, 0), int32(op.height))
-        height = k.let(tirx.max(tirx.min(start + op.kernel[0], int32(op.height)) - top, 0))
+        extent = as_index(self.at.height)
+        start = row * op.strides[0] - self.at.padding[0]
+        top = tirx.min(tirx.max(start, 0), extent)
+        height = k.let(tirx.max(tirx.min(start + op.kernel[0], extent) - top, 0))
 
         def unrolled(at: Index, width: int) -> None:
             value = self._column(r, at, 0, width)
@@ -198,7 +235,7 @@ class _PlainPoolKernel:
                 k.store(acc, self._joined(k.load(acc, lane), value), lane)
             self._finish(plane, row, height, at, width, k.load(acc, lane))
 
-        vector_loop(k, op.out[1], self.lanes, unrolled if kernel <= _UNROLLED_COLUMNS else looped)
+        self.vectors(self.at.out[1], unrolled if kernel <= _UNROLLED_COLUMNS else looped)
 
     def _column(self, r: Expr, at: Index, j: int, width: int) -> Expr:
         """Column ``j`` of the windows of ``width`` outputs from ``at``."""
@@ -236,28 +273,49 @@ class _PlainPoolKernel:
         op, k = self.op, self.k
         if op.mode != MAX:
             value = value / self._count(row, height, at, width)
-        k.store(self.y, value, [plane, k.ramp(row * op.out[1] + at, width)])
+        k.store(self.y, value, [plane, k.ramp(row * self.at.out[1] + at, width)])
 
     def _count(self, row: Expr, height: Expr, at: Index, width: int) -> Expr:
         """Number of places that each of ``width`` means divides by."""
-        op, k = self.op, self.k
+        op, k, extents = self.op, self.k, self.at
 
-        def all_of(number: int) -> Expr:
-            return k.splat(int32(number), width)
+        def all_of(number: Index) -> Expr:
+            return k.splat(as_index(number), width)
 
-        def counted(first: Expr, axis: int, number: Callable[[int], Expr]) -> Expr:
-            extent = (op.height, op.width)[axis]
+        def counted(first: Expr, axis: int, number: Callable[[Index], Expr]) -> Expr:
+            extent = (extents.height, extents.width)[axis]
             if op.count_padding:
-                return (
-                    tirx.min(first + number(op.kernel[axis]), number(extent + op.padding[2 + axis])) - first
-                )
+                last = number(extent + extents.padding[2 + axis])
+                return tirx.min(first + number(op.kernel[axis]), last) - first
             end = tirx.min(first + number(op.kernel[axis]), number(extent))
             return tirx.max(end - tirx.max(first, number(0)), number(0))
 
-        down = counted(row * op.strides[0] - op.padding[0], 0, int32) if op.count_padding else height
+        start = row * op.strides[0] - extents.padding[0]
+        down = counted(start, 0, as_index) if op.count_padding else height
         stride = op.strides[1]
-        first = as_index(at * stride - op.padding[1])
+        first = as_index(at * stride - extents.padding[1])
         if width > 1:
             first = tirx.Ramp(first, int32(stride), width)
         count = tirx.max(counted(first, 1, all_of) * k.splat(down, width), all_of(1))
         return tirx.Cast("float32" if width == 1 else f"float32x{width}", count)
+
+
+def largest(first: Index, *others: Index) -> Index:
+    """The largest of several extents."""
+    for other in others:
+        known = isinstance(first, int) and isinstance(other, int)
+        first = max(first, other) if known else tirx.max(as_index(first), as_index(other))
+    return first
+
+
+def smallest(first: Index, other: Index) -> Index:
+    """The smaller of two extents."""
+    known = isinstance(first, int) and isinstance(other, int)
+    return min(first, other) if known else tirx.min(as_index(first), as_index(other))
+
+
+def rounded_up(extent: Index, divisor: int) -> Index:
+    """``extent / divisor``, rounded up."""
+    if isinstance(extent, int):
+        return -(-extent // divisor)
+    return tirx.truncdiv(extent + (divisor - 1), int32(divisor))

@@ -11,6 +11,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.loops.recurrence import Recurrence
 from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
@@ -20,6 +21,7 @@ from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
+from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
 from hetero_tvm.schedules.nests.growth import written_once
 from hetero_tvm.schedules.symbolic import Witnesses
@@ -74,6 +76,8 @@ def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuMod
         return RunTimeGatedMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
     if isinstance(op, Recurrence) and space.name == "cpu.recurrence":
         return RunTimeRecurrenceKernel(witnesses, point, machine).emit()
+    if isinstance(op, Pool2d) and space.name == "cpu.pool2d_plain":
+        return RunTimePoolKernel(witnesses, point["rows"], machine.lanes).emit()
     return space.run_time_kernel(witnesses, point, machine)
 
 

@@ -8,6 +8,8 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.bodies import recurrent
+from hetero_tvm.frontend.onnx.bodies.recurrent import _with_checked_lengths as with_checked_lengths
 from hetero_tvm.ops.loops.recurrence import Recurrence
 
 STEPS, BATCH, FEATURES, HIDDEN = 3, 3, 6, 8
@@ -150,6 +152,18 @@ def test_common_forms_are_one_kernel(kind, more):
     plan = optimize_model(import_model(layer.proto()))
     assert sum(isinstance(task.op, Recurrence) for task in plan.tasks) == 1
     assert sum(task.count for task in plan.tasks) <= 3
+
+
+def test_lengths_are_checked_once(monkeypatch):
+    checked = []
+    monkeypatch.setattr(
+        recurrent,
+        "_with_checked_lengths",
+        lambda *given: checked.append(given) or with_checked_lengths(*given),
+    )
+    layer = Layers().add("LSTM", lengths=LENGTHS, state="zeros", direction="bidirectional")
+    import_model(layer.proto())
+    assert len(checked) == 1
 
 
 def test_refused():
