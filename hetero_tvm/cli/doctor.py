@@ -48,7 +48,7 @@ _SPECIAL = ("avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8")
 """Features that make integers and halves fast."""
 _UNEVEN = 0.5
 """Spread of repetitions above which a machine is told to be uneven."""
-_NEEDED = ("numpy", "onnx", "rich", "ml_dtypes")
+_NEEDED = ("numpy", "onnx", "ml_dtypes")
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hetero_tvm.host.terminal import Column, milliseconds, percent, table
+from hetero_tvm.host.terminal import Column, Console, milliseconds, percent, table
 
 _LEAST_CHANGE = 0.02
 """Part of the whole call below which a difference is not worth a word."""
 
 
 def show_profile(
-    document: Mapping[str, Any], nodes: Sequence[tuple[str, int, float]], console: Any, top: int
+    document: Mapping[str, Any], nodes: Sequence[tuple[str, int, float]], console: Console, top: int
 ) -> None:
     """Tables of a profile (``Profile.to_json``).
 
@@ -82,10 +82,10 @@ def compare_profiles(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     return sorted(rows, key=lambda row: -abs(row["change_ms"]))
 
 
-def show_comparison(before: Mapping[str, Any], now: Mapping[str, Any], console: Any, top: int) -> None:
+def show_comparison(before: Mapping[str, Any], now: Mapping[str, Any], console: Console, top: int) -> None:
     """Table of what changed between two profiles."""
     if before.get("model") != now.get("model"):
-        console.print(f"the earlier profile is of another model: {before.get('model')}", soft_wrap=True)
+        console.print(f"the earlier profile is of another model: {before.get('model')}")
     rows = compare_profiles(before, now)
     least = _LEAST_CHANGE * before["call_ms"]
     worth = [row for row in rows if abs(row["change_ms"]) >= least][:top]

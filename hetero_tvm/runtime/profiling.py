@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.terminal import Console
 from hetero_tvm.pages.profile_tables import show_profile
 from hetero_tvm.pages.views import profile_view
 from hetero_tvm.runtime.manifest import Manifest
@@ -181,8 +182,8 @@ class Profile:
             ],
         }
 
-    def show(self, console: Any, top: int) -> None:
-        """Tables on a ``rich`` console, ``top`` rows each."""
+    def show(self, console: Console, top: int) -> None:
+        """Print tables of ``top`` rows each."""
         show_profile(self.to_json(), self.nodes(), console, top)
 
     def write_trace(self, path: Path) -> None:

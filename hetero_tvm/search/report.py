@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TextIO
+from typing import TextIO
 
 from hetero_tvm.host import terminal
 from hetero_tvm.host.terminal import Column, milliseconds, percent
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 
 
-def table(report: TuneReport, width: int) -> Any:
-    """A rich table of at most ``width`` columns: kernel, calls, share, default and tuned, % of roofline."""
+def table(report: TuneReport, width: int) -> terminal.Table:
+    """A table of at most ``width`` columns: kernel, calls, share, default and tuned, % of roofline."""
     total = sum(task.uses * (task.tuned_seconds or 0.0) for task in report.tasks)
     columns = [
         Column("kernel", text=True),
@@ -93,7 +93,7 @@ def print_report(report: TuneReport, stream: TextIO) -> None:
     console = terminal.console(stream)
     console.print(table(report, console.width))
     for line in summary(report):
-        console.print(line, soft_wrap=True)
+        console.print(line)
 
 
 def _time(seconds: float | None) -> str:
