@@ -113,7 +113,7 @@ def roofline(dots: Sequence[Dot], peak_gflops: float, bandwidth_gbs: float) -> H
 
 
 def curve(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> Html:
-    """A falling curve as steps: each value holds until the next."""
+    """A falling curve as steps: each value holds until the next; a dot marks the last."""
     if not points:
         return Html("")
     xs, ys = [point[0] for point in points], [point[1] for point in points]
@@ -125,6 +125,7 @@ def curve(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> Ht
     for (_, before), (now, value) in zip(points, points[1:], strict=False):
         steps.append(f"L{x.at(now):.1f},{y.at(before):.1f} L{x.at(now):.1f},{y.at(value):.1f}")
     marks = [f'<path class="curve" d="{" ".join(steps)}"/>']
+    marks.append(f'<circle class="dot" cx="{x.at(xs[-1]):.1f}" cy="{y.at(ys[-1]):.1f}" r="4"/>')
     return _framed(marks, x, y, x_name, y_name, f"{y_name} over {x_name}")
 
 

@@ -37,7 +37,9 @@ def test_nothing_leaves_the_picture(seed):
 
 
 def test_a_curve_of_one_point_and_of_none():
-    parsed(curve([(0.0, 1.0)], "seconds", "ms"))
+    svg = curve([(3.0, 1.0)], "seconds", "ms")
+    parsed(svg)
+    assert len(numbers(svg, r'cx="([\d.]+)" cy="([\d.]+)"')) == 1  # a path of one point draws nothing
     assert curve([], "seconds", "ms") == ""
 
 
