@@ -142,7 +142,10 @@ def width_of(text: str) -> int:
 
 
 def fold(text: str, width: int) -> list[str]:
-    """Lines of at most ``width`` columns, broken at blanks; a longer word is broken wherever it must be."""
+    """Lines of at most ``width`` columns, broken at blanks.
+
+    A longer word is broken after one of its parts (``/``, ``_``, ``.``), or wherever it must be.
+    """
     lines = []
     for paragraph in text.split("\n"):
         line = paragraph
@@ -153,8 +156,9 @@ def fold(text: str, width: int) -> list[str]:
                 lines.append(line[:blank].rstrip())
                 line = line[blank + 1 :].lstrip()
             else:
-                lines.append(line[:end])
-                line = line[end:]
+                part = max(line.rfind(mark, end // 2, end) for mark in "/_.") + 1
+                lines.append(line[: part or end])
+                line = line[part or end :]
         lines.append(line)
     return lines
 

@@ -71,6 +71,14 @@ def test_fold_loses_nothing_but_blanks(text):
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
+def test_names_are_folded_after_their_parts():
+    assert fold("matmul_bias_gelu", 12) == ["matmul_bias_", "gelu"]
+    assert fold("encoder/attention", 9) == ["encoder/", "attention"] and fold("a_bcdefghij", 6) == [
+        "a_bcde",
+        "fghij",
+    ]
+
+
 def test_long_lines_are_folded_unless_they_shall_stay_whole():
     stream = io.StringIO()
     printer = Console(stream, 10)
