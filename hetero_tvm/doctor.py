@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
         # A command stays in one line: whoever copies it shall get all of it.
         hint = [one.hint] if " -m pip " in one.hint else fold(one.hint, room)
         for line in [*fold(one.text, room), *filter(None, hint)]:
-            cli_common.say(options, head + line)
+            cli_common.say(options, head + line, whole=True)
             head = " " * len(head)
     verdict = "everything that is needed is there"
     if missing:

@@ -189,7 +189,9 @@ def _machine(facts: host.Host, search: TuneReport | None) -> Html:
     ]
     if search is not None:
         if search.peak_gflops:
-            rows.append(("measured peak", f"{search.peak_gflops:.0f} GFLOP/s"))
+            peaks = [f"{search.peak_gflops:.0f} GFLOP/s"]
+            peaks += [f"{peak:.0f} in {kind}" for kind, peak in sorted(search.other_peaks.items())]
+            rows.append(("measured peak", ", ".join(peaks)))
         if search.bandwidth_gbs:
             rows.append(("measured bandwidth", f"{search.bandwidth_gbs:.1f} GB/s"))
         if search.drift is not None:

@@ -6,6 +6,8 @@ line is longer than the terminal.
 
 from __future__ import annotations
 
+import re
+import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -171,3 +173,23 @@ def _fitting(text: str, width: int) -> int:
         if taken > width:
             return max(1, at)
     return len(text)
+
+
+def paragraphs(text: str, width: int) -> str:
+    """Text with lines of at most ``width`` columns, whose words stay whole.
+
+    What goes on stands under the value of a line that begins with a name (``target   cpu``), else indented.
+    """
+    folded = []
+    for line in text.split("\n"):
+        head = re.match(r"\s*\S+ {2,}(?=\S)", line) or re.match(r"\s*", line)
+        assert head is not None
+        indent = head.end() if head[0].strip() else head.end() + 2
+        folded += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=" " * min(indent, width // 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return "\n".join(folded)

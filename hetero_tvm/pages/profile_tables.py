@@ -26,11 +26,9 @@ def show_profile(
         f"{document['model']}: {milliseconds(document['call_ms'])} ms a call, {document['threads']} "
         f"thread{'s' * (document['threads'] > 1)}; {document['runs']} calls observed"
     )
-    if document["peak_gflops"]:
-        console.print(
-            f"roofs measured just now: {document['peak_gflops']:.0f} GFLOP/s in float32, "
-            f"{document['bandwidth_gbs']:.1f} GB/s"
-        )
+    if document["peaks"]:
+        peaks = [f"{peak:.0f} GFLOP/s in {kind}" for kind, peak in sorted(document["peaks"].items())]
+        console.print(f"roofs measured just now: {', '.join(peaks)}, {document['bandwidth_gbs']:.1f} GB/s")
     columns = [
         Column("kernel", text=True),
         Column("calls", rank=2),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.peaks import FLOAT32
 from hetero_tvm.host.terminal import Console
 from hetero_tvm.pages.profile_tables import show_profile
 from hetero_tvm.pages.views import profile_view
@@ -50,6 +51,7 @@ class KernelProfile:
     seconds : of all calls in one call of the model.
     flops, nbytes : of one call; 0 where unknown.
     roof_seconds : least time of one call that peak and bandwidth of this machine allow; None: unknown.
+    arithmetic : kind of arithmetic whose peak that is.
     """
 
     name: str
@@ -61,6 +63,7 @@ class KernelProfile:
     record: str = ""
     balance: float | None = None
     roof_seconds: float | None = None
+    arithmetic: str = FLOAT32
 
     @property
     def gflops(self) -> float | None:
@@ -92,7 +95,8 @@ class Profile:
     runs : calls that were observed.
     calls : calls of kernels, in order.
     kernels : the same by kernel, longest first; what the virtual machine itself does comes last.
-    peak_gflops, bandwidth_gbs : roofs of this machine; None: not measured.
+    peaks : roofs of this machine, GFLOP/s, by kind of arithmetic; float32's is always among them, if any.
+    bandwidth_gbs : roof of this machine's memory; None: not measured.
     last : the last observed call, for the trace.
     """
 
@@ -103,7 +107,7 @@ class Profile:
     runs: int
     calls: list[CallProfile]
     kernels: list[KernelProfile]
-    peak_gflops: float | None = None
+    peaks: Mapping[str, float] = field(default_factory=dict)
     bandwidth_gbs: float | None = None
     last: Observed | None = field(default=None, repr=False)
 
@@ -153,7 +157,8 @@ class Profile:
             "runs": self.runs,
             "call_ms": 1e3 * self.seconds,
             "observed_ms": 1e3 * self.observed_seconds,
-            "peak_gflops": self.peak_gflops,
+            "peak_gflops": self.peaks.get(FLOAT32),
+            "peaks": dict(self.peaks),
             "bandwidth_gbs": self.bandwidth_gbs,
             "kernels": [
                 {
@@ -164,6 +169,7 @@ class Profile:
                     "gflops": one.gflops,
                     "gbs": one.gbs,
                     "roofline": one.roofline,
+                    "arithmetic": one.arithmetic,
                     "balance": one.balance,
                     "space": one.space,
                     "record": one.record,
@@ -230,7 +236,7 @@ def profile_calls(
     call: Callable[[], Any],
     threads: int,
     seconds: float = 1.0,
-    peak_gflops: float | None = None,
+    peaks: Mapping[str, float] | None = None,
     bandwidth_gbs: float | None = None,
 ) -> Profile:
     """Profile of ``call``, which calls the observed library once, from calls for about ``seconds``.
@@ -252,7 +258,7 @@ def profile_calls(
     same = [one for one in seen if [event.symbol for event in one.events if not event.builtin] == order]
     calls = _calls(same, manifest, threads)
     rest = max(0.0, median(plain) - sum(one.seconds for one in calls))
-    kernels = _kernels(calls, manifest, peak_gflops, bandwidth_gbs)
+    kernels = _kernels(calls, manifest, peaks or {}, bandwidth_gbs)
     kernels.append(KernelProfile(OTHER, 1, rest))
     observed = median((one.end - one.start) / 1e9 for one in seen)
     return Profile(
@@ -263,7 +269,7 @@ def profile_calls(
         len(seen),
         calls,
         kernels,
-        peak_gflops,
+        peaks or {},
         bandwidth_gbs,
         same[-1],
     )
@@ -304,7 +310,7 @@ def _nodes(entry: Mapping[str, Any] | None, number: int) -> tuple[str, ...]:
 
 
 def _kernels(
-    calls: Sequence[CallProfile], manifest: Manifest, peak: float | None, bandwidth: float | None
+    calls: Sequence[CallProfile], manifest: Manifest, peaks: Mapping[str, float], bandwidth: float | None
 ) -> list[KernelProfile]:
     """The calls by kernel, longest first."""
     rows = {row["kernel"]: row for row in manifest.kernels}
@@ -318,7 +324,8 @@ def _kernels(
         known = {} if manifest.signature.symbols else row
         flops, nbytes = int(known.get("flops", 0)), int(known.get("bytes", 0))
         balances = [call.balance for call in group if call.balance is not None]
-        roof = None
+        roof, kind = None, str(row.get("arithmetic", FLOAT32))
+        peak = peaks.get(kind, peaks.get(FLOAT32))
         if peak and bandwidth and row and (flops or nbytes):
             roof = max(flops / (peak * 1e9), nbytes / (bandwidth * 1e9))
         found.append(
@@ -332,6 +339,7 @@ def _kernels(
                 str(row.get("record", "")),
                 median(balances) if balances else None,
                 roof,
+                kind,
             )
         )
     return sorted(found, key=lambda kernel: -kernel.seconds)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from hetero_tvm.host.tables import Column, Console, Table, fold, width_of
+from hetero_tvm.host.tables import Column, Console, Table, fold, paragraphs, width_of
 
 TABLE = Table(
     [Column("kernel", text=True), Column("ms")],
@@ -85,3 +85,11 @@ def test_long_lines_are_folded_unless_they_shall_stay_whole():
     printer.print("pip install something")
     printer.print("pip install something", whole=True)
     assert stream.getvalue() == "pip\ninstall\nsomething\npip install something\n"
+
+
+def test_paragraphs_go_on_under_what_they_belong_to():
+    assert paragraphs("target   cpu with two threads", 20) == "target   cpu with\n         two threads"
+    assert paragraphs("  a sentence of words\n\nnext", 12) == "  a sentence\n    of words\n\nnext"
+    path = "/a/path/that/is/longer/than/the/terminal"
+    assert paragraphs(f"wrote {path}", 20) == f"wrote\n  {path}"
+    assert paragraphs("short", 80) == "short" and paragraphs("", 80) == ""

@@ -1,5 +1,7 @@
 """Figures of a profile from events that are made up, so that every number is known."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -46,12 +48,24 @@ def test_calls_are_medians_without_what_looking_costs():
 
 
 def test_kernels_stand_under_the_roofline():
-    kernels = _kernels(_calls([observed()], MANIFEST, 2), MANIFEST, peak=10.0, bandwidth=1.0)
+    kernels = _kernels(
+        _calls([observed()], MANIFEST, 2), MANIFEST, {"float32": 10.0, "int8": 40.0}, bandwidth=1.0
+    )
     product, other = kernels
     assert (product.name, product.calls) == ("product", 2)
     assert product.gflops == pytest.approx(2000 / 400) and product.gbs == pytest.approx(200 / 400)
     assert product.roofline == pytest.approx(2 * 100 / 400)  # 100 ns by flops and by bytes
     assert other.gflops is None and other.roofline is None
+
+
+def test_a_kernel_of_integers_stands_under_their_roof():
+    integers = dataclasses.replace(
+        MANIFEST, kernels=[{**MANIFEST.kernels[0], "arithmetic": "int8", "bytes": 1}]
+    )
+    calls, peaks = _calls([observed()], integers, 2), {"float32": 10.0, "int8": 40.0}
+    assert _kernels(calls, integers, peaks, 1.0)[0].roofline == pytest.approx(2 * 25 / 400)
+    # A roof that nobody could measure is that of float32.
+    assert _kernels(calls, integers, {"float32": 10.0}, 1.0)[0].roofline == pytest.approx(2 * 100 / 400)
 
 
 def test_a_thread_that_does_nothing_halves_the_balance():
