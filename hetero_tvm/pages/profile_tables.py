@@ -7,6 +7,8 @@ from typing import Any
 
 from hetero_tvm.host.terminal import Column, Console, milliseconds, percent, table
 
+_DISTURBED = 1.3
+"""Time of a call by that of its kernels from which on others must have used the cores."""
 _LEAST_CHANGE = 0.02
 """Part of the whole call below which a difference is not worth a word."""
 
@@ -29,6 +31,12 @@ def show_profile(
     if document["peaks"]:
         peaks = [f"{peak:.0f} GFLOP/s in {kind}" for kind, peak in sorted(document["peaks"].items())]
         console.print(f"roofs measured just now: {', '.join(peaks)}, {document['bandwidth_gbs']:.1f} GB/s")
+    spent = sum(row["ms"] for row in kernels)
+    if document["call_ms"] > _DISTURBED * spent:
+        console.print(
+            f"calls were disturbed: {milliseconds(spent)} ms of kernels and what is between them, but "
+            f"{milliseconds(document['call_ms'])} ms a call; other processes used the cores"
+        )
     columns = [
         Column("kernel", text=True),
         Column("calls", rank=2),
@@ -56,7 +64,7 @@ def show_profile(
     ]
     title = f"kernels, the {top} longest of {len(kernels)}" if len(kernels) > top else "kernels"
     console.print(table(title, columns, rows, console.width))
-    whole = document["call_ms"] / 1e3 or 1.0
+    whole = spent / 1e3 or 1.0
     rows = [
         (name, more or "", milliseconds(1e3 * seconds), f"{seconds / whole:.1%}")
         for name, more, seconds in nodes[:top]

@@ -257,7 +257,10 @@ def profile_calls(
     order = [event.symbol for event in seen[-1].events if not event.builtin]
     same = [one for one in seen if [event.symbol for event in one.events if not event.builtin] == order]
     calls = _calls(same, manifest, threads)
-    rest = max(0.0, median(plain) - sum(one.seconds for one in calls))
+    # What a call takes longer than its kernels; on a busy machine, where calls are stopped in between, no
+    # more than what lies between the kernels of a typical one.
+    rest = min(median(plain) - sum(one.seconds for one in calls), median(map(_between, same)))
+    rest = max(0.0, rest)
     kernels = _kernels(calls, manifest, peaks or {}, bandwidth_gbs)
     kernels.append(KernelProfile(OTHER, 1, rest))
     observed = median((one.end - one.start) / 1e9 for one in seen)
@@ -273,6 +276,12 @@ def profile_calls(
         bandwidth_gbs,
         same[-1],
     )
+
+
+def _between(seen: Observed) -> float:
+    """Seconds of an observed call that no kernel took."""
+    kernels = [event.end - event.start for event in seen.events if not event.builtin]
+    return (seen.end - seen.start - sum(kernels)) / 1e9
 
 
 def _calls(seen: Sequence[Observed], manifest: Manifest, threads: int) -> list[CallProfile]:

@@ -7,7 +7,7 @@ import pytest
 
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.observing import SPAN, Event, Observed
-from hetero_tvm.runtime.profiling import _balance, _calls, _kernels
+from hetero_tvm.runtime.profiling import _balance, _between, _calls, _kernels
 from hetero_tvm.runtime.signature import Signature
 
 MANIFEST = Manifest(
@@ -66,6 +66,10 @@ def test_a_kernel_of_integers_stands_under_their_roof():
     assert _kernels(calls, integers, peaks, 1.0)[0].roofline == pytest.approx(2 * 25 / 400)
     # A roof that nobody could measure is that of float32.
     assert _kernels(calls, integers, {"float32": 10.0}, 1.0)[0].roofline == pytest.approx(2 * 100 / 400)
+
+
+def test_what_no_kernel_took_is_between_them():
+    assert _between(observed()) == pytest.approx((5000 - 110 - 60 - 310) / 1e9)
 
 
 def test_a_thread_that_does_nothing_halves_the_balance():
