@@ -10,7 +10,7 @@ from types import MappingProxyType
 from hetero_tvm.pages.page import Html, text
 
 _WIDTH, _HEIGHT = 720, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 16, 14, 42
 _MOST_BOXES = 1500
 _COLOURS = 24
 

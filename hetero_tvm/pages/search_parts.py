@@ -80,7 +80,9 @@ def kernel_table(rows: Sequence[Mapping[str, Any]]) -> Html:
                 note,
             )
         )
-    return table(columns, cells, numbers=(1, 2, 3, 4, 5, 6))
+    told = [at for at, _ in enumerate(columns) if not cells or any(row[at] != "" for row in cells)]
+    numbers = [place for place, at in enumerate(told) if 1 <= at <= 6]
+    return table([columns[at] for at in told], [[row[at] for at in told] for row in cells], numbers)
 
 
 def course(report: Mapping[str, Any]) -> list[Any]:

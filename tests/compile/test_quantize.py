@@ -136,6 +136,7 @@ def test_what_is_asked_for_wrongly(model, tmp_path):
 def test_command(tmp_path):
     assert quantize.main(["zoo:vit-b16-tiny", "--out", str(tmp_path), "--no-shipped-records", "-q"]) == 0
     document = json.loads((tmp_path / "accuracy.json").read_text())
+    assert "hetero_tvm.quantize zoo:vit-b16-tiny" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "model.so").exists() and document["least_cosine"] > 0.99
     assert document["method"] == "dynamic" and document["quantized"] > 0
 
