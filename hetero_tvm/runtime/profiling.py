@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.errors import UsageError
 from hetero_tvm.host.peaks import FLOAT32
 from hetero_tvm.host.terminal import Console
 from hetero_tvm.pages.profile_tables import show_profile
@@ -192,9 +193,14 @@ class Profile:
         """Print tables of ``top`` rows each."""
         show_profile(self.to_json(), self.nodes(), console, top)
 
-    def write_trace(self, path: Path) -> None:
-        """Write the last observed call in Chrome's trace format, which Perfetto reads too."""
-        path.write_text(json.dumps({"traceEvents": self.trace_events(), "displayTimeUnit": "ns"}))
+    def write_trace(self, path: str | Path) -> None:
+        """Write the last observed call in Chrome's trace format, which Perfetto reads too.
+
+        Raises
+        ------
+        UsageError : the file cannot be written.
+        """
+        write_events(path, self.trace_events())
 
     def trace_events(self) -> list[dict[str, Any]]:
         """Events of Chrome's trace format: a row of kernels, and a row for each thread."""
@@ -226,6 +232,19 @@ class Profile:
         return {"name": name, "ph": "X", "pid": 0, "tid": row, "ts": begin, "dur": length, "args": details}
 
 
+def write_events(path: str | Path, events: Sequence[Mapping[str, Any]]) -> None:
+    """Write events in Chrome's trace format.
+
+    Raises
+    ------
+    UsageError : the file cannot be written.
+    """
+    try:
+        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+    except (OSError, TypeError) as error:
+        raise UsageError(f"no trace can be written to {path}: {error}", hint="name a file") from error
+
+
 def _named(what: str, name: str, row: int = 0) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": 0, "tid": row, "args": {"name": name}}
 
@@ -243,7 +262,13 @@ def profile_calls(
 
     Half of the calls are not observed, in turn with the others, so that the profile says what a call takes
     when nobody looks.
+
+    Raises
+    ------
+    UsageError : ``seconds`` is no positive number.
     """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise UsageError(f"seconds must be a positive number, got {seconds!r}")
     call()
     plain: list[float] = []
     seen: list[Observed] = []

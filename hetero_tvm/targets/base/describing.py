@@ -24,7 +24,7 @@ class LibraryProfile(Protocol):
         """Print tables; the ``top`` longest operators."""
         ...
 
-    def write_trace(self, path: Path) -> None:
+    def write_trace(self, path: str | Path) -> None:
         """A Chrome/Perfetto trace (JSON)."""
         ...
 

@@ -37,7 +37,7 @@ class ProfileReport:
         if len(self._regions) > 1:
             _print_totals(console, totals(self._regions))
 
-    def write_trace(self, path: Path) -> None:
+    def write_trace(self, path: str | Path) -> None:
         """A Chrome/Perfetto trace of all queues."""
         write_trace(path, self._regions)
 
