@@ -31,6 +31,8 @@ def show_profile(
     if document["peaks"]:
         peaks = [f"{peak:.0f} GFLOP/s in {kind}" for kind, peak in sorted(document["peaks"].items())]
         console.print(f"roofs measured just now: {', '.join(peaks)}, {document['bandwidth_gbs']:.1f} GB/s")
+    else:
+        console.print("roofs: unknown (on a CPU a C++ compiler measures them)")
     spent = sum(row["ms"] for row in kernels)
     if document["call_ms"] > _DISTURBED * spent:
         console.print(
