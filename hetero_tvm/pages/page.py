@@ -20,8 +20,8 @@ p.sub, figcaption, .faint { color: var(--faint); } p { margin: .4rem 0; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; }
-td.t { overflow-wrap: anywhere; min-width: 7rem; }
-td.t:first-child { min-width: 13rem; }
+td.t { overflow-wrap: anywhere; min-width: 6rem; }
+td.t:first-child { min-width: 11rem; }
 .bar { display: inline-block; height: .55rem; background: var(--accent);
   border-radius: 2px; vertical-align: middle; margin-right: .4rem; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
@@ -36,6 +36,10 @@ svg .curve { stroke: var(--accent); stroke-width: 2; fill: none; }
 svg .box { stroke: var(--paper); stroke-width: .4; }
 svg .bound { stroke: var(--warn); stroke-dasharray: 5 4; }
 """
+
+
+_SCOPE = ".hetero-tvm.hetero-tvm"
+"""Selector of a fragment; doubled, it is as strong as Jupyter's rules, which put words on the right."""
 
 
 class Html(str):
@@ -117,13 +121,13 @@ def fragment(*parts: Html) -> str:
 
 
 def _scoped(style: str) -> str:
-    """Rules for what stands in a ``div.hetero-tvm`` alone; Jupyter's own (words on the right) are weaker."""
+    """Rules for what stands in a ``div.hetero-tvm`` alone."""
     style = style.replace("max-width: 72rem; margin: 2rem auto;", "")
 
     def scope(rule: re.Match[str]) -> str:
         selectors = [one.strip() for one in rule[1].split(",")]
         if selectors != [":root"]:
-            selectors = [f".hetero-tvm {one}".replace(" body", "") for one in selectors]
+            selectors = [f"{_SCOPE} {one}".replace(" body", "") for one in selectors]
         return f"{', '.join(selectors)} {{{rule[2]}}}\n"
 
     return re.sub(r"([^{}]+)\{([^{}]*)\}", scope, style)
