@@ -19,14 +19,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.npu_ablation.single_buffered import SingleBufferedKernels, SingleBufferedRegion
 from benchmarks.npu_ablation.unfused import UnfusedRegion
 from hetero_tvm import api
+from hetero_tvm.host.terminal import Column, console, table
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.npu.images.conv2d_tiles import as_product
@@ -129,12 +127,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to a file")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    table = Table(title="simulated cycles", title_justify="left")
-    columns = ["model", "target", "cycles", "matrix", "vector", "DRAM", "x bound"]
+    shown: list[list[str]] = []
+    headings = ["model", "target", "cycles", "matrix", "vector", "DRAM", "x bound"]
     if options.without:
-        columns += ["without double buffering", "without fusion"]
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("model", "target") else "right")
+        headings += ["without double buffering", "without fusion"]
     for name in options.models:
         for target in options.target or ("npu:mobile", "npu:datacenter"):
             found = row(name, target, options.without)
@@ -143,10 +139,12 @@ def main() -> None:
             cells = [name, target, *(f"{found[key]:,}" for key in ("cycles", "matrix", "vector", "DRAM"))]
             cells.append(f"{found['cycles'] / bound:.3f}")
             cells += [f"{value:.2f} x" for key, value in found.items() if key.startswith("without")]
-            table.add_row(*cells)
+            shown.append(cells)
             if options.json:
                 options.json.write_text(json.dumps({"default": rows}, indent=1) + "\n")
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    columns = [Column(heading, text=heading in ("model", "target")) for heading in headings]
+    printer = console()
+    printer.print(table("simulated cycles", columns, shown, printer.width))
 
 
 if __name__ == "__main__":

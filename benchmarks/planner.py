@@ -14,12 +14,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import planner_problems
+from hetero_tvm.host.terminal import Column, console, table
 from hetero_tvm.memory import Problem, check_plan, plan, read_csv
 
 
@@ -43,24 +41,28 @@ def main() -> None:
     parser.add_argument("--capacity", type=int)
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
-    table = Table(title="memory planner (peaks in bytes)", title_justify="left")
-    for column in ("problem", "buffers", "lower bound", "greedy by size", "ours", "time", "method"):
-        table.add_column(column, justify="left" if column in ("problem", "method") else "right", no_wrap=True)
+    rows = []
     problems = ((path.name, read_csv(path)[0]) for path in options.files) if options.files else generated()
     for name, problem in problems:
         result = plan(problem, capacity=options.capacity, seconds=options.seconds)
         check_plan(problem, result.offsets, capacity=result.peak)
         unit = options.capacity or result.lower_bound or 1
-        table.add_row(
-            name,
-            f"{len(problem):,}",
-            f"{result.lower_bound:,}",
-            "-" if (greedy := greedy_ratio(problem, unit)) is None else f"{greedy:.3f}",
-            f"{result.peak:,} ({result.peak / unit:.4f})",
-            f"{result.seconds:.3f} s",
-            result.method,
+        greedy = greedy_ratio(problem, unit)
+        rows.append(
+            (
+                name,
+                f"{len(problem):,}",
+                f"{result.lower_bound:,}",
+                "-" if greedy is None else f"{greedy:.3f}",
+                f"{result.peak:,} ({result.peak / unit:.4f})",
+                f"{result.seconds:.3f} s",
+                result.method,
+            )
         )
-    Console(width=130).print(table)
+    numbers = map(Column, ("buffers", "lower bound", "greedy by size", "ours", "time"))
+    columns = [Column("problem", text=True), *numbers, Column("method", text=True)]
+    printer = console()
+    printer.print(table("memory planner (peaks in bytes)", columns, rows, printer.width))
 
 
 if __name__ == "__main__":

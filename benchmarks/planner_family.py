@@ -18,9 +18,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from hetero_tvm.host.terminal import Column, console, table
 from hetero_tvm.memory import Buffer, Problem, check_plan, plan, read_csv
 
 GRID = 1024
@@ -174,9 +172,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="problems a row; of a file, seeds")
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
-    table = Table(title=f"solved at the capacity within {options.seconds:g} s", title_justify="left")
-    for column in ("kind", "buffers", "full", "solved", "decisions (median)", "seconds (- peak / capacity)"):
-        table.add_column(column, justify="left" if column in ("kind", "seconds") else "right")
+    rows = []
     solved = tried = 0
     for names, problems, capacity in groups(options):
         results = []
@@ -188,8 +184,12 @@ def main() -> None:
         tried += len(results)
         times = " ".join(f"{r.seconds:.2f}" if r.fits else f"- {r.peak / capacity:.3f}" for r in results)
         decisions = f"{statistics.median(r.decisions for r in results):,.0f}"
-        table.add_row(*names, f"{sum(r.fits for r in results)}/{len(results)}", decisions, times)
-    Console(width=110).print(table)
+        rows.append((*names, f"{sum(r.fits for r in results)}/{len(results)}", decisions, times))
+    numbers = map(Column, ("buffers", "full", "solved", "decisions (median)"))
+    columns = [Column("kind", text=True), *numbers, Column("seconds (- peak / capacity)", text=True)]
+    printer = console()
+    title = f"solved at the capacity within {options.seconds:g} s"
+    printer.print(table(title, columns, rows, printer.width))
     print(f"{solved} of {tried} solved")
 
 

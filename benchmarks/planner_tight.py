@@ -15,12 +15,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import planner_problems
+from hetero_tvm.host.terminal import Column, console, table
 from hetero_tvm.memory import Buffer, Problem, check_plan, plan, read_csv
 
 Box = tuple[int, int, int, int]
@@ -123,17 +121,18 @@ def main() -> None:
         if not result.fits:
             parser.error(f"{path} was not solved: nothing can be made of it")
         solved.append([(b.lower, b.upper, result.offsets[b.id], b.size) for b in problem.buffers])
-    table = Table(title=f"solved within {options.seconds:g} s", title_justify="left")
-    for column in ("form", "solved", "seconds of each (- not solved)"):
-        table.add_column(column, overflow="fold")
+    headings = ("form", "solved", "seconds of each (- not solved)")
+    rows = []
     for form in options.forms:
         results = []
         for problem in problems(form, solved, options.capacity):
             results.append(plan(problem, **limits))
             check_plan(problem, results[-1].offsets, capacity=results[-1].peak)
         times = " ".join(f"{r.seconds:.2f}" if r.fits else "-" for r in results)
-        table.add_row(form, f"{sum(r.fits for r in results)} of {len(results)}", times)
-    Console(width=110).print(table)
+        rows.append((form, f"{sum(r.fits for r in results)} of {len(results)}", times))
+    printer = console()
+    columns = [Column(heading, text=True) for heading in headings]
+    printer.print(table(f"solved within {options.seconds:g} s", columns, rows, printer.width))
 
 
 if __name__ == "__main__":

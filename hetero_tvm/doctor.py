@@ -9,8 +9,12 @@ from collections.abc import Sequence
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.cli.parsing import EXITS, add_output_options, command_parser
+from hetero_tvm.host.tables import fold
+from hetero_tvm.host.terminal import console
 
 _MARKS = {"ok": "ok", "optional": "-", "warning": "!", "missing": "MISSING"}
+_MARGIN = 26
+"""Columns before what was found: the mark and the name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,14 +41,17 @@ def _run(options: argparse.Namespace) -> int:
         document = {"findings": [dataclasses.asdict(one) for one in found], "missing": len(missing)}
         cli_common.print_json(document)
         return 1 if missing else 0
-    part = None
+    part, room = None, console().width - _MARGIN
     for one in found:
         if one.part != part:
             part = one.part
             cli_common.say(options, part)
-        cli_common.say(options, f"  {_MARKS[one.status]:8}{one.name:16}{one.text}")
-        if one.hint:
-            cli_common.say(options, f"{'':26}{one.hint}")
+        head = f"  {_MARKS[one.status]:8}{one.name:16}"
+        # A command stays in one line: whoever copies it shall get all of it.
+        hint = [one.hint] if " -m pip " in one.hint else fold(one.hint, room)
+        for line in [*fold(one.text, room), *filter(None, hint)]:
+            cli_common.say(options, head + line, whole=True)
+            head = " " * len(head)
     verdict = "everything that is needed is there"
     if missing:
         verdict = "1 thing is missing" if len(missing) == 1 else f"{len(missing)} things are missing"

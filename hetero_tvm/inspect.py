@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.cli import library_report as inspect_library
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.terminal import Column, Console, console, table
 
 if TYPE_CHECKING:
     from hetero_tvm.api import OptimizedModel
@@ -68,11 +69,12 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         cli_common.print_json({"model": options.model, **document})
     else:
-        _print(document)
+        printer = console()
+        _print(document, printer)
         if memory is not None:
-            _console().print(*memory_report.tables(memory))
+            printer.print(*memory_report.tables(memory, printer.width))
             for sizes, peak in by_sizes:
-                _console().print(
+                printer.print(
                     f"arena that a call of {', '.join(f'{n} = {size}' for n, size in sizes.items())} "
                     f"touches: {peak:,} bytes"
                 )
@@ -96,7 +98,7 @@ def _library(path: Path, options: argparse.Namespace) -> int:
     if options.json:
         cli_common.print_json(document)
     else:
-        inspect_library.show(document, _console())
+        inspect_library.show(document, console())
     return 0
 
 
@@ -143,25 +145,9 @@ def describe(optimized: OptimizedModel) -> dict[str, Any]:
     }
 
 
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False)
-
-
-def _print(document: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    console = _console()
-
-    def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], right: int = 1) -> None:
-        made = Table(title=title, title_justify="left")
-        for index, column in enumerate(columns):
-            justify = "right" if index >= len(columns) - right else "left"
-            made.add_column(column, justify=justify, overflow="fold")
-        for row in rows:
-            made.add_row(*map(str, row))
-        console.print(made)
+def _print(document: dict[str, Any], console: Console) -> None:
+    def show(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
+        console.print(table(title, columns, rows, console.width))
 
     target = document["target"]
     words = [target["kind"], target.get("device"), target.get("precision"), *target.get("archs", ())]
@@ -173,17 +159,17 @@ def _print(document: dict[str, Any]) -> None:
             console.print(f"  {way[:-1]:7}{tensor['name']}: {shape} {tensor['dtype']}")
     if document["placement"] is not None:
         console.print(document["placement"])
-    table("fusions", ("fusion", "count"), list(document["fusions"].items()))
+    show("fusions", (Column("fusion", text=True), Column("count")), list(document["fusions"].items()))
     for kind, count in document["anchors"].items():
         console.print(f"{_ANCHORS[kind]}: {count['fused']} of {count['all']} inside fused operators")
     if document["misses"]:
         rows = [(miss["rule"], miss["node"], miss["reason"]) for miss in document["misses"]]
-        table("not fused", ("rule", "node", "reason"), rows, right=0)
+        show("not fused", [Column(heading, text=True) for heading in ("rule", "node", "reason")], rows)
     spaces = Counter()
     for kernel in document["kernels"]:
         spaces[kernel["space"] or "generic"] += kernel["calls"]
-    table("kernels", ("design space", "calls"), spaces.most_common())
-    table("time of the passes", ("pass", "ms"), _slow_passes(document["seconds"]))
+    show("kernels", (Column("design space", text=True), Column("calls")), spaces.most_common())
+    show("time of the passes", (Column("pass", text=True), Column("ms")), _slow_passes(document["seconds"]))
 
 
 def _slow_passes(seconds: Mapping[str, float]) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import runpy
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,6 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     from hetero_tvm import api
     from hetero_tvm.compile.quantize import quantize_model
+    from hetero_tvm.compile.report_page import report_html, write_report
     from hetero_tvm.reference.given import read_inputs
 
     model, target = cli_common.load_model(options)
@@ -105,6 +107,9 @@ def _run(options: argparse.Namespace) -> int:
     document = {"least_cosine": report.least_cosine, **cli_common.plain(report)}
     path.write_text(json.dumps(document, indent=2) + "\n")
     cli_common.say(options, f"wrote {path}")
+    page = report_html(built, command=f"python -m hetero_tvm.quantize {shlex.join(options.argv)}")
+    exported["report"] = str(write_report(Path(exported["library"]), page))
+    cli_common.say(options, f"wrote {exported['report']}")
     if options.json:
         cli_common.print_json({"model": options.model, "quantization": document, **exported})
     return 0

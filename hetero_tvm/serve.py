@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         from hetero_tvm.host.tvm import rpc_server as server
     except ImportError as error:
-        raise UsageError(f"TVM's RPC server cannot be imported: {error}", hint=remote.INSTALL) from error
+        raise UsageError(f"TVM's RPC server cannot be imported: {error}", hint=remote.install()) from error
     remote.register()
     _put_gate(server)
     multiprocessing.set_start_method("fork", force=True)  # a session inherits the functions just made known

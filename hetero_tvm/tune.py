@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.host.terminal import figure
 from hetero_tvm.targets.registry import start_early
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _run(options: argparse.Namespace) -> int:
     if report.interrupted:
         cli_common.say(options, "the same command goes on from here")
         return 130
-    cli_common.say(options, tune_report.next_commands(exported["library"]))
+    cli_common.say(options, tune_report.next_commands(exported["library"]), whole=True)
     return 0
 
 
@@ -164,7 +165,7 @@ def _dry_run(optimized: OptimizedModel, options: argparse.Namespace, trials: int
         return 0
     tune_report.print_tasks(tasks)
     total = sum(task["calls"] * task["flops"] for task in tasks)
-    print(f"{len(tasks)} kernels, {total / 1e9:.3f} GFLOP per inference")
+    print(f"{len(tasks)} kernels, {figure(total / 1e9)} GFLOP per inference")
     budget = "trials without limit" if trials is None else f"{trials} trials"
     print(f"{budget}, about {seconds:.0f} s; less when records exist")
     return 0

@@ -8,9 +8,13 @@ import shlex
 
 import pytest
 
+from hetero_tvm import Span, api, quantize
 from hetero_tvm.__main__ import COMMANDS
 from hetero_tvm.records.store import shipped_logs
+from hetero_tvm.runtime.manifest import sidecar_path
+from tests.frontend.onnx.helpers import text_model
 from tests.import_graph import PACKAGE, ROOT
+from tests.runtime.test_cpp_sessions import GROWING
 
 PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").glob("*.md"))]
 PARSERS = {name: importlib.import_module(f"hetero_tvm.{name}").make_parser() for name in COMMANDS}
@@ -79,14 +83,38 @@ def test_schemas_hold_for_what_is_written(tmp_path):
         check.validate({"key": 1})
 
 
-def test_the_schema_of_manifests(tmp_path):
-    jsonschema = pytest.importorskip("jsonschema")
-    from hetero_tvm import api
-    from hetero_tvm.runtime.manifest import sidecar_path
+def _plain():
+    return api.import_model("zoo:minilm-l6-tiny")
 
-    built = api.build_model(api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "cpu"))
-    path = built.export(tmp_path)
-    schema = json.loads((ROOT / "docs" / "schemas" / "manifest.schema.json").read_text())
-    manifest = json.loads(sidecar_path(path).read_text())
-    jsonschema.Draft202012Validator(schema).validate(manifest)
+
+def _open():
+    return api.import_model("zoo:minilm-l6-tiny", shapes={"input_ids": (1, Span(8, 16))})
+
+
+def _session():
+    shapes = {"batch": (Span(1, 3),), "sequence": (Span(1, 6),), "past": (Span(0, 20),)}
+    return api.import_model(text_model(GROWING), shapes=shapes)
+
+
+def validator(name):
+    schema = json.loads((ROOT / "docs" / "schemas" / f"{name}.schema.json").read_text())
+    return pytest.importorskip("jsonschema").Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("make", [_plain, _open, _session])
+def test_the_schema_of_manifests(tmp_path, make):
+    built = api.build_model(api.optimize_model(make(), "cpu"), use_shipped=False)
+    manifest = json.loads(sidecar_path(built.export(tmp_path)).read_text())
+    validator("manifest").validate(manifest)
     assert all(row["symbols"] and len(row["call_nodes"]) == row["calls"] for row in manifest["kernels"])
+    assert (manifest.get("step") is not None) == (make is _session)
+
+
+def test_the_schema_of_accuracy(tmp_path):
+    command = ["zoo:minilm-l6-tiny", "--out", str(tmp_path), "--no-shipped-records", "-q"]
+    assert quantize.main(command) == 0
+    accuracy = json.loads((tmp_path / "accuracy.json").read_text())
+    validator("accuracy").validate(accuracy)
+    properties = validator("accuracy").schema["properties"]
+    assert set(accuracy) == set(properties), "the schema names everything that is written"
+    validator("manifest").validate(json.loads((tmp_path / "model.manifest.json").read_text()))

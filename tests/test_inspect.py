@@ -4,11 +4,11 @@ import importlib.util
 import json
 
 import pytest
-from rich.console import Console
 
 from hetero_tvm import inspect
 from hetero_tvm.cli import library_report as inspect_library
 from hetero_tvm.host.native import compile_shared
+from hetero_tvm.host.terminal import console
 from hetero_tvm.runtime.manifest import Manifest, TargetInfo, embed_source
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 
@@ -67,7 +67,7 @@ def test_a_library_is_read_and_not_loaded(tmp_path, capsys):
     assert inspect.main([str(library), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["device"]["sm_90"]["softmax_sm_90"] == facts and document["kernels"] == [row]
-    inspect_library.show({**document, "accuracy": [{"relative_error": 2e-6}]}, Console())
+    inspect_library.show({**document, "accuracy": [{"relative_error": 2e-6}]}, console())
     assert "largest error 2.0e-06" in capsys.readouterr().out
     assert inspect.main([str(library), "--memory"]) == 2
     assert "is a built library" in capsys.readouterr().err

@@ -176,7 +176,7 @@ def test_json_is_one_document(calls, capsys, tmp_path):
 def test_dry_run(calls, capsys):
     assert tune.main(["--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "2 kernels, 0.800 GFLOP" in out and "64 trials" in out and "cpu.matmul" in out
+    assert "2 kernels, 0.8 GFLOP" in out and "64 trials" in out and "cpu.matmul" in out
     assert tune.main(["--dry-run", "--json", "--minutes", "0.01"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["expected_seconds"] == pytest.approx(0.6) and len(document["tasks"]) == 2

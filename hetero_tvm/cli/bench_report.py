@@ -31,7 +31,7 @@ def print_comparison(name: str, settings: Options, results: Sequence[Result]) ->
     printer.print(table(title, columns, rows, printer.width))
     for result in results:
         if result.status != "ok":
-            printer.print(f"{result.name}: {result.status}: {result.reason}", soft_wrap=True)
+            printer.print(f"{result.name}: {result.status}: {result.reason}", whole=True)
 
 
 def alone_lines(name: str, figures: Mapping[str, Any]) -> list[str]:

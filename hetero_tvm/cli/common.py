@@ -25,7 +25,8 @@ from hetero_tvm.errors import (
     UsageError,
     unknown_name,
 )
-from hetero_tvm.host.terminal import number_of
+from hetero_tvm.host.tables import paragraphs
+from hetero_tvm.host.terminal import console, number_of
 from hetero_tvm.targets.precisions import PRECISIONS, canonical_precision
 
 if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is imported
@@ -372,10 +373,18 @@ def print_json(document: dict[str, Any]) -> None:
     print(json.dumps(plain(document), indent=2))
 
 
-def say(options: argparse.Namespace, text: str) -> None:
-    """A line for people: on stdout, or on stderr when stdout is for JSON."""
-    if not options.quiet:
-        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+def say(options: argparse.Namespace, text: str, whole: bool = False) -> None:
+    """Lines for people: on stdout, or on stderr when stdout is for JSON.
+
+    A terminal gets them folded at blanks, with what goes on under what it belongs to; ``whole`` leaves them
+    as they are (commands, which somebody copies).  Files and pipes always get whole lines.
+    """
+    if options.quiet:
+        return
+    stream = sys.stderr if options.json else sys.stdout
+    if not whole and (stream.isatty() or "COLUMNS" in os.environ):
+        text = paragraphs(text, console(stream).width)
+    print(text, file=stream, flush=True)
 
 
 def run(

@@ -16,7 +16,7 @@ from time import perf_counter
 from hetero_tvm import host
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.host import native
-from hetero_tvm.host.install import extra_command
+from hetero_tvm.host.install import extra_command, pip_command
 from hetero_tvm.runtime.manifest import current_versions
 from hetero_tvm.runtime.tvm_runtime import PINS
 
@@ -48,7 +48,7 @@ _SPECIAL = ("avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8")
 """Features that make integers and halves fast."""
 _UNEVEN = 0.5
 """Spread of repetitions above which a machine is told to be uneven."""
-_NEEDED = ("numpy", "onnx", "rich", "ml_dtypes")
+_NEEDED = ("numpy", "onnx", "ml_dtypes")
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,7 @@ def findings() -> list[Finding]:
 def _machine() -> list[Finding]:
     facts = host.detect()
     vectors = f"{facts.simd_bits}-bit vectors"
-    special = [
-        name for name in ("avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8") if name in facts.features
-    ]
+    special = [name for name in _SPECIAL if name in facts.features]
     cores, all_cores = host.available_cores(), os.cpu_count() or 1
     quota = host.cpu_quota()
     limit = f", quota {quota:g}" if quota is not None else ""
@@ -178,12 +176,12 @@ def _packages() -> list[Finding]:
         name, _, wanted = pin.partition("==")
         here = versions.get("tvm" if name == "apache-tvm" else "tvm_ffi")
         good = here == wanted
-        hint = "" if good else f"{sys.executable} -m pip install {pin}"
+        hint = "" if good else pip_command(pin)
         text = "not installed" if here is None else here if good else f"{here}, but {wanted} is wanted"
         found.append(Finding("packages", name, text, OK if good else MISSING, hint))
     for name in _NEEDED:
         if importlib.util.find_spec(name) is None:
-            hint = f"{sys.executable} -m pip install {name.replace('xgboost', 'xgboost-cpu')}"
+            hint = pip_command(name)
             found.append(Finding("packages", name, "not installed", MISSING, hint))
         else:
             found.append(Finding("packages", name, _version(name)))
@@ -191,12 +189,10 @@ def _packages() -> list[Finding]:
 
 
 def _version(module: str) -> str:
-    for distribution in (module, f"{module}-cpu", module.replace("_", "-")):
-        try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "installed"
+    try:
+        return importlib.metadata.version(module)
+    except importlib.metadata.PackageNotFoundError:
+        return "installed"
 
 
 def _targets() -> list[Finding]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.host.terminal import number_of
+from hetero_tvm.host.terminal import Column, Console, number_of, table
 from hetero_tvm.runtime.manifest import Manifest, read_manifest
 from hetero_tvm.runtime.opening import resolve
 
@@ -30,10 +30,8 @@ def describe(path: Path) -> dict[str, Any]:
     return {"library": str(path), "bytes": path.stat().st_size, **read_manifest(path).to_json()}
 
 
-def show(document: Mapping[str, Any], console: Any) -> None:
+def show(document: Mapping[str, Any], console: Console) -> None:
     """Print what :func:`describe` gave."""
-    from rich.table import Table
-
     manifest = Manifest.from_json(dict(document))
     target = manifest.target
     console.print(" ".join([f"{manifest.name} for {target.kind}", *target.archs, target.cpu]).rstrip())
@@ -49,21 +47,22 @@ def show(document: Mapping[str, Any], console: Any) -> None:
     else:
         worst = max(output["relative_error"] for output in manifest.accuracy)
         console.print(f"numbers: compared with a float64 reference, largest error {worst:.1e} of the largest")
-    table = Table("kernel", "calls", "design space", "record", title="kernels", title_justify="left")
-    for row in manifest.kernels:
-        table.add_row(row["kernel"], str(row["calls"]), row["space"], row["record"])
-    console.print(table)
+    columns = [
+        Column("kernel", text=True),
+        Column("calls"),
+        Column("design space", text=True),
+        Column("record", text=True, rank=1),
+    ]
+    rows = [(row["kernel"], row["calls"], row["space"], row["record"]) for row in manifest.kernels]
+    console.print(table("kernels", columns, rows, console.width))
     for device, kernels in manifest.device.items():
         known = {name: facts for name, facts in kernels.items() if "registers" in facts}
         if not known:
             continue
-        table = Table("kernel", title=f"machine code for {device}", title_justify="left")
-        columns = ("registers", "stack", "shared", "threads", "occupancy")
-        for column in columns:
-            table.add_column(column, justify="right")
-        for name, facts in known.items():
-            table.add_row(name, *(_text(facts.get(column)) for column in columns))
-        console.print(table)
+        headings = ("registers", "stack", "shared", "threads", "occupancy")
+        columns = [Column("kernel", text=True), *map(Column, headings)]
+        rows = [(name, *(_text(facts.get(one)) for one in headings)) for name, facts in known.items()]
+        console.print(table(f"machine code for {device}", columns, rows, console.width))
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hetero_tvm.host.terminal import Column, Table, table
 from hetero_tvm.memory.model_plan import Arena, MemoryPlan
 
 _LARGEST = 12
@@ -43,15 +44,11 @@ def report(plan: MemoryPlan | Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def tables(plan: MemoryPlan | Mapping[str, Any]) -> list[Any]:
-    """The report as ``rich`` renderables, in the order of printing."""
-    from rich.table import Table
-
+def tables(plan: MemoryPlan | Mapping[str, Any], width: int) -> list[Table]:
+    """The report as tables of at most ``width`` columns, in the order of printing."""
     figures = report(plan)
-    summary = Table(title="memory of one inference", title_justify="left")
-    for column in ("", "bytes", "of the lower bound"):
-        summary.add_column(column, justify="left" if not column else "right", no_wrap=True)
     bound = figures["lower_bound"]
+    rows = []
     for name, nbytes in (
         ("every tensor its own memory", figures["naive"]),
         ("TVM's StaticPlanBlockMemory", figures["static_plan"]),
@@ -62,37 +59,36 @@ def tables(plan: MemoryPlan | Mapping[str, Any]) -> list[Any]:
         ("largest workspace of a kernel (in the plan)", figures["workspaces"]),
     ):
         ratio = f"{nbytes / bound:.3f}" if nbytes is not None and bound else "-"
-        summary.add_row(name, "-" if nbytes is None else f"{nbytes:,}", ratio)
-    summary.caption = (
+        rows.append((name, "-" if nbytes is None else f"{nbytes:,}", ratio))
+    caption = (
         f"{figures['tensors']} tensors in {figures['buffers']} buffers over {figures['steps']} steps; "
         f"{len(figures['in_place'])} calls work in place, "
         f"{len(figures['joined'])} concatenations copy nothing"
     )
-    found = [summary]
+    columns = (Column("", text=True), Column("bytes"), Column("of the lower bound"))
+    found = [table("memory of one inference", columns, rows, width, caption)]
+    columns = (
+        Column("tensor", text=True),
+        Column("kernel", text=True, rank=2),
+        Column("steps", rank=1),
+        Column("offset"),
+        Column("bytes"),
+    )
     for arena in figures["arenas"]:
-        table = Table(title=f"{arena['device']}: live at step {arena['fullest_step']}", title_justify="left")
-        for column in ("tensor", "kernel", "steps", "offset", "bytes"):
-            table.add_column(
-                column, justify="left" if column in ("tensor", "kernel") else "right", overflow="fold"
-            )
-        for t in arena["largest"]:
-            steps = f"{t['lower']}-{t['upper'] - 1}"
-            table.add_row(t["name"], t["kernel"], steps, f"{t['offset']:,}", f"{t['nbytes']:,}")
-        found.append(table)
+        rows = [
+            (t["name"], t["kernel"], f"{t['lower']}-{t['upper'] - 1}", f"{t['offset']:,}", f"{t['nbytes']:,}")
+            for t in arena["largest"]
+        ]
+        title = f"{arena['device']}: live at step {arena['fullest_step']}"
+        found.append(table(title, columns, rows, width))
     if figures["refused"]:
-        table = Table(title="not in place, though nobody reads the operand later", title_justify="left")
-        table.add_column("kernel: operand", overflow="fold")
-        table.add_column("why", overflow="fold")
-        for name, reason in figures["refused"].items():
-            table.add_row(name, reason)
-        found.append(table)
+        columns = (Column("kernel: operand", text=True), Column("why", text=True))
+        title = "not in place, though nobody reads the operand later"
+        found.append(table(title, columns, list(figures["refused"].items()), width))
     if figures["per_thread"]:
-        table = Table(title="scratch of each thread, from the runtime's pool", title_justify="left")
-        table.add_column("kernel", overflow="fold")
-        table.add_column("bytes", justify="right")
-        for name, nbytes in figures["per_thread"].items():
-            table.add_row(name, f"{nbytes:,}")
-        found.append(table)
+        columns = (Column("kernel", text=True), Column("bytes"))
+        rows = [(name, f"{nbytes:,}") for name, nbytes in figures["per_thread"].items()]
+        found.append(table("scratch of each thread, from the runtime's pool", columns, rows, width))
     return found
 
 

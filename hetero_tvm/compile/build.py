@@ -236,6 +236,7 @@ class BuiltModel:
                     "calls": len(calls),
                     "flops": task.flops,
                     "bytes": task.nbytes,
+                    "arithmetic": task.arithmetic,
                     "space": task.space.name if task.space else "generic",
                     "record": choice.origin,
                     "point": dict(choice.point) if choice.point is not None else None,

@@ -71,6 +71,8 @@ def report_html(
         section("Machine", _machine(facts, search)),
     ]
     inputs = ", ".join(map(str, optimized.signature.inputs))
+    if optimized.model.open is not None:
+        inputs += f"; {', '.join(map(str, optimized.model.open.symbols))}"
     data = {
         "model": optimized.model.name,
         "target": described,
@@ -141,7 +143,8 @@ def _headlines(built: Built, search: TuneReport | None, end_to_end: EndToEnd | N
         )
         facts.append((which, f"{milliseconds(1e3 * total)} ms"))
     facts.append(("kernels", f"{len(kernels)} in {sum(row['calls'] for row in kernels)} calls"))
-    facts.append(("work", f"{sum(row['calls'] * row['flops'] for row in kernels) / 1e9:.3g} GFLOP"))
+    work = "work" if built.optimized.model.open is None else "work at the largest sizes"
+    facts.append((work, f"{sum(row['calls'] * row['flops'] for row in kernels) / 1e9:.3g} GFLOP"))
     facts.append(("arena", f"{built.memory.peak / 1e6:.3g} MB"))
     if search is not None:
         facts.append(("trials", f"{search.trials} in {search.elapsed:.0f} s"))
@@ -189,7 +192,9 @@ def _machine(facts: host.Host, search: TuneReport | None) -> Html:
     ]
     if search is not None:
         if search.peak_gflops:
-            rows.append(("measured peak", f"{search.peak_gflops:.0f} GFLOP/s"))
+            peaks = [f"{search.peak_gflops:.0f} GFLOP/s"]
+            peaks += [f"{peak:.0f} in {kind}" for kind, peak in sorted(search.other_peaks.items())]
+            rows.append(("measured peak", ", ".join(peaks)))
         if search.bandwidth_gbs:
             rows.append(("measured bandwidth", f"{search.bandwidth_gbs:.1f} GB/s"))
         if search.drift is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,10 @@ def tasks_of(
         while name in taken:
             name += "_b"
         taken.add(name)
-        tasks.append(Task(key, name, op, function, space, tuple(calls[key]), flops, nbytes, sampled))
+        made = Task(key, name, op, function, space, tuple(calls[key]), flops, nbytes, sampled)
+        if op is not None and space is not None:
+            made = replace(made, arithmetic=space.arithmetic(op, target.machine))
+        tasks.append(made)
     return tuple(tasks)
 
 

@@ -89,7 +89,7 @@ def source_path(name: str | Path) -> Path:
     if not path.is_file():
         raise NativeBuildError(
             f"source file not found: {path}",
-            hint="reinstall the package: pip install --force-reinstall hetero-tvm",
+            hint="reinstall the package from its checkout or wheel: pip install --force-reinstall",
         )
     return path
 

@@ -10,15 +10,31 @@ from hetero_tvm.errors import UsageError
 from hetero_tvm.host.cores import available_cores
 from hetero_tvm.host.cpu import MIB, caches
 
+FLOAT32, INT8, BFLOAT16 = ARITHMETICS = "float32", "int8", "bfloat16"
+"""Kinds of arithmetic that have a peak of their own."""
 
-def measure_peak(threads: int | None = None) -> float:
-    """Measure the f32 FMA peak of ``threads`` pinned threads together, in GFLOP/s.
+
+def measure_peak(threads: int | None = None, arithmetic: str = FLOAT32) -> float:
+    """Measure the peak of ``threads`` pinned threads together, in GFLOP/s.
 
     ``threads`` defaults to one per available core.  Takes about 0.1 s (the first call also
     compiles a small C++ source).  Raises ``NativeBuildError`` without a C++ compiler.
+
+    Parameters
+    ----------
+    arithmetic : ``float32`` multiply-adds; ``int8`` or ``bfloat16`` products with 32-bit sums, which are
+        float32's where the machine has no faster instructions for them.
     """
+    if arithmetic not in ARITHMETICS:
+        raise UsageError(f"no peak of {arithmetic!r}", hint=f"known: {', '.join(ARITHMETICS)}")
     cores = _cores_for(threads)
-    return _peak_library().hetero_peak_gflops(len(cores), _c_ints(cores), 0.012, 6)
+
+    def measure(kind: str) -> float:
+        number = ARITHMETICS.index(kind)
+        return _peak_library().hetero_peak_gflops(len(cores), _c_ints(cores), 0.012, 6, number)
+
+    # Some Xeons take longer for a pair of bfloat16 in vectors than for two floats.
+    return measure(FLOAT32) if arithmetic == FLOAT32 else max(measure(arithmetic), measure(FLOAT32))
 
 
 def measure_bandwidth(threads: int | None = None) -> float:
@@ -52,7 +68,7 @@ def _peak_library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     ints = ctypes.POINTER(ctypes.c_int)
     library.hetero_peak_gflops.restype = ctypes.c_double
-    library.hetero_peak_gflops.argtypes = [ctypes.c_int, ints, ctypes.c_double, ctypes.c_int]
+    library.hetero_peak_gflops.argtypes = [ctypes.c_int, ints, ctypes.c_double, ctypes.c_int, ctypes.c_int]
     library.hetero_read_gbytes.restype = ctypes.c_double
     library.hetero_read_gbytes.argtypes = [ctypes.c_int, ints, ctypes.c_size_t, ctypes.c_int]
     return library

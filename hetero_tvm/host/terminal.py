@@ -8,53 +8,43 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TextIO
 
-_PIPE_WIDTH = 120
+from hetero_tvm.host.tables import BORDERS, LEAST_NAME, Column, Console, Table, width_of
+
+__all__ = ["Column", "Console", "Table", "console", "figure", "milliseconds", "number_of", "percent", "table"]
+
+_FILE_WIDTH = 120
 """Columns of a file or pipe, which have no width of their own."""
-_LEAST_NAME = 16
-"""Columns that a name keeps before a column of numbers is left out."""
-_BORDERS = 3
 _MOST_LINES = 2
 """Lines that a name may take; of longer ones the middle is left out."""
 _LONGEST_WHOLE = 64
 """Characters of names that are shown whole in any case."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table.
+def console(stream: TextIO | None = None) -> Console:
+    """Printer to a stream (default: stdout) as wide as its terminal; files and pipes have 120 columns.
 
-    Parameters
-    ----------
-    heading : text on top.
-    text : whether it holds words, which may be folded; numbers stand on the right and stay whole.
-    rank : columns of the highest rank are left out first where the terminal is too narrow; 0: never.
+    ``COLUMNS`` is used before either.
     """
-
-    heading: str
-    text: bool = False
-    rank: int = 0
-
-
-def console(stream: TextIO | None = None) -> Any:
-    """A ``rich`` console that folds nothing in files and pipes that 120 columns can hold (or ``COLUMNS``)."""
-    from rich.console import Console
-
     stream = stream or sys.stdout
     wanted = os.environ.get("COLUMNS", "")
-    width = None if stream.isatty() else int(wanted) if wanted.isdecimal() and int(wanted) else _PIPE_WIDTH
-    return Console(file=stream, width=width, markup=False, highlight=False)
+    if wanted.isdecimal() and int(wanted):
+        return Console(stream, int(wanted))
+    try:
+        width = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):  # a stream that is no file
+        width = 0
+    return Console(stream, width or _FILE_WIDTH)
 
 
-def table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]], width: int) -> Any:
-    """A ``rich`` table of at most ``width`` columns.
+def table(
+    title: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]], width: int, caption: str = ""
+) -> Table:
+    """A table of at most ``width`` columns.
 
     What is left out for want of room is named in the caption, so that nobody believes it was not measured.
     """
-    from rich.table import Table
-
     cells = [[str(cell) for cell in row] for row in rows]
     kept = list(range(len(columns)))
     needs = [_need(column, [row[at] for row in cells]) for at, column in enumerate(columns)]
@@ -64,20 +54,13 @@ def table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]], 
             break
         kept.remove(max(ranked, key=lambda at: (columns[at].rank, at)))
     left_out = [column.heading for at, column in enumerate(columns) if at not in kept]
-    caption = f"left out at {width} columns: {', '.join(left_out)} (--json has all)" if left_out else None
-    made = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for at in kept:
-        column = columns[at]
-        if column.text:
-            made.add_column(column.heading, overflow="fold", min_width=min(needs[at], _LEAST_NAME))
-        else:
-            made.add_column(column.heading, justify="right", no_wrap=True, min_width=needs[at])
+    if left_out:
+        caption = f"left out at {width} columns: {', '.join(left_out)} (--json has all)\n{caption}".rstrip()
     words = [at for at in kept if columns[at].text]
     room = width - _total([0 if at in words else need for at, need in enumerate(needs)], kept)
     most = max(_LONGEST_WHOLE, _MOST_LINES * (room // max(1, len(words))))
-    for row in cells:
-        made.add_row(*(_shortened(row[at], most) if at in words else row[at] for at in kept))
-    return made
+    shown = [[_shortened(row[at], most) if at in words else row[at] for at in kept] for row in cells]
+    return Table([columns[at] for at in kept], shown, title, caption)
 
 
 def _shortened(word: str, most: int) -> str:
@@ -89,12 +72,12 @@ def _shortened(word: str, most: int) -> str:
 
 def _need(column: Column, cells: Sequence[str]) -> int:
     """Columns of the terminal without which a column cannot be read."""
-    longest = max(map(len, [column.heading, *cells]), default=0)
-    return min(longest, _LEAST_NAME) if column.text else longest
+    longest = max(map(width_of, [column.heading, *cells]))
+    return min(longest, LEAST_NAME) if column.text else longest
 
 
 def _total(needs: Sequence[int], kept: Sequence[int]) -> int:
-    return sum(needs[at] + _BORDERS for at in kept) + 1
+    return sum(needs[at] + BORDERS for at in kept) + 1
 
 
 def milliseconds(value: float) -> str:

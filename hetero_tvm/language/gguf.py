@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.host.install import extra_command
 from hetero_tvm.language.decoder import Names
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, Weight
 
@@ -236,6 +237,6 @@ def _package() -> Any:
         import gguf
     except ImportError:
         raise UsageError(
-            "reading a GGUF file needs the package gguf", hint="pip install 'hetero-tvm[generate]'"
+            "reading a GGUF file needs the package gguf", hint=extra_command("generate")
         ) from None
     return gguf

@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.host.peaks import FLOAT32
 
 
 @dataclass(frozen=True)
 class Roofs:
-    """Peaks of a machine: GFLOP/s of float32 FMAs, GB/s from main memory; None where unknown."""
+    """Peaks of a machine: GFLOP/s of float32 FMAs, GB/s from main memory; None where unknown.
+
+    Parameters
+    ----------
+    others : peaks of other kinds of arithmetic that kernels use (``int8``, ``bfloat16``).
+    """
 
     peak_gflops: float | None
     bandwidth_gbs: float | None
+    others: Mapping[str, float] = field(default_factory=dict)
 
-    def least_seconds(self, flops: int, nbytes: int) -> float | None:
+    def peak(self, arithmetic: str = FLOAT32) -> float | None:
+        """Peak of a kind of arithmetic; float32's where no other was measured."""
+        return self.others.get(arithmetic, self.peak_gflops)
+
+    def least_seconds(self, flops: int, nbytes: int, arithmetic: str = FLOAT32) -> float | None:
         """Least seconds of work that has ``flops`` operations and moves ``nbytes`` bytes."""
-        if self.peak_gflops is None or self.bandwidth_gbs is None:
+        peak = self.peak(arithmetic)
+        if peak is None or self.bandwidth_gbs is None:
             return None
-        return max(flops / (self.peak_gflops * 1e9), nbytes / (self.bandwidth_gbs * 1e9))
+        return max(flops / (peak * 1e9), nbytes / (self.bandwidth_gbs * 1e9))
 
     def or_higher(self, other: Roofs) -> Roofs:
         """The higher peaks of both: whatever disturbs a measurement of a peak can only lower it."""
+        kinds = sorted({*self.others, *other.others})
         return Roofs(
             max(filter(None, [self.peak_gflops, other.peak_gflops]), default=None),
             max(filter(None, [self.bandwidth_gbs, other.bandwidth_gbs]), default=None),
+            {kind: max(self.others.get(kind, 0.0), other.others.get(kind, 0.0)) for kind in kinds},
         )
 
 
-def measure(threads: int) -> Roofs:
-    """Measure the roofs of ``threads`` cores (0.2 s); the machine should be idle."""
+def measure(threads: int, arithmetics: Iterable[str] = ()) -> Roofs:
+    """Measure the roofs of ``threads`` cores (0.2 s); the machine should be idle.
+
+    Parameters
+    ----------
+    arithmetics : kinds beside float32 whose peaks are wanted, 0.1 s each.
+    """
     from hetero_tvm import host
 
+    others = sorted(set(arithmetics) - {FLOAT32})
     try:
-        return Roofs(host.measure_peak(threads), host.measure_bandwidth(threads))
+        return Roofs(
+            host.measure_peak(threads),
+            host.measure_bandwidth(threads),
+            {kind: host.measure_peak(threads, kind) for kind in others},
+        )
     except (HeteroTVMError, OSError, AttributeError):  # no C++ compiler: reports go without roofs
         return Roofs(None, None)

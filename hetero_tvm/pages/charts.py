@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from hetero_tvm.pages.page import Html, text
 
 _WIDTH, _HEIGHT = 720, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 16, 14, 42
 _MOST_BOXES = 1500
 _COLOURS = 24
 
@@ -68,9 +69,20 @@ class _Axis:
         return [step * number for number in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-def roofline(dots: Sequence[Dot], peak_gflops: float, bandwidth_gbs: float) -> Html:
-    """Kernels under the roofs of a machine; both axes logarithmic, areas by share of the time."""
-    ridge = peak_gflops / bandwidth_gbs
+def roofline(
+    dots: Sequence[Dot],
+    peak_gflops: float,
+    bandwidth_gbs: float,
+    others: Mapping[str, float] = MappingProxyType({}),
+) -> Html:
+    """Kernels under the roofs of a machine; both axes logarithmic, areas by share of the time.
+
+    Parameters
+    ----------
+    others : peaks of arithmetic other than float32, by its name: a roof each.
+    """
+    highest = max(peak_gflops, *others.values()) if others else peak_gflops
+    ridge = highest / bandwidth_gbs
     intensities = [dot.intensity for dot in dots if dot.intensity > 0]
     speeds = [dot.gflops for dot in dots if dot.gflops > 0]
     x = _Axis(
@@ -82,20 +94,24 @@ def roofline(dots: Sequence[Dot], peak_gflops: float, bandwidth_gbs: float) -> H
     )
     y = _Axis(
         _power_below(min([peak_gflops / 50, *speeds])),
-        _power_above(max([peak_gflops, *speeds])),
+        _power_above(max([highest, *speeds])),
         _HEIGHT - _BOTTOM,
         _TOP,
         True,
     )
     start = max(x.low, y.low / bandwidth_gbs)
-    corner = f"{x.at(ridge):.1f},{y.at(peak_gflops):.1f}"
-    begin = f"{x.at(start):.1f},{y.at(start * bandwidth_gbs):.1f}"
-    path = f"M{begin} L{corner} L{x.at(x.high):.1f},{y.at(peak_gflops):.1f}"
-    marks = [f'<path class="roof" d="{path}"/>']
-    marks.append(
-        f'<text x="{x.at(x.high) - 4:.0f}" y="{y.at(peak_gflops) - 5:.0f}" text-anchor="end">'
-        f"{peak_gflops:.0f} GFLOP/s</text>"
-    )
+    marks = []
+    roofs = {" in float32" if others else "": peak_gflops, **{f" in {kind}": p for kind, p in others.items()}}
+    for kind, peak in roofs.items():
+        left = peak / bandwidth_gbs
+        path = f"M{x.at(left):.1f},{y.at(peak):.1f} L{x.at(x.high):.1f},{y.at(peak):.1f}"
+        if peak == highest:
+            path = f"M{x.at(start):.1f},{y.at(start * bandwidth_gbs):.1f} L{path[1:]}"
+        marks.append(f'<path class="roof" d="{path}"/>')
+        marks.append(
+            f'<text x="{x.at(x.high) - 4:.0f}" y="{y.at(peak) - 5:.0f}" text-anchor="end">'
+            f"{peak:.0f} GFLOP/s{kind}</text>"
+        )
     middle = math.sqrt(start * max(ridge, start))  # under the slope, where it hides neither roof nor ticks
     at = f'x="{x.at(middle) + 6:.0f}" y="{y.at(middle * bandwidth_gbs) + 16:.0f}"'
     marks.append(f"<text {at}>{bandwidth_gbs:.0f} GB/s</text>")
@@ -113,7 +129,7 @@ def roofline(dots: Sequence[Dot], peak_gflops: float, bandwidth_gbs: float) -> H
 
 
 def curve(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> Html:
-    """A falling curve as steps: each value holds until the next."""
+    """A falling curve as steps: each value holds until the next; a dot marks the last."""
     if not points:
         return Html("")
     xs, ys = [point[0] for point in points], [point[1] for point in points]
@@ -125,6 +141,7 @@ def curve(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> Ht
     for (_, before), (now, value) in zip(points, points[1:], strict=False):
         steps.append(f"L{x.at(now):.1f},{y.at(before):.1f} L{x.at(now):.1f},{y.at(value):.1f}")
     marks = [f'<path class="curve" d="{" ".join(steps)}"/>']
+    marks.append(f'<circle class="dot" cx="{x.at(xs[-1]):.1f}" cy="{y.at(ys[-1]):.1f}" r="4"/>')
     return _framed(marks, x, y, x_name, y_name, f"{y_name} over {x_name}")
 
 

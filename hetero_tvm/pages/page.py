@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -19,8 +20,8 @@ p.sub, figcaption, .faint { color: var(--faint); } p { margin: .4rem 0; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; }
-td.t { overflow-wrap: anywhere; min-width: 7rem; }
-td.t:first-child { min-width: 13rem; }
+td.t { overflow-wrap: anywhere; min-width: 6rem; }
+td.t:first-child { min-width: 11rem; }
 .bar { display: inline-block; height: .55rem; background: var(--accent);
   border-radius: 2px; vertical-align: middle; margin-right: .4rem; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
@@ -37,6 +38,10 @@ svg .bound { stroke: var(--warn); stroke-dasharray: 5 4; }
 """
 
 
+_SCOPE = ".hetero-tvm.hetero-tvm"
+"""Selector of a fragment; doubled, it is as strong as Jupyter's rules, which put words on the right."""
+
+
 class Html(str):
     """Text that is HTML already; everything else is escaped."""
 
@@ -46,13 +51,25 @@ def text(value: Any) -> Html:
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 
+def name(value: Any) -> Html:
+    """Words as HTML that may be broken after ``/``, ``_`` and ``.``, where names of kernels and nodes may."""
+    return (
+        value
+        if isinstance(value, Html)
+        else Html(re.sub(r"(?<=[/_.])(?=[A-Za-z])", "<wbr>", escape(str(value))))
+    )
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int] = ()) -> Html:
     """A table; ``numbers`` are the indices of columns that stand on the right."""
     kinds = ["n" if index in numbers else "t" for index in range(len(columns))]
-    head = "".join(f'<th class="{kind}">{text(name)}</th>' for kind, name in zip(kinds, columns, strict=True))
+    head = "".join(f'<th class="{kind}">{text(word)}</th>' for kind, word in zip(kinds, columns, strict=True))
     body = "".join(
         "<tr>"
-        + "".join(f'<td class="{kind}">{text(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))
+        + "".join(
+            f'<td class="{kind}">{name(cell) if kind == "t" else text(cell)}</td>'
+            for kind, cell in zip(kinds, row, strict=True)
+        )
         + "</tr>"
         for row in rows
     )
@@ -69,7 +86,7 @@ def share_bar(fraction: float | None) -> Html:
 
 def tiles(facts: Sequence[tuple[str, Any]]) -> Html:
     """The few numbers that matter most, large."""
-    inside = "".join(f'<div class="tile">{text(name)}<b>{text(value)}</b></div>' for name, value in facts)
+    inside = "".join(f'<div class="tile">{text(what)}<b>{text(value)}</b></div>' for what, value in facts)
     return Html(f'<div class="tiles">{inside}</div>')
 
 
@@ -100,5 +117,17 @@ def page(title: str, subtitle: str, sections: Sequence[Html], data: Any = None) 
 
 def fragment(*parts: Html) -> str:
     """Parts of a page for a cell of a notebook, with the style that they need."""
-    scoped = _STYLE.replace("body {", ".hetero-tvm {").replace("max-width: 72rem; margin: 2rem auto;", "")
-    return f'<div class="hetero-tvm"><style>{scoped}</style>{"".join(parts)}</div>'
+    return f'<div class="hetero-tvm"><style>{_scoped(_STYLE)}</style>{"".join(parts)}</div>'
+
+
+def _scoped(style: str) -> str:
+    """Rules for what stands in a ``div.hetero-tvm`` alone."""
+    style = style.replace("max-width: 72rem; margin: 2rem auto;", "")
+
+    def scope(rule: re.Match[str]) -> str:
+        selectors = [one.strip() for one in rule[1].split(",")]
+        if selectors != [":root"]:
+            selectors = [f"{_SCOPE} {one}".replace(" body", "") for one in selectors]
+        return f"{', '.join(selectors)} {{{rule[2]}}}\n"
+
+    return re.sub(r"([^{}]+)\{([^{}]*)\}", scope, style)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hetero_tvm.host.terminal import Column, milliseconds, percent, table
+from hetero_tvm.host.terminal import Column, Console, milliseconds, percent, table
 
+_DISTURBED = 1.3
+"""Time of a call by that of its kernels from which on others must have used the cores."""
 _LEAST_CHANGE = 0.02
 """Part of the whole call below which a difference is not worth a word."""
 
 
 def show_profile(
-    document: Mapping[str, Any], nodes: Sequence[tuple[str, int, float]], console: Any, top: int
+    document: Mapping[str, Any], nodes: Sequence[tuple[str, int, float]], console: Console, top: int
 ) -> None:
     """Tables of a profile (``Profile.to_json``).
 
@@ -26,10 +28,16 @@ def show_profile(
         f"{document['model']}: {milliseconds(document['call_ms'])} ms a call, {document['threads']} "
         f"thread{'s' * (document['threads'] > 1)}; {document['runs']} calls observed"
     )
-    if document["peak_gflops"]:
+    if document["peaks"]:
+        peaks = [f"{peak:.0f} GFLOP/s in {kind}" for kind, peak in sorted(document["peaks"].items())]
+        console.print(f"roofs measured just now: {', '.join(peaks)}, {document['bandwidth_gbs']:.1f} GB/s")
+    else:
+        console.print("roofs: unknown (on a CPU a C++ compiler measures them)")
+    spent = sum(row["ms"] for row in kernels)
+    if document["call_ms"] > _DISTURBED * spent:
         console.print(
-            f"roofs measured just now: {document['peak_gflops']:.0f} GFLOP/s in float32, "
-            f"{document['bandwidth_gbs']:.1f} GB/s"
+            f"calls were disturbed: {milliseconds(spent)} ms of kernels and what is between them, but "
+            f"{milliseconds(document['call_ms'])} ms a call; other processes used the cores"
         )
     columns = [
         Column("kernel", text=True),
@@ -58,7 +66,7 @@ def show_profile(
     ]
     title = f"kernels, the {top} longest of {len(kernels)}" if len(kernels) > top else "kernels"
     console.print(table(title, columns, rows, console.width))
-    whole = document["call_ms"] / 1e3 or 1.0
+    whole = spent / 1e3 or 1.0
     rows = [
         (name, more or "", milliseconds(1e3 * seconds), f"{seconds / whole:.1%}")
         for name, more, seconds in nodes[:top]
@@ -82,10 +90,10 @@ def compare_profiles(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     return sorted(rows, key=lambda row: -abs(row["change_ms"]))
 
 
-def show_comparison(before: Mapping[str, Any], now: Mapping[str, Any], console: Any, top: int) -> None:
+def show_comparison(before: Mapping[str, Any], now: Mapping[str, Any], console: Console, top: int) -> None:
     """Table of what changed between two profiles."""
     if before.get("model") != now.get("model"):
-        console.print(f"the earlier profile is of another model: {before.get('model')}", soft_wrap=True)
+        console.print(f"the earlier profile is of another model: {before.get('model')}")
     rows = compare_profiles(before, now)
     least = _LEAST_CHANGE * before["call_ms"]
     worth = [row for row in rows if abs(row["change_ms"]) >= least][:top]

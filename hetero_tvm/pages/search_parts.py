@@ -11,7 +11,7 @@ from hetero_tvm.pages.page import Html, section, share_bar, table, text
 
 _CAPTION = (
     "Roofs as measured on this machine while it tuned. A kernel over the slope has its operands in caches. "
-    "One over the flat roof computes in fewer bits, or the roof was measured while others used the cores. "
+    "One over the flat roof says that the roof was measured while others used the cores. "
     "The larger a dot, the more of the time it takes."
 )
 
@@ -47,7 +47,16 @@ def roofline(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> li
         for row in rows
         if row["gflops"] and row["nbytes"]
     ]
-    return [charts.roofline(dots, report["peak_gflops"], report["bandwidth_gbs"]), _CAPTION] if dots else []
+    return (
+        [
+            charts.roofline(
+                dots, report["peak_gflops"], report["bandwidth_gbs"], report.get("other_peaks", {})
+            ),
+            _CAPTION,
+        ]
+        if dots
+        else []
+    )
 
 
 def kernel_table(rows: Sequence[Mapping[str, Any]]) -> Html:
@@ -71,7 +80,9 @@ def kernel_table(rows: Sequence[Mapping[str, Any]]) -> Html:
                 note,
             )
         )
-    return table(columns, cells, numbers=(1, 2, 3, 4, 5, 6))
+    told = [at for at, _ in enumerate(columns) if not cells or any(row[at] != "" for row in cells)]
+    numbers = [place for place, at in enumerate(told) if 1 <= at <= 6]
+    return table([columns[at] for at in told], [[row[at] for at in told] for row in cells], numbers)
 
 
 def course(report: Mapping[str, Any]) -> list[Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import LibraryError
+from hetero_tvm.host.install import pip_command
 from hetero_tvm.runtime.signature import TensorSpec
 from hetero_tvm.runtime.tvm_runtime import TVMRuntime
 
@@ -41,7 +42,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
         return np.dtype(getattr(ml_dtypes, name))
     except (ImportError, AttributeError):
-        raise LibraryError(f"NumPy has no dtype {name!r}", hint="pip install ml_dtypes") from None
+        raise LibraryError(f"NumPy has no dtype {name!r}", hint=pip_command("ml_dtypes")) from None
 
 
 class InputSlot:

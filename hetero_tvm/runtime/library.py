@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError
-from hetero_tvm.host.peaks import measure_bandwidth, measure_peak
+from hetero_tvm.host.peaks import ARITHMETICS, FLOAT32, measure_bandwidth, measure_peak
 from hetero_tvm.pages import views
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, allocate, numpy_dtype, result_array
@@ -121,11 +121,13 @@ class Library:
     def profile_call(self, call: Callable[[], Any], seconds: float = 1.0) -> Any:
         """Profile of ``call``, which calls this library once (see :meth:`profile`)."""
         observer = Observer(self._machine, self._runtime.ffi, self.loaded_path)
+        kinds = {FLOAT32, *(row.get("arithmetic", FLOAT32) for row in self.manifest.kernels)}
         try:
-            peak, bandwidth = measure_peak(self.threads), measure_bandwidth(self.threads)
+            peaks = {kind: measure_peak(self.threads, kind) for kind in sorted(kinds & set(ARITHMETICS))}
+            bandwidth = measure_bandwidth(self.threads)
         except (HeteroTVMError, ImportError):  # no C++ compiler here: no roofs
-            peak = bandwidth = None
-        return profile_calls(observer, self.manifest, call, self.threads, seconds, peak, bandwidth)
+            peaks, bandwidth = {}, None
+        return profile_calls(observer, self.manifest, call, self.threads, seconds, peaks, bandwidth)
 
     def __repr__(self) -> str:
         return f"<Library {self.manifest.name!r} {self.signature} on {self.threads} threads>"

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.errors import UsageError
+from hetero_tvm.host.peaks import FLOAT32
+from hetero_tvm.host.terminal import Console
 from hetero_tvm.pages.profile_tables import show_profile
 from hetero_tvm.pages.views import profile_view
 from hetero_tvm.runtime.manifest import Manifest
@@ -49,6 +52,7 @@ class KernelProfile:
     seconds : of all calls in one call of the model.
     flops, nbytes : of one call; 0 where unknown.
     roof_seconds : least time of one call that peak and bandwidth of this machine allow; None: unknown.
+    arithmetic : kind of arithmetic whose peak that is.
     """
 
     name: str
@@ -60,6 +64,7 @@ class KernelProfile:
     record: str = ""
     balance: float | None = None
     roof_seconds: float | None = None
+    arithmetic: str = FLOAT32
 
     @property
     def gflops(self) -> float | None:
@@ -91,7 +96,8 @@ class Profile:
     runs : calls that were observed.
     calls : calls of kernels, in order.
     kernels : the same by kernel, longest first; what the virtual machine itself does comes last.
-    peak_gflops, bandwidth_gbs : roofs of this machine; None: not measured.
+    peaks : roofs of this machine, GFLOP/s, by kind of arithmetic; float32's is always among them, if any.
+    bandwidth_gbs : roof of this machine's memory; None: not measured.
     last : the last observed call, for the trace.
     """
 
@@ -102,7 +108,7 @@ class Profile:
     runs: int
     calls: list[CallProfile]
     kernels: list[KernelProfile]
-    peak_gflops: float | None = None
+    peaks: Mapping[str, float] = field(default_factory=dict)
     bandwidth_gbs: float | None = None
     last: Observed | None = field(default=None, repr=False)
 
@@ -152,7 +158,8 @@ class Profile:
             "runs": self.runs,
             "call_ms": 1e3 * self.seconds,
             "observed_ms": 1e3 * self.observed_seconds,
-            "peak_gflops": self.peak_gflops,
+            "peak_gflops": self.peaks.get(FLOAT32),
+            "peaks": dict(self.peaks),
             "bandwidth_gbs": self.bandwidth_gbs,
             "kernels": [
                 {
@@ -163,6 +170,7 @@ class Profile:
                     "gflops": one.gflops,
                     "gbs": one.gbs,
                     "roofline": one.roofline,
+                    "arithmetic": one.arithmetic,
                     "balance": one.balance,
                     "space": one.space,
                     "record": one.record,
@@ -181,13 +189,18 @@ class Profile:
             ],
         }
 
-    def show(self, console: Any, top: int) -> None:
-        """Tables on a ``rich`` console, ``top`` rows each."""
+    def show(self, console: Console, top: int) -> None:
+        """Print tables of ``top`` rows each."""
         show_profile(self.to_json(), self.nodes(), console, top)
 
-    def write_trace(self, path: Path) -> None:
-        """Write the last observed call in Chrome's trace format, which Perfetto reads too."""
-        path.write_text(json.dumps({"traceEvents": self.trace_events(), "displayTimeUnit": "ns"}))
+    def write_trace(self, path: str | Path) -> None:
+        """Write the last observed call in Chrome's trace format, which Perfetto reads too.
+
+        Raises
+        ------
+        UsageError : the file cannot be written.
+        """
+        write_events(path, self.trace_events())
 
     def trace_events(self) -> list[dict[str, Any]]:
         """Events of Chrome's trace format: a row of kernels, and a row for each thread."""
@@ -219,6 +232,19 @@ class Profile:
         return {"name": name, "ph": "X", "pid": 0, "tid": row, "ts": begin, "dur": length, "args": details}
 
 
+def write_events(path: str | Path, events: Sequence[Mapping[str, Any]]) -> None:
+    """Write events in Chrome's trace format.
+
+    Raises
+    ------
+    UsageError : the file cannot be written.
+    """
+    try:
+        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+    except (OSError, TypeError) as error:
+        raise UsageError(f"no trace can be written to {path}: {error}", hint="name a file") from error
+
+
 def _named(what: str, name: str, row: int = 0) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": 0, "tid": row, "args": {"name": name}}
 
@@ -229,14 +255,20 @@ def profile_calls(
     call: Callable[[], Any],
     threads: int,
     seconds: float = 1.0,
-    peak_gflops: float | None = None,
+    peaks: Mapping[str, float] | None = None,
     bandwidth_gbs: float | None = None,
 ) -> Profile:
     """Profile of ``call``, which calls the observed library once, from calls for about ``seconds``.
 
     Half of the calls are not observed, in turn with the others, so that the profile says what a call takes
     when nobody looks.
+
+    Raises
+    ------
+    UsageError : ``seconds`` is no positive number.
     """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise UsageError(f"seconds must be a positive number, got {seconds!r}")
     call()
     plain: list[float] = []
     seen: list[Observed] = []
@@ -250,8 +282,11 @@ def profile_calls(
     order = [event.symbol for event in seen[-1].events if not event.builtin]
     same = [one for one in seen if [event.symbol for event in one.events if not event.builtin] == order]
     calls = _calls(same, manifest, threads)
-    rest = max(0.0, median(plain) - sum(one.seconds for one in calls))
-    kernels = _kernels(calls, manifest, peak_gflops, bandwidth_gbs)
+    # What a call takes longer than its kernels; on a busy machine, where calls are stopped in between, no
+    # more than what lies between the kernels of a typical one.
+    rest = min(median(plain) - sum(one.seconds for one in calls), median(map(_between, same)))
+    rest = max(0.0, rest)
+    kernels = _kernels(calls, manifest, peaks or {}, bandwidth_gbs)
     kernels.append(KernelProfile(OTHER, 1, rest))
     observed = median((one.end - one.start) / 1e9 for one in seen)
     return Profile(
@@ -262,10 +297,16 @@ def profile_calls(
         len(seen),
         calls,
         kernels,
-        peak_gflops,
+        peaks or {},
         bandwidth_gbs,
         same[-1],
     )
+
+
+def _between(seen: Observed) -> float:
+    """Seconds of an observed call that no kernel took."""
+    kernels = [event.end - event.start for event in seen.events if not event.builtin]
+    return (seen.end - seen.start - sum(kernels)) / 1e9
 
 
 def _calls(seen: Sequence[Observed], manifest: Manifest, threads: int) -> list[CallProfile]:
@@ -303,7 +344,7 @@ def _nodes(entry: Mapping[str, Any] | None, number: int) -> tuple[str, ...]:
 
 
 def _kernels(
-    calls: Sequence[CallProfile], manifest: Manifest, peak: float | None, bandwidth: float | None
+    calls: Sequence[CallProfile], manifest: Manifest, peaks: Mapping[str, float], bandwidth: float | None
 ) -> list[KernelProfile]:
     """The calls by kernel, longest first."""
     rows = {row["kernel"]: row for row in manifest.kernels}
@@ -317,7 +358,8 @@ def _kernels(
         known = {} if manifest.signature.symbols else row
         flops, nbytes = int(known.get("flops", 0)), int(known.get("bytes", 0))
         balances = [call.balance for call in group if call.balance is not None]
-        roof = None
+        roof, kind = None, str(row.get("arithmetic", FLOAT32))
+        peak = peaks.get(kind, peaks.get(FLOAT32))
         if peak and bandwidth and row and (flops or nbytes):
             roof = max(flops / (peak * 1e9), nbytes / (bandwidth * 1e9))
         found.append(
@@ -331,6 +373,7 @@ def _kernels(
                 str(row.get("record", "")),
                 median(balances) if balances else None,
                 roof,
+                kind,
             )
         )
     return sorted(found, key=lambda kernel: -kernel.seconds)

@@ -7,6 +7,7 @@ wants, and where.
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ def choose_pinning(threads: int | None = None, pin: bool | Iterable[int] | None 
     """
     if pin is None:
         pin = _pin_from_environment()
-    listed = None if pin is None or isinstance(pin, bool) else tuple(int(core) for core in pin)
+    listed = None if pin is None or isinstance(pin, bool) else _cores(pin)
     available = host.available_cores()
     count = threads if threads is not None else _threads_from_environment()
     asked = count is not None or listed is not None
@@ -96,6 +97,15 @@ def _threads_from_environment() -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) < 10) or int(text) < 1:
         raise UsageError(f"{THREADS_VARIABLE}={text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def _cores(pin: Iterable[int]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(core) for core in pin)
+    except TypeError:
+        raise UsageError(
+            f"pin is True, False or a list of cores, not {pin!r}", hint="pin=[0, 1], or HETERO_TVM_PIN=0,1"
+        ) from None
 
 
 def _pin_from_environment() -> bool | tuple[int, ...] | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_tvm.host.peaks import FLOAT32
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.driver import Driver
@@ -67,6 +68,10 @@ class DesignSpace(ABC):
     @abstractmethod
     def refuses(self, op: FusedOp, machine: Machine) -> str | None:
         """Reason why this space cannot serve ``op``; None when it can."""
+
+    def arithmetic(self, op: FusedOp, machine: Machine) -> str:
+        """Kind of arithmetic that the kernel's time is spent on (:mod:`hetero_tvm.host.peaks`)."""
+        return FLOAT32
 
     @abstractmethod
     def knobs(self, op: FusedOp, machine: Machine) -> tuple[Knob, ...]:

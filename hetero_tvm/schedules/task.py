@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hetero_tvm.host.peaks import FLOAT32
 from hetero_tvm.host.terminal import number_of
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace
@@ -31,6 +32,7 @@ class Task:
     flops, nbytes : work and least traffic of one call.
     sampled : the user's own space, instead of the stock rules; only where ``space`` is None.
     weight : what each call counts, where a model is tuned at several lengths.
+    arithmetic : kind of arithmetic that it spends its time on, whose peak bounds it.
     """
 
     key: str
@@ -43,6 +45,7 @@ class Task:
     nbytes: int
     sampled: SampledSpace | None = None
     weight: float = 1.0
+    arithmetic: str = FLOAT32
 
     def __repr__(self) -> str:
         space = self.space.name if self.space is not None else "no space"

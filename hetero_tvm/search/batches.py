@@ -145,7 +145,7 @@ class Batches:
         return second
 
     def _over_peak(self, state: TaskState, result: Result) -> bool:
-        peak = self._ledger.roofs.peak_gflops
+        peak = self._ledger.roofs.peak(state.task.arithmetic)
         return peak is not None and state.task.flops / result.seconds > _OVER_PEAK * peak * 1e9
 
     def _off(self, state: TaskState, candidate: Candidate, result: Result) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -113,8 +114,11 @@ class Ledger:
 
     def beyond_peak(self) -> bool:
         """Whether a kernel is faster than what was measured as the machine's peak."""
-        peak = (self.roofs.peak_gflops or float("inf")) * 1e9
-        return any(s.best is not None and s.task.flops / s.best > peak for s in self.states)
+        return any(
+            s.best is not None
+            and s.task.flops / s.best > 1e9 * (self.roofs.peak(s.task.arithmetic) or math.inf)
+            for s in self.states
+        )
 
     def starts(self, state: TaskState) -> list[Candidate]:
         """Points that won on other machines and were never measured here, the most promising first."""
@@ -163,8 +167,10 @@ class Ledger:
         self.roofs = self.roofs.or_higher(found)
         self.report.peak_gflops = self.roofs.peak_gflops
         self.report.bandwidth_gbs = self.roofs.bandwidth_gbs
+        self.report.other_peaks = dict(self.roofs.others)
         for state in self.states:
-            state.report.roof_seconds = self.roofs.least_seconds(state.task.flops, state.task.nbytes)
+            task = state.task
+            state.report.roof_seconds = self.roofs.least_seconds(task.flops, task.nbytes, task.arithmetic)
             state.progress.floor = state.report.roof_seconds or 0.0
 
     def record_trial(self, state: TaskState, candidate: Candidate, result: Result) -> None:
@@ -221,6 +227,7 @@ class Ledger:
             seconds=seconds,
             best_seconds=state.best,
             flops=state.task.flops,
+            peak_gflops=self.roofs.peak(state.task.arithmetic),
             text=result.text,
         )
         return new
@@ -253,13 +260,13 @@ class Ledger:
         self.on_event(
             {
                 "event": event,
+                "peak_gflops": self.roofs.peak_gflops,
                 **facts,
                 "trials": self.report.trials,
                 "of": None if self.options.trials is None else int(self.left()) + self.report.trials,
                 "elapsed": monotonic() - self.started,
                 "minutes": self.options.minutes,
                 "total_seconds": self._known_total(),
-                "peak_gflops": self.roofs.peak_gflops,
             }
         )
 

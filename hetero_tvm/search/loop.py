@@ -22,6 +22,7 @@ from time import monotonic
 from typing import Any
 
 from hetero_tvm.host.install import extra_command
+from hetero_tvm.host.peaks import FLOAT32
 from hetero_tvm.machines import roofs
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.appending import alone_in
@@ -235,7 +236,10 @@ class _Run:
 
     def _measure_roofs(self) -> None:
         known = self.machine.roofs() if self.workers is None else self.workers.roofs()
-        self.ledger.note_roofs(known or roofs.measure(self.machine.threads))
+        if known is None:
+            kinds = {state.task.arithmetic for state in self.ledger.states} - {FLOAT32}
+            known = roofs.measure(self.machine.threads, *([kinds] if kinds else []))
+        self.ledger.note_roofs(known)
 
     def _first_round(self) -> None:
         """The default of every task, all in one go, so that the search proper knows what matters.
@@ -360,7 +364,8 @@ class _Run:
 
         Not told of what memory bounds: operands that stay in a cache pass its roofline.
         """
-        peak, bandwidth = self.ledger.roofs.peak_gflops, self.ledger.roofs.bandwidth_gbs
+        peak = self.ledger.roofs.peak(state.task.arithmetic)
+        bandwidth = self.ledger.roofs.bandwidth_gbs
         if peak is None or bandwidth is None or state.best is None:
             return False
         arithmetic = state.task.flops / (peak * 1e9)

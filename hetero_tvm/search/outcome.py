@@ -82,6 +82,7 @@ class TuneReport:
         (summed over processes) ``build``, ``check``, ``time``.
     curve : (elapsed seconds, trial number, best known seconds of all kernels together).
     peak_gflops, bandwidth_gbs : measured roofs; None when they cannot be measured here.
+    other_peaks : peaks of the arithmetic of kernels that do not compute in float32, GFLOP/s.
     drift : change of the baseline from start to end, relative; None when not measured twice.
     stopped : why the search ended (``trials``, ``time``, ``exhausted``, ``interrupted``, ``nothing to do``).
     warnings, notes : sentences for the user.
@@ -98,6 +99,7 @@ class TuneReport:
     curve: list[tuple[float, int, float]] = field(default_factory=list)
     peak_gflops: float | None = None
     bandwidth_gbs: float | None = None
+    other_peaks: dict[str, float] = field(default_factory=dict)
     drift: float | None = None
     stopped: str = "trials"
     warnings: list[str] = field(default_factory=list)

@@ -8,12 +8,16 @@ import threading
 from time import monotonic
 from typing import Any, TextIO
 
-from hetero_tvm.host.terminal import percent
+from hetero_tvm.host.terminal import console, percent
 
 _PLAIN_INTERVAL = 2.0
 """Seconds between plain lines."""
 _NOTEBOOK_INTERVAL = 0.25
 """Seconds between two pictures of a notebook's bar."""
+
+
+_CLEARED = "\r\x1b[K"
+"""Control characters that empty the line of a terminal."""
 
 
 class Progress:
@@ -26,7 +30,7 @@ class Progress:
     def __init__(self, quiet: bool = False, stream: TextIO | None = None):
         self._quiet = quiet
         self._stream = stream or sys.stderr
-        self._live: Any = None
+        self._live = False
         self._failed = 0
         self._last: dict[str, Any] | None = None
         self._drawn = self._heard = monotonic()
@@ -36,11 +40,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if not self._quiet and self._stream.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(console=Console(file=self._stream), auto_refresh=False, transient=True)
-            self._live.start()
+            self._live = True
         if not self._quiet:
             self._clock.start()
         return self
@@ -49,8 +49,8 @@ class Progress:
         self._ended.set()
         if not self._quiet:
             self._clock.join()
-        if self._live is not None:
-            self._live.stop()
+        if self._live:
+            print(_CLEARED, end="", file=self._stream, flush=True)
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event["event"] == "trial":
@@ -59,7 +59,7 @@ class Progress:
             return
         with self._lock:
             self._last, self._heard = event, monotonic()
-            if self._live is not None or event["event"] in ("start", "done") or self._is_due():
+            if self._live or event["event"] in ("start", "done") or self._is_due():
                 self._draw(describe(event, self._failed))
 
     def _is_due(self) -> bool:
@@ -67,8 +67,9 @@ class Progress:
 
     def _draw(self, text: str) -> None:
         self._drawn = monotonic()
-        if self._live is not None:
-            self._live.update(text, refresh=True)
+        if self._live:
+            line = _fitted(text, console(self._stream).width - 1)
+            print(_CLEARED + line, end="", file=self._stream, flush=True)
         else:
             print(text, file=self._stream, flush=True)
 
@@ -101,6 +102,14 @@ def describe(event: dict[str, Any], failed: int = 0) -> str:
     if left is not None and event["event"] != "done":
         parts.append(f"{left:.0f} s left")
     return "  ".join(filter(None, parts))
+
+
+def _fitted(text: str, width: int) -> str:
+    """A line of :func:`describe` for a terminal: what is too long loses parts, the kernel first."""
+    parts = text.split("  ")
+    while len("  ".join(parts)) > width and len(parts) > 1:
+        del parts[1]
+    return "  ".join(parts)[:width]
 
 
 def time_left(event: dict[str, Any]) -> float | None:

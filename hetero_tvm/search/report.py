@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TextIO
+from typing import TextIO
 
 from hetero_tvm.host import terminal
 from hetero_tvm.host.terminal import Column, milliseconds, percent
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 
 
-def table(report: TuneReport, width: int) -> Any:
-    """A rich table of at most ``width`` columns: kernel, calls, share, default and tuned, % of roofline."""
+def table(report: TuneReport, width: int) -> terminal.Table:
+    """A table of at most ``width`` columns: kernel, calls, share, default and tuned, % of roofline."""
     total = sum(task.uses * (task.tuned_seconds or 0.0) for task in report.tasks)
     columns = [
         Column("kernel", text=True),
@@ -68,6 +68,7 @@ def summary(report: TuneReport) -> list[str]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.failures.most_common())
         lines.append(f"failed candidates: {kinds}")
     peaks = [f"peak {report.peak_gflops:.0f} GFLOP/s"] if report.peak_gflops else []
+    peaks += [f"{peak:.0f} in {kind}" for kind, peak in sorted(report.other_peaks.items())]
     peaks += [f"memory {report.bandwidth_gbs:.0f} GB/s"] if report.bandwidth_gbs else []
     if peaks and report.drift is not None:
         peaks.append(f"drift {report.drift:+.1%}")
@@ -93,7 +94,7 @@ def print_report(report: TuneReport, stream: TextIO) -> None:
     console = terminal.console(stream)
     console.print(table(report, console.width))
     for line in summary(report):
-        console.print(line, soft_wrap=True)
+        console.print(line)
 
 
 def _time(seconds: float | None) -> str:

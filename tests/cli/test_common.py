@@ -95,3 +95,16 @@ class Point:
 def test_results_become_json_values():
     made = common.plain({"p": Point((1, 2), np.float32(0.5)), 3: [np.int64(4), None, True]})
     assert json.loads(json.dumps(made)) == {"p": {"at": [1, 2], "value": 0.5}, "3": [4, None, True]}
+
+
+@pytest.mark.parametrize("columns, lines", [("40", 2), (None, 1)])
+def test_a_terminal_gets_folded_lines_and_a_pipe_whole_ones(monkeypatch, capsys, columns, lines):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    options = argparse.Namespace(quiet=False, json=False)
+    common.say(options, "output 0: max error 4.24e-06 (relative 1.36e-06), tolerance 3.11e-05: ok")
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == lines and all(len(line) <= int(columns or 200) for line in said)
+    common.say(options, "python -m hetero_tvm.bench out/model.so --streams 2", whole=True)
+    assert capsys.readouterr().out == "python -m hetero_tvm.bench out/model.so --streams 2\n"

@@ -43,12 +43,12 @@ def test_what_is_missing_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(doctor.native, "find_compiler", none)
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        doctor.importlib.util, "find_spec", lambda name: None if name == "rich" else real(name)
+        doctor.importlib.util, "find_spec", lambda name: None if name == "onnx" else real(name)
     )
     monkeypatch.setattr(doctor, "current_versions", lambda: {"tvm": "0.26.0"})
     found = {one.name: one for one in [*doctor._tools(), *doctor._packages()]}
     assert found["C++ compiler"].status == doctor.MISSING and "g++" in found["C++ compiler"].hint
-    assert found["rich"].status == doctor.MISSING and "pip install rich" in found["rich"].hint
+    assert found["onnx"].status == doctor.MISSING and "pip install onnx" in found["onnx"].hint
     assert found["apache-tvm"].text == "0.26.0, but 0.27.0.post1 is wanted"
     assert found["apache-tvm-ffi"].text == "not installed"
 

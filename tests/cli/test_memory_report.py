@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
-from rich.console import Console
 
 from hetero_tvm import memory
 from hetero_tvm.cli import memory_report
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.terminal import Console
 from hetero_tvm.memory.model_plan import Arena, MemoryPlan, PlanError, Tensor
 
 
@@ -45,11 +46,12 @@ def test_figures():
     assert memory_report.report(json.loads(json.dumps(make().to_json()))) == figures
 
 
-def test_tables_name_what_matters():
-    console = Console(width=140, record=True, file=open("/dev/null", "w"))
-    for table in memory_report.tables(make()):
-        console.print(table)
-    text = console.export_text()
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_name_what_matters(width):
+    stream = io.StringIO()
+    Console(stream, width).print(*memory_report.tables(make(), width))
+    text = stream.getvalue()
+    assert max(map(len, text.splitlines())) <= width
     for part in ("576", "448", "320", "1.000", "workspace@3", "conv: X", "is read after", "1,048,576"):
         assert part in text
 

@@ -10,6 +10,7 @@ from hetero_tvm import api, quantize
 from hetero_tvm.compile.quantize import quantize_model, samples_of
 from hetero_tvm.errors import AccuracyError, InputError, UsageError
 from hetero_tvm.ops.decoding.storage import Storage
+from hetero_tvm.targets.registry import parse_target
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +136,7 @@ def test_what_is_asked_for_wrongly(model, tmp_path):
 def test_command(tmp_path):
     assert quantize.main(["zoo:vit-b16-tiny", "--out", str(tmp_path), "--no-shipped-records", "-q"]) == 0
     document = json.loads((tmp_path / "accuracy.json").read_text())
+    assert "hetero_tvm.quantize zoo:vit-b16-tiny" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "model.so").exists() and document["least_cosine"] > 0.99
     assert document["method"] == "dynamic" and document["quantized"] > 0
 
@@ -158,3 +160,14 @@ def test_static_command(tmp_path):
     assert document["method"] == "static" and document["samples"] == 3
     assert document["least_cosine"] > 0.99 and document["quantized"] == len(document["layers"]) == 10
     assert document["metric"][0] == pytest.approx(document["metric"][1], rel=0.1)
+
+
+def test_kernels_name_the_arithmetic_whose_peak_bounds_them(model):
+    built, _ = quantize_model(model, build)
+    found = {row["kernel"].partition("_")[0]: row["arithmetic"] for row in built.kernels}
+    assert found["dynamic"] == "int8" and found["layer"] == found["attention"] == "float32"
+    target = parse_target("cpu:znver4").with_precision("bf16")
+    halves = {
+        task.space.name: task.arithmetic for task in api.optimize_model(model, target).tasks if task.space
+    }
+    assert halves["cpu.bf16_matmul"] == "bfloat16" and halves["cpu.normalize"] == "float32"

@@ -25,6 +25,21 @@ def test_the_higher_peaks_of_two_measurements():
     assert Roofs(None, None).or_higher(Roofs(None, None)) == Roofs(None, None)
 
 
+def test_other_arithmetic_has_its_own_peak():
+    machine = Roofs(100.0, 10.0, {"int8": 400.0})
+    assert machine.least_seconds(400_000_000_000, 1, "int8") == pytest.approx(1.0)
+    assert machine.least_seconds(400_000_000_000, 1, "bfloat16") == pytest.approx(4.0)  # not measured
+    higher = machine.or_higher(Roofs(90.0, 8.0, {"int8": 380.0, "bfloat16": 200.0}))
+    assert higher == Roofs(100.0, 10.0, {"int8": 400.0, "bfloat16": 200.0})
+
+
+def test_other_peaks_are_measured_where_they_are_wanted(monkeypatch):
+    peaks = {"float32": 50.0, "int8": 200.0}
+    monkeypatch.setattr(host, "measure_peak", lambda threads, kind="float32": threads * peaks[kind])
+    monkeypatch.setattr(host, "measure_bandwidth", lambda threads: 12.0)
+    assert roofs.measure(2, {"int8", "float32"}) == Roofs(100.0, 12.0, {"int8": 400.0})
+
+
 def test_measuring_asks_for_the_threads_of_the_kernels(monkeypatch):
     monkeypatch.setattr(host, "measure_peak", lambda threads: 50.0 * threads)
     monkeypatch.setattr(host, "measure_bandwidth", lambda threads: 10.0 + threads)

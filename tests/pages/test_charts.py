@@ -24,6 +24,16 @@ def test_roofline():
     assert "slow &lt;&amp;&gt;: 1.0 GFLOP/s" in svg
 
 
+def test_each_kind_of_arithmetic_has_its_roof():
+    svg = roofline([Dot("int8", 40.0, 390.0, 1.0)], 100.0, 10.0, {"int8": 400.0})
+    roofs = re.findall(r'class="roof" d="M([\d.]+),([\d.]+)[^"]* L[\d.]+,([\d.]+)"', svg)
+    assert len(roofs) == 2 and "100 GFLOP/s in float32" in svg and "400 GFLOP/s in int8" in svg
+    ((_, dot),) = numbers(svg, r'cx="([\d.]+)" cy="([\d.]+)"')
+    low, high = (float(end) for _, _, end in roofs)
+    assert high < dot < low  # under its own roof, above the other
+    assert float(roofs[0][1]) == low  # which begins where the slope passes it
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_leaves_the_picture(seed):
     rng = np.random.default_rng(seed)
@@ -37,7 +47,9 @@ def test_nothing_leaves_the_picture(seed):
 
 
 def test_a_curve_of_one_point_and_of_none():
-    parsed(curve([(0.0, 1.0)], "seconds", "ms"))
+    svg = curve([(3.0, 1.0)], "seconds", "ms")
+    parsed(svg)
+    assert len(numbers(svg, r'cx="([\d.]+)" cy="([\d.]+)"')) == 1  # a path of one point draws nothing
     assert curve([], "seconds", "ms") == ""
 
 

@@ -1,12 +1,13 @@
 """Pages: well-formed, self-contained, and nothing that a model is called can break out of its place."""
 
 import json
+import re
 from html.parser import HTMLParser
 
-from hetero_tvm.pages.page import Html, fragment, page, section, share_bar, table, text, tiles
+from hetero_tvm.pages.page import Html, fragment, name, page, section, share_bar, table, text, tiles
 
 EVIL = "</script><script>alert(1)</script>&\"'"
-VOID = {"meta", "!doctype"}
+VOID = {"meta", "!doctype", "wbr"}
 
 
 class Tree(HTMLParser):
@@ -62,4 +63,14 @@ def test_what_is_html_stays_html():
 def test_a_fragment_leaves_the_notebook_alone():
     markup = fragment(section("A", "b"))
     parsed(markup)
-    assert "body {" not in markup and ".hetero-tvm {" in markup
+    style = re.search("<style>(.*)</style>", markup, re.S)[1]
+    rules = re.findall(r"([^{}]+)\{[^{}]*\}", style)
+    selectors = [one.strip() for rule in rules for one in rule.split(",")]
+    assert {".hetero-tvm.hetero-tvm", ".hetero-tvm.hetero-tvm td.t"} <= set(selectors)
+    assert all(one == ":root" or one.startswith(".hetero-tvm.hetero-tvm") for one in selectors), selectors
+    assert style.count("{") == style.count("}") == len(rules) + 1  # the dark colours stay in their @media
+
+
+def test_names_may_be_broken_after_their_parts():
+    assert name("matmul_1x2_bias") == "matmul_1x2_<wbr>bias" and name("<a/b>") == "&lt;a/<wbr>b&gt;"
+    assert name("1.25") == "1.25" and name(Html("a_b")) == "a_b"

@@ -2,8 +2,10 @@
 
 import io
 
+import pytest
+
 from hetero_tvm.host.terminal import console
-from hetero_tvm.pages.profile_tables import compare_profiles, show_comparison
+from hetero_tvm.pages.profile_tables import compare_profiles, show_comparison, show_profile
 
 
 def document(call, **kernels):
@@ -28,3 +30,26 @@ def test_profiles_of_different_models_say_so():
     before = {**document(100, a=50.0), "model": "bert"}
     show_comparison(before, {**document(100, a=50.0), "model": "vit"}, console(stream), 5)
     assert "the earlier profile is of another model: bert" in stream.getvalue()
+
+
+@pytest.mark.parametrize("call, disturbed", [(3.2, False), (9.0, True)])
+def test_a_call_that_others_stopped_says_so(call, disturbed):
+    row = {
+        "calls": 1,
+        "share": 0.5,
+        "gflops": 1.0,
+        "gbs": 1.0,
+        "roofline": 0.5,
+        "balance": None,
+        "record": "",
+    }
+    shown = {
+        **{"model": "m", "threads": 2, "runs": 9, "call_ms": call, "bandwidth_gbs": 20.0},
+        "peaks": {"float32": 100.0, "int8": 400.0},
+        "kernels": [{**row, "kernel": name, "ms": 1.5} for name in "ab"],
+    }
+    stream = io.StringIO()
+    show_profile(shown, [("/a", 0, 1.5e-3)], console(stream), 5)
+    said = stream.getvalue()
+    assert ("calls were disturbed" in said) == disturbed and "50.0%" in said  # of 3 ms, whatever a call took
+    assert "100 GFLOP/s in float32, 400 GFLOP/s in int8, 20.0 GB/s" in said

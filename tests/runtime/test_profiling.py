@@ -1,11 +1,15 @@
 """Figures of a profile from events that are made up, so that every number is known."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 
+from hetero_tvm.errors import UsageError
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.observing import SPAN, Event, Observed
-from hetero_tvm.runtime.profiling import _balance, _calls, _kernels
+from hetero_tvm.runtime.profiling import Profile, _balance, _between, _calls, _kernels, profile_calls
 from hetero_tvm.runtime.signature import Signature
 
 MANIFEST = Manifest(
@@ -46,7 +50,9 @@ def test_calls_are_medians_without_what_looking_costs():
 
 
 def test_kernels_stand_under_the_roofline():
-    kernels = _kernels(_calls([observed()], MANIFEST, 2), MANIFEST, peak=10.0, bandwidth=1.0)
+    kernels = _kernels(
+        _calls([observed()], MANIFEST, 2), MANIFEST, {"float32": 10.0, "int8": 40.0}, bandwidth=1.0
+    )
     product, other = kernels
     assert (product.name, product.calls) == ("product", 2)
     assert product.gflops == pytest.approx(2000 / 400) and product.gbs == pytest.approx(200 / 400)
@@ -54,7 +60,36 @@ def test_kernels_stand_under_the_roofline():
     assert other.gflops is None and other.roofline is None
 
 
+def test_a_kernel_of_integers_stands_under_their_roof():
+    integers = dataclasses.replace(
+        MANIFEST, kernels=[{**MANIFEST.kernels[0], "arithmetic": "int8", "bytes": 1}]
+    )
+    calls, peaks = _calls([observed()], integers, 2), {"float32": 10.0, "int8": 40.0}
+    assert _kernels(calls, integers, peaks, 1.0)[0].roofline == pytest.approx(2 * 25 / 400)
+    # A roof that nobody could measure is that of float32.
+    assert _kernels(calls, integers, {"float32": 10.0}, 1.0)[0].roofline == pytest.approx(2 * 100 / 400)
+
+
+def test_what_no_kernel_took_is_between_them():
+    assert _between(observed()) == pytest.approx((5000 - 110 - 60 - 310) / 1e9)
+
+
 def test_a_thread_that_does_nothing_halves_the_balance():
     spans = np.array([(0, 100, 0, 0, 7, 1)], SPAN)
     assert _balance(spans, Event("k", 0, 100), 2) == pytest.approx(0.5)
     assert _balance(spans, Event("k", 200, 300), 2) is None and _balance(spans, Event("k", 0, 100), 1) is None
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, "x", True, float("nan")])
+def test_seconds_are_a_positive_number(seconds):
+    with pytest.raises(UsageError, match="seconds must be a positive number"):
+        profile_calls(None, MANIFEST, lambda: pytest.fail("it was called"), 1, seconds)
+
+
+def test_a_trace_goes_to_a_path_or_its_text(tmp_path):
+    profile = Profile("m", 1, 1.0, 1.0, 5, [], [], last=observed())
+    profile.write_trace(str(tmp_path / "trace.json"))
+    assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > 2
+    for wrong in (tmp_path, tmp_path / "none" / "trace.json", None):
+        with pytest.raises(UsageError, match="no trace can be written"):
+            profile.write_trace(wrong)

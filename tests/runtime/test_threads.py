@@ -217,3 +217,9 @@ for count in (1, 2, 1):
     print(load(sys.argv[1], threads=count)(x).shape)
 """
     assert run_python(script, mlp).count("(8, 64)") == 3
+
+
+@pytest.mark.parametrize("pin", ["x", "0,1", 3, [0.5], [None]])
+def test_pinning_to_what_is_no_list_of_cores(pin):
+    with pytest.raises(UsageError, match="True, False or a list of cores"):
+        choose_pinning(pin=pin)

@@ -107,6 +107,22 @@ def test_plain_lines_when_not_a_terminal():
     assert 2 <= len(text.getvalue().splitlines()) <= 4
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_has_one_line_that_is_emptied_at_the_end(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    text = Terminal()
+    with Progress(stream=text) as progress:
+        progress(EVENT)
+        progress({**EVENT, "task": None})
+    pictures = text.getvalue().split("\r\x1b[K")
+    assert "\n" not in text.getvalue() and pictures[0] == "" == pictures[-1]
+    assert pictures[1] == "trials 8/64  model 2.00 ms  7 s left" and len(pictures[2]) < 50
+
+
 def test_a_search_that_waits_says_so(monkeypatch):
     monkeypatch.setattr(progress_module, "_PLAIN_INTERVAL", 0.01)
     spoken, text = threading.Event(), io.StringIO()

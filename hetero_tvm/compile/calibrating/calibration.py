@@ -25,6 +25,7 @@ from onnx import numpy_helper
 from hetero_tvm.compile.calibrating.least_error import Values, least_error_ranges
 from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend import ImportedModel, import_model
+from hetero_tvm.host.install import pip_command
 from hetero_tvm.ops.integers.dynamic_matmul import safe_range
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 
@@ -68,7 +69,7 @@ class Calibration:
         if importlib.util.find_spec("onnxruntime") is None:
             raise UsageError(
                 "static quantisation needs ONNX Runtime, which finds the ranges",
-                hint="pip install onnxruntime",
+                hint=pip_command("onnxruntime"),
             )
         from onnxruntime.quantization.shape_inference import quant_pre_process
 

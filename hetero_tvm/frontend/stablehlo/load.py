@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import ModelError, UsageError, last_line
+from hetero_tvm.host.install import extra_command
 
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
 """Endings of files that hold a StableHLO program."""
@@ -23,7 +24,7 @@ def bindings() -> tuple[Any, Any, Any]:
         from jaxlib.mlir.dialects import chlo, func, stablehlo  # noqa: F401 (func registers its operators)
     except ImportError as error:
         raise UsageError(
-            f"StableHLO is read with jaxlib, which cannot be imported: {error}", hint="pip install jaxlib"
+            f"StableHLO is read with jaxlib, which cannot be imported: {error}", hint=extra_command("jax")
         ) from error
     return ir, stablehlo, chlo
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.host.files import odd_kind
+from hetero_tvm.host.install import extra_command
 
 SUFFIX = ".tflite"
 
@@ -94,7 +95,7 @@ def schema() -> Any:
     except ImportError as error:
         raise UsageError(
             f"TensorFlow Lite files are read with the package tflite, which cannot be imported: {error}",
-            hint="pip install 'hetero-tvm[tflite]', or pip install tflite",
+            hint=extra_command("tflite"),
         ) from error
     return tflite
 

@@ -12,6 +12,7 @@ import onnx
 
 from hetero_tvm.errors import ModelError, ShapeError, UsageError, last_line
 from hetero_tvm.frontend.tflite.load import Program
+from hetero_tvm.host.install import extra_command
 
 _PACKAGES = {"ai_edge_litert": "ai-edge-litert", "tflite_runtime": "tflite-runtime"}
 
@@ -71,7 +72,7 @@ class LitertFile:
         if found is None:
             raise UsageError(
                 "LiteRT, which runs TensorFlow Lite files, is not installed",
-                hint="pip install ai-edge-litert",
+                hint=extra_command("tflite"),
             )
         try:
             interpreter = opened(found[0], self._data, self._program, [np.shape(x) for x in inputs.values()])
@@ -123,7 +124,7 @@ def shapes_at(data: bytes, program: Program, shapes: Sequence[tuple[int, ...]]) 
     if found is None:
         raise UsageError(
             "Other sizes than a TensorFlow Lite file was written with need LiteRT, which is not installed",
-            hint="pip install ai-edge-litert, or leave the shapes as they are",
+            hint=f"{extra_command('tflite')}, or leave the shapes as they are",
         )
     try:
         interpreter = opened(found[0], data, program, shapes, plain=True)

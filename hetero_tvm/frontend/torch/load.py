@@ -21,6 +21,7 @@ from hetero_tvm.frontend.torch.records import mapped_records
 from hetero_tvm.frontend.torch.untrusted import only_tensors, refuse_archive, refuse_code
 from hetero_tvm.host import mapped
 from hetero_tvm.host.files import odd_kind
+from hetero_tvm.host.install import extra_command
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -44,7 +45,7 @@ def require(module: str) -> ModuleType:
         package = module.partition(".")[0]
         raise UsageError(
             f"Reading PyTorch programs needs the package {package}, which cannot be imported: {error}.",
-            hint="pip install 'hetero-tvm[torch]', or export the model to ONNX where PyTorch is installed.",
+            hint=f"{extra_command('torch')}    (or export the model to ONNX where PyTorch is installed)",
         ) from error
 
 

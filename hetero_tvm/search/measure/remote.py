@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import TuningError, UsageError, last_line
+from hetero_tvm.host.install import extra_command
 from hetero_tvm.search.measure.device_client import DEVICE_MODULE, DeviceClient
 from hetero_tvm.search.measure.peer import Peer, PeerLost
 
@@ -23,7 +24,11 @@ _OPEN, _ASK, _RESTART = (f"hetero_tvm.device.{name}" for name in ("open", "ask",
 _NETWORK_SECONDS = 60.0
 """Seconds that a message may take on top of the work that it asks for."""
 TOKEN_VARIABLE = "HETERO_TVM_RPC_TOKEN"
-INSTALL = "pip install 'hetero-tvm[rpc]'"
+
+
+def install() -> str:
+    """Command that installs what measuring on other machines needs."""
+    return extra_command("rpc")
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ def _connect(address: Address) -> Any:
     try:
         from hetero_tvm.host.tvm import rpc
     except ImportError as error:
-        raise TuningError(f"TVM's RPC cannot be imported: {error}", hint=INSTALL) from error
+        raise TuningError(f"TVM's RPC cannot be imported: {error}", hint=install()) from error
     try:
         if address.key is None:
             return rpc.connect(address.host, address.port, key=address.token)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from hetero_tvm.host.terminal import Console
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.schedules.task import Task
@@ -19,11 +20,11 @@ class LibraryProfile(Protocol):
         """The whole profile as JSON values."""
         ...
 
-    def show(self, console: Any, top: int) -> None:
-        """Tables on a ``rich`` console; the ``top`` longest operators."""
+    def show(self, console: Console, top: int) -> None:
+        """Print tables; the ``top`` longest operators."""
         ...
 
-    def write_trace(self, path: Path) -> None:
+    def write_trace(self, path: str | Path) -> None:
         """A Chrome/Perfetto trace (JSON)."""
         ...
 

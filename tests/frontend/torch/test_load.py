@@ -55,7 +55,7 @@ def test_pytorch_is_imported_only_for_its_programs(tmp_path):
 
 def test_missing_pytorch_is_a_usage_error(saved, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UsageError, match=r"needs the package torch[\s\S]*pip install 'hetero-tvm\[torch\]'"):
+    with pytest.raises(UsageError, match=r"needs the package torch[\s\S]*-m pip install '?\S*\[torch\]'?"):
         torch_load.load_program(saved)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero_tvm.codegen.amx import BF16
 from hetero_tvm.codegen.bf16_vectors import bf16_bits, bf16_ir
+from hetero_tvm.host.peaks import BFLOAT16
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
@@ -111,6 +112,9 @@ class Bf16MatmulSpace(DynamicMatmulSpace):
     name = "cpu.bf16_matmul"
     version = 1
     kernel = Bf16MatmulKernel
+
+    def arithmetic(self, op: FusedOp, machine: CpuModel) -> str:
+        return BFLOAT16
 
     def kernel_for(self, op: FusedOp) -> type[IntegerProductKernel]:
         return Bf16GatedMatmulKernel if op.gate else Bf16MatmulKernel

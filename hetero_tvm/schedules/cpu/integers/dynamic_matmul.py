@@ -22,6 +22,7 @@ import math
 from itertools import product
 
 from hetero_tvm.codegen.amx import TILE_WORDS
+from hetero_tvm.host.peaks import INT8
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
@@ -61,6 +62,9 @@ class DynamicMatmulSpace(DesignSpace):
         if op.k > MOST_K:
             return "sums of so many products may not fit 32 bits"
         return "an extent is zero" if 0 in (op.m, op.n, op.k) else None
+
+    def arithmetic(self, op: FusedOp, machine: CpuModel) -> str:
+        return INT8
 
     def kernel_for(self, op: DynamicMatmul) -> type[IntegerProductKernel]:
         """The kernel of an operator."""

@@ -24,6 +24,7 @@ import math
 from collections.abc import Iterator
 from itertools import product
 
+from hetero_tvm.host.peaks import INT8
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
@@ -60,6 +61,9 @@ class QuantConv2dSpace(DesignSpace):
 
     name = "cpu.quant_conv2d"
     version = 3
+
+    def arithmetic(self, op: FusedOp, machine: CpuModel) -> str:
+        return INT8
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, QuantConv2d):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetero_tvm.host.peaks import FLOAT32, INT8
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
@@ -70,6 +71,9 @@ class StoredMatmulSpace(DesignSpace):
         if op.x_bits not in (0, allowed_bits(op.form, machine)):
             return f"X of {op.x_bits} bits"
         return "an extent is zero" if 0 in (op.m, op.n, op.k) else None
+
+    def arithmetic(self, op: StoredMatmul, machine: CpuModel) -> str:
+        return INT8 if op.x_bits and op.storage.bits else FLOAT32
 
     def knobs(self, op: StoredMatmul, machine: CpuModel) -> tuple[Knob, ...]:
         most = 4 if not op.storage.bits else 2

@@ -7,7 +7,6 @@ and the command streams, through the library's own C functions.
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import numpy as np
 from hetero_tvm.errors import UsageError
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.runtime.library import Library
+from hetero_tvm.runtime.profiling import write_events
 from hetero_tvm.targets.npu.device.attribution import Interval, attribute
 from hetero_tvm.targets.npu.device.driver import (
     STALLS,
@@ -306,7 +306,7 @@ def totals(regions: Sequence[RegionProfile]) -> dict[str, Any]:
     }
 
 
-def write_trace(path: Path, regions: Sequence[RegionProfile]) -> None:
+def write_trace(path: str | Path, regions: Sequence[RegionProfile]) -> None:
     """Chrome's trace format (also Perfetto's): one process per region, one row per queue; a region begins
     where the one before ended."""
     events: list[dict[str, Any]] = []
@@ -317,4 +317,4 @@ def write_trace(path: Path, regions: Sequence[RegionProfile]) -> None:
             events.append({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": queue}})
         events += [{**event, "ts": begin + event["ts"], "pid": pid} for event in region.events]
         begin += 1e6 * region.seconds
-    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+    write_events(path, events)

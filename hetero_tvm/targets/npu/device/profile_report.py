@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.host.terminal import Column, table
+from hetero_tvm.host.terminal import Column, Console, table
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.targets.npu.device.profile import profile, totals, write_trace
 
@@ -30,26 +30,26 @@ class ProfileReport:
         """Totals, and one entry per region with its operators."""
         return {"totals": totals(self._regions), "regions": [region.to_json() for region in self._regions]}
 
-    def show(self, console: Any, top: int) -> None:
-        """Tables on a ``rich`` console; the ``top`` longest operators of each region."""
+    def show(self, console: Console, top: int) -> None:
+        """Print tables; the ``top`` longest operators of each region."""
         for region in self._regions:
             _print(console, region, top)
         if len(self._regions) > 1:
             _print_totals(console, totals(self._regions))
 
-    def write_trace(self, path: Path) -> None:
+    def write_trace(self, path: str | Path) -> None:
         """A Chrome/Perfetto trace of all queues."""
         write_trace(path, self._regions)
 
 
-def _print_totals(console: Any, total: dict[str, Any]) -> None:
+def _print_totals(console: Console, total: dict[str, Any]) -> None:
     console.print(
         f"all {total['regions']} regions: {total['cycles']:,.0f} cycles, {total['seconds'] * 1e3:.3f} ms, "
         f"DRAM {total['dram_bytes'] / 1e6:.1f} MB, {total['energy_joule'] * 1e3:.2f} mJ"
     )
 
 
-def _print(console: Any, region: Any, top: int) -> None:
+def _print(console: Console, region: Any, top: int) -> None:
     facts, spec = region.to_json(), region.spec
     console.print(
         f"{region.name} on {spec.name}: {facts['cycles']:,.0f} cycles, {facts['seconds'] * 1e3:.3f} ms, "
