@@ -12,17 +12,25 @@ from hetero_tvm.memory import check_plan, plan
 def test_each_kind_has_a_plan_and_is_full(kind, full):
     problem, offsets = planner_family.make(kind, 120, full, 0)
     check_plan(problem, offsets, capacity=planner_family.CAPACITY)
-    assert abs(len(problem) - 120) <= 4
+    assert 112 <= len(problem) <= 124
     taken = sum(b.size * (b.upper - b.lower) for b in problem.buffers) / planner_family.CAPACITY**2
     wanted = full if kind != "bricks" else 0.2  # as many bricks as asked for fill less
-    assert wanted - 0.15 <= taken <= full
+    most = full + 0.01 if kind in planner_family.DROPPED else full  # pieces are left out whole
+    assert wanted - 0.15 <= taken <= most
     again, _ = planner_family.make(kind, 120, full, 0)
     assert again == problem and planner_family.make(kind, 120, full, 1)[0] != problem
 
 
 @pytest.mark.parametrize(
     "kind, count, full",
-    [("mixed", 150, 0.98), ("by area", 150, 0.98), ("pinwheels", 150, 0.98), ("long lives", 300, 0.9)],
+    [
+        ("mixed", 150, 0.98),
+        ("by area", 150, 0.98),
+        ("pinwheels", 150, 0.98),
+        ("long lives", 300, 0.9),
+        ("slender", 250, 0.9),
+        ("slender, long", 200, 0.95),
+    ],
 )
 def test_tight_problems_are_solved_at_the_capacity(kind, count, full):
     problem, _ = planner_family.make(kind, count, full, 0)
