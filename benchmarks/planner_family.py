@@ -47,7 +47,7 @@ def cut(rng: random.Random, count: int, *, evenness: float, flatness: float = 1.
 
 
 def slender(rng: random.Random, count: int, *, across: float) -> list[Piece]:
-    """Cut pieces by area in a direction by chance, whatever their shape; ``across``: share of cuts across time."""
+    """Cut pieces in a direction by chance, whatever their shape; ``across``: share of cuts across time."""
     pieces = [(0, GRID, 0, GRID)]
     while len(pieces) < count:
         index = rng.choices(range(len(pieces)), [_area(piece) ** 2 for piece in pieces])[0]
