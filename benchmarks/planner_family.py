@@ -4,8 +4,10 @@
                                         [--seconds S] [--files FILE.csv ... --capacity BYTES]
 
 A rectangle of time by memory is cut in pieces by one of several rules (``KINDS``), or filled with bricks;
-then pieces lose a part of their size or life until a share ``--full`` of the rectangle is taken.  The pieces
-where they were cut are a plan within the capacity, so each problem can be solved at it.  The table shows, per
+then pieces lose a part of their size or life, or are left out (``DROPPED``), until a share ``--full`` of the
+rectangle is taken.  The pieces where they were cut are a plan within the capacity, so each problem can be
+solved at it.  The "slender" kinds have the sizes and lives of the public set: buffers of much the same area,
+long and small or short and large, which cuts in a direction by chance give.  The table shows, per
 kind and fullness, how many are solved, the seconds of each, and the decisions of the exact search, which do
 not depend on the machine.  Every plan goes through the independent checker.
 """
@@ -39,6 +41,21 @@ def cut(rng: random.Random, count: int, *, evenness: float, flatness: float = 1.
     while len(pieces) < count:
         index = rng.choices(range(len(pieces)), [_area(piece) ** evenness for piece in pieces])[0]
         _split(rng, pieces, index, flatness)
+    return pieces
+
+
+def slender(rng: random.Random, count: int, *, across: float) -> list[Piece]:
+    """Cut pieces in a direction by chance, whatever their shape; ``across``: share of cuts across time."""
+    pieces = [(0, GRID, 0, GRID)]
+    while len(pieces) < count:
+        index = rng.choices(range(len(pieces)), [_area(piece) ** 2 for piece in pieces])[0]
+        left, right, low, high = pieces[index]
+        if rng.random() < across and right - left >= 2:
+            at = rng.randrange(left + 1, right)
+            pieces[index : index + 1] = [(left, at, low, high), (at, right, low, high)]
+        elif high - low >= 2:
+            at = rng.randrange(low + 1, high)
+            pieces[index : index + 1] = [(left, right, low, at), (left, right, at, high)]
     return pieces
 
 
@@ -91,7 +108,12 @@ KINDS: dict[str, Callable[[random.Random, int], list[Piece]]] = {
     "short lives": lambda rng, count: cut(rng, count, evenness=0.5, flatness=1 / 3),
     "pinwheels": pinwheels,
     "bricks": bricks,
+    "slender": lambda rng, count: slender(rng, count, across=0.5),
+    "slender, long": lambda rng, count: slender(rng, count, across=0.35),
+    "slender, short": lambda rng, count: slender(rng, count, across=0.65),
 }
+DROPPED = ("slender", "slender, long", "slender, short")
+"""Kinds that come to their fullness by leaving out pieces."""
 
 
 def shrunk(rng: random.Random, pieces: Sequence[Piece], full: float) -> list[Piece]:
@@ -115,10 +137,22 @@ def shrunk(rng: random.Random, pieces: Sequence[Piece], full: float) -> list[Pie
     return pieces
 
 
+def dropped(rng: random.Random, pieces: Sequence[Piece], full: float) -> list[Piece]:
+    """Leave out pieces that are not too large for it, by chance, until ``full`` of the rectangle is left."""
+    kept, taken = [], sum(map(_area, pieces))
+    for piece in rng.sample(pieces, len(pieces)):
+        if taken - _area(piece) >= full * GRID * GRID:
+            taken -= _area(piece)
+        else:
+            kept.append(piece)
+    return kept
+
+
 def make(kind: str, count: int, full: float, seed: int) -> tuple[Problem, dict[str, int]]:
     """A problem of about ``count`` buffers, and the offsets of a plan within ``CAPACITY``."""
     rng = random.Random(f"{kind} {count} {full} {seed}")
-    pieces = shrunk(rng, KINDS[kind](rng, count), full)
+    lose = dropped if kind in DROPPED else shrunk
+    pieces = lose(rng, KINDS[kind](rng, count), full)
     rng.shuffle(pieces)
     buffers = [
         Buffer(str(number), left * GRID, right * GRID, (high - low) * GRID)

@@ -230,7 +230,9 @@ def valid(records: Sequence[Record]) -> list[Record]:
         if record.role == FRESH:
             found = [record]
         elif record.status == DISTURBED:
-            found = [r for r in found if r.role != TRIAL or r.candidate != record.candidate]
+            # A trial that is taken back; a baseline that was disturbed says nothing of the trials before it.
+            if record.role == TRIAL:
+                found = [r for r in found if r.role != TRIAL or r.candidate != record.candidate]
         else:
             found.append(record)
     return found

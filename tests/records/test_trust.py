@@ -5,7 +5,7 @@ import dataclasses
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.records.choose import choose_one
-from hetero_tvm.records.record import DISTURBED, TRIAL, VERIFIED, Record, Site, new_record
+from hetero_tvm.records.record import BASELINE, DISTURBED, TRIAL, VERIFIED, Record, Site, new_record
 from hetero_tvm.records.store import RecordStore
 from hetero_tvm.schedules.base import Knob
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
@@ -31,6 +31,15 @@ def test_a_disturbed_trial_makes_void_what_was_recorded_of_its_candidate(tmp_pat
     assert len(again.trials(TASK)) == 1 and again.best(TASK)[0].point == SLOW
     put(again, FAST, 0.5)
     assert again.best(TASK)[0].point == FAST and len(again.trials(TASK)) == 2
+
+
+def test_a_baseline_that_was_disturbed_takes_no_trial_back(tmp_path):
+    store = RecordStore(SITE, tmp_path)
+    put(store, SLOW, 1.0)
+    put(store, SLOW, 5.0, role=BASELINE, status=DISTURBED, disturbed=0.7)
+    again = RecordStore(SITE, tmp_path)
+    assert [record.seconds for record in again.trials(TASK)] == [1.0]
+    assert [record.seconds for record in again.measured(TASK).values()] == [1.0]
 
 
 def test_dispersion_and_contract_are_kept(tmp_path):

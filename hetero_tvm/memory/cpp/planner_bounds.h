@@ -1,9 +1,11 @@
 // The state of the exact search: lower bounds of offsets, how they push one another up, and undoing it.
 //
 // Rules: a buffer that does not stand on what is placed stands on the lowest top of what is not
-// (support); buffers placed on it raise what must lie above; twins keep their order; and in every
+// (support); buffers placed on it raise what must lie above; twins keep their order; in every
 // section, what must lie at some height or above has to fit (one machine with release dates and a
-// common deadline: J. R. Jackson's rule).
+// common deadline: J. R. Jackson's rule); and what cannot be the lowest of a section stands at least
+// as high as the lowest top of those that can (the "not first" rule of scheduling: J. Carlier and
+// E. Pinson, "An algorithm for solving the job-shop problem", Management Science 1989).
 #pragma once
 
 #include <algorithm>
@@ -148,7 +150,11 @@ class Bounds {
     return fine;
   }
 
-  // For every height h: h plus all that must lie at h or above has to fit.
+  // As Raise; what then stands on nothing that is placed looks for its support.
+  bool RaiseOffFloor(int j, int64_t value) { return Raise(j, value) && (Grounded(j) || RaiseToSupport(j)); }
+
+  // For every height h: h plus all that must lie at h or above has to fit; and something must be the
+  // lowest, under all that cannot be.
   bool SectionFits(int s) {
     auto& items = by_bound_[s];  // nearly sorted from the last time: insertion sort is quick
     for (size_t i = 1; i < items.size(); ++i) {
@@ -157,16 +163,26 @@ class Bounds {
       for (; at > 0 && bound_[items[at - 1]] < bound_[item]; --at) items[at] = items[at - 1];
       items[at] = item;
     }
-    int64_t above = 0;
-    int possible = 0;
+    int64_t above = 0, lowest_top = std::numeric_limits<int64_t>::max();
+    int left = 0, possible = 0;
     const int64_t limit = rounded_ - rest_[s];  // the lowest of those left is at or under it
     for (int item : items) {
       if (placed_[item]) continue;
+      ++left;
       above += p_.room[item];
       if (bound_[item] + above > rounded_) return false;
-      possible += bound_[item] <= limit;
+      if (bound_[item] > limit) continue;
+      ++possible;
+      lowest_top = std::min(lowest_top, bound_[item] + p_.room[item]);
     }
     possible_[s] = possible;
+    if (possible == left) return true;
+    if (possible == 0) return false;
+    for (int item : items) {
+      if (bound_[item] <= limit) break;  // sorted: the others can be the lowest
+      if (placed_[item] || bound_[item] >= lowest_top) continue;
+      if (!RaiseOffFloor(item, RoundUp(lowest_top, p_.align[item]))) return false;
+    }
     return true;
   }
 

@@ -42,10 +42,15 @@ struct Strategy {
   enum Kind { kLowest, kSection, kCheapest };
   // Sections where only one buffer (or two; or: the fewest) can come next are preferred.
   enum Forced { kOne, kOneOrTwo, kFewest };
-  std::vector<int> order;  // breaks ties, best first
+  // Of buffers with the same bound, those come first that begin or end where what is placed beside them goes
+  // higher: in tight plans something fits into such a corner, and what leaves a slit there wastes it.
+  // kCounted: at both ends is better than at one.
+  enum Walls { kIgnored, kAny, kCounted };
+  std::vector<int> order;  // breaks ties that are left, best first
   Kind kind = kSection;
   double weighting = 0;  // of sections by how often they failed
   Forced forced = kOne;
+  Walls walls = kIgnored;
   double temperature = 0.005;  // of the capacity
   double greed = 0.003;        // bytes sealed per byte of the buffer that are no loss
   // Offsets of a partial plan (-1: none): what stands there comes first, what stood higher is raised first.
@@ -204,7 +209,19 @@ class ExactSearch : private Bounds {
   }
 
   bool Before(int a, int b) const {
-    return bound_[a] != bound_[b] ? bound_[a] < bound_[b] : rank_[a] < rank_[b];
+    if (bound_[a] != bound_[b]) return bound_[a] < bound_[b];
+    if (strategy_->walls != Strategy::kIgnored) {
+      const int x = Walls(a), y = Walls(b);
+      if (x != y) return x > y;
+    }
+    return rank_[a] < rank_[b];
+  }
+
+  int Walls(int j) const {
+    const int first = p_.first[j], last = p_.last[j];
+    const bool left = first == 0 || top_[first - 1] > bound_[j];
+    const bool right = last == p_.sections || top_[last] > bound_[j];
+    return strategy_->walls == Strategy::kCounted ? left + right : left || right;
   }
 
   int Blocker(int j) const {

@@ -59,15 +59,19 @@ class Restarts {
     Strategy::Kind kind;
     double weighting;
     Strategy::Forced forced;
+    Strategy::Walls walls;
   };
 
   Verdict Run(Random* random) {
+    using S = Strategy;
     static const Mix kMixes[] = {
-        {Strategy::kSection, 0, Strategy::kOne},      {Strategy::kCheapest, 0, Strategy::kOne},
-        {Strategy::kSection, 0, Strategy::kOneOrTwo}, {Strategy::kCheapest, 0.1, Strategy::kOneOrTwo},
-        {Strategy::kSection, 0, Strategy::kFewest},   {Strategy::kCheapest, 0, Strategy::kFewest},
-        {Strategy::kSection, 0.1, Strategy::kOne},    {Strategy::kSection, 0.1, Strategy::kOneOrTwo},
-        {Strategy::kLowest, 0, Strategy::kOne},
+        {S::kSection, 0, S::kOne, S::kIgnored},       {S::kSection, 0, S::kFewest, S::kCounted},
+        {S::kCheapest, 0, S::kOne, S::kIgnored},      {S::kSection, 0, S::kOneOrTwo, S::kAny},
+        {S::kSection, 0, S::kOneOrTwo, S::kIgnored},  {S::kSection, 0, S::kFewest, S::kAny},
+        {S::kCheapest, 0.1, S::kOneOrTwo, S::kIgnored}, {S::kSection, 0.1, S::kOne, S::kAny},
+        {S::kSection, 0, S::kFewest, S::kIgnored},    {S::kSection, 0.1, S::kFewest, S::kAny},
+        {S::kCheapest, 0, S::kFewest, S::kIgnored},   {S::kSection, 0.1, S::kOneOrTwo, S::kCounted},
+        {S::kLowest, 0, S::kOne, S::kIgnored},
     };
     constexpr int kCount = sizeof(kMixes) / sizeof(kMixes[0]);
     const Mix& mix = kMixes[runs_ % kCount];
@@ -76,6 +80,7 @@ class Restarts {
     strategy.kind = mix.kind;
     strategy.weighting = mix.weighting;
     strategy.forced = mix.forced;
+    strategy.walls = mix.walls;
     strategy.temperature = 0.002 * std::pow(20.0, Uniform(*random));
     strategy.greed = 0.001 * std::pow(30.0, Uniform(*random));
     int64_t budget = std::max<int64_t>(1000, exact_.decisions() / 100);

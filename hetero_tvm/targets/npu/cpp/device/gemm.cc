@@ -24,7 +24,7 @@ HNPU_INLINE void store(float* p, const Vector& v) { memcpy(p, &v, sizeof v); }
 template <bool Fused>
 HNPU_INLINE void multiply_add(Vector& sum, float left, const Vector& right) {
   if constexpr (Fused)
-    sum += left * right;  // one instruction, from -O2 on
+    sum += left * right;  // one instruction, with -fexpensive-optimizations (part of -O2)
   else
     sum = __builtin_convertvector(
         __builtin_convertvector(sum, Wide) + static_cast<double>(left) * __builtin_convertvector(right, Wide), Vector);
