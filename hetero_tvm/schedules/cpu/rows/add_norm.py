@@ -63,7 +63,7 @@ class AddNormSpace(RowSpace):
                 def put(c: Index, width: int, value: Expr) -> None:
                     k.store(y, value, [i, k.ramp(c, width)])
 
-                normalize_row(k, op.norm, machine.lanes, first, again, put, vectors)
+                normalize_row(k, op.norm, machine.lanes, first, again, put, vectors, total)
 
             each_row(k, op.rows, point["chunks"], one_row)
         return k.function

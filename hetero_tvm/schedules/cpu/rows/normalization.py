@@ -74,6 +74,7 @@ def normalize_row(
     again: Callable[[Index, int], Expr],
     put: Callable[[Index, int, Expr], None],
     vectors: Sequence[Buffer],
+    plain: Callable[[Index, int], Expr] | None = None,
 ) -> None:
     """The passes over one row.
 
@@ -82,6 +83,7 @@ def normalize_row(
     first, again : (column, width) -> the row's values, in the first pass over it and in later ones.
     put : (column, width, value) stores the result.
     vectors : buffers of scale and, when there is one, shift.
+    plain : the values once more, in front of the first pass, where that one stores something as well.
     """
     n, stats = op.n, k.scratch((2,))
 
@@ -93,7 +95,7 @@ def normalize_row(
         return value * value
 
     if op.centered:
-        k.store(stats, first(0, 1), [0])  # see the module's text
+        k.store(stats, (plain or first)(0, 1), [0])  # see the module's text
         total = reduce_row(k, n, lanes, lambda c, w: centered(first(c, w), w), add, 0.0)
         k.store(stats, k.load(stats, [0]) + total * constant(1.0 / n), [0])
     read = again if op.centered else first
