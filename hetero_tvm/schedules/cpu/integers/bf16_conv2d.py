@@ -22,6 +22,7 @@ import dataclasses
 import math
 from itertools import product
 
+from hetero_tvm.host.peaks import BFLOAT16
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
@@ -58,6 +59,9 @@ class Bf16Conv2dSpace(DesignSpace):
 
     name = "cpu.bf16_conv2d"
     version = 1
+
+    def arithmetic(self, op: FusedOp, machine: CpuModel) -> str:
+        return BFLOAT16
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Bf16Conv2d):

@@ -23,7 +23,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.products.few_rows import strides_in_order
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed
+from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed, told_sizes
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
 from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
@@ -56,8 +56,7 @@ class RunTimeBatchMatmulKernel:
             variables = shape_variables(self.witnesses.symbols)
             shapes = self.witnesses.shapes(variables)
             operands = [k.argument(o.name, shape) for o, shape in zip(largest.inputs, shapes, strict=False)]
-            for n, (_, dtype) in enumerate(self.witnesses.told[0] if self.witnesses.told else ()):
-                k.argument(f"told{n}", shapes[len(operands) + n], dtype)
+            told_sizes(k, self.witnesses, shapes[len(operands) :])
             result = k.argument("Y", shapes[-1])
             small = narrowed(k, variables)
 

@@ -24,7 +24,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.cpu.images.conv2d_kernel import finished, pixels_apart
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, vectors_and_rest
+from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, told_sizes, vectors_and_rest
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
 from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
@@ -84,8 +84,7 @@ class RunTimeConvKernel:
             x = k.argument("X", shapes[0])
             self.w = k.argument("W", (self.tiles, self.depth, len(self.taps), self.rows))
             extra = [k.argument(o.name, shapes[2 + n]) for n, o in enumerate(op.inputs[2:])]
-            for n, (_, dtype) in enumerate(self.witnesses.told[0] if self.witnesses.told else ()):
-                k.argument(f"told{n}", shapes[len(op.inputs) + n], dtype)
+            told_sizes(k, self.witnesses, shapes[len(op.inputs) :])
             y = k.argument("Y", shapes[-1])
             self._sizes(narrowed(k, variables))
             flat = (self.batch * op.filters, self.area)

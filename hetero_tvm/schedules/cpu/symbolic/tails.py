@@ -1,16 +1,24 @@
-"""Rows cut into register tiles when their number is known only at run time."""
+"""Parts that kernels for sizes known at run time share: what tells sizes, rows cut into register tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hetero_tvm.host.tvm import Expr, tirx
-from hetero_tvm.schedules.emit import Kernel, int32
+from hetero_tvm.schedules.emit import Index, Kernel, int32
+from hetero_tvm.schedules.symbolic import Witnesses
 
 
 def narrowed(k: Kernel, variables: Mapping[str, Expr]) -> dict[str, Expr]:
     """int32 values of int64 shape variables, each computed once."""
     return {name: k.let(tirx.Cast("int32", variable)) for name, variable in variables.items()}
+
+
+def told_sizes(k: Kernel, witnesses: Witnesses, shapes: Sequence[tuple[Index, ...]]) -> None:
+    """Declare the arguments that only tell sizes, whose ``shapes`` follow those of the operands."""
+    told = witnesses.told[0] if witnesses.told else ()
+    for n, ((_, dtype), shape) in enumerate(zip(told, shapes, strict=False)):
+        k.argument(f"told{n}", shape, dtype)
 
 
 def last_rows(k: Kernel, rest: Expr, rows: int, body: Callable[[int], None]) -> None:

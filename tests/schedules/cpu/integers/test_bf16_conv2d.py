@@ -142,6 +142,11 @@ def test_refusals(op, machine, reason):
     assert refusal is not None and reason in refusal
 
 
+def test_its_roof_is_that_of_bfloat16():
+    op = on_blocks(Conv2d(1, 64, 8, 8, 64, (1, 1)))
+    assert SPACE.arithmetic(op, ZEN) == "bfloat16"
+
+
 def test_it_pays_where_winograd_does_not():
     machine = dataclasses.replace(ZEN, fma_units=1.0)
     wide = on(machine, Conv2d(1, 256, 14, 14, 1024, (1, 1)))
