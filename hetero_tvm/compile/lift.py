@@ -194,10 +194,10 @@ class _Lifting:
     ) -> tuple[PrimFunc, Mapping[int, Packer], bool]:
         """Kernel, packers, and whether inputs of the model tell it the sizes that its own operands do not."""
         sizes, target = self._sizes, self._optimized.target
-        more = self._sizes_told(len(functions))
-        telling = [with_operands(f, inputs, at) for f, at in zip(functions, more, strict=True)]
         if (found := written_kernel(functions, sizes, bounded, space, point, target)) is not None:
             return *found, False
+        more = self._sizes_told(len(functions))
+        telling = [with_operands(f, inputs, at) for f, at in zip(functions, more, strict=True)]
         if (found := written_kernel(telling, sizes, bounded, space, point, target, more)) is not None:
             return *found, True
         try:

@@ -30,7 +30,7 @@ block of filters; its weights cover the channel blocks that its groups read, zer
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from hetero_tvm.host.tvm import PrimFunc
@@ -86,26 +86,12 @@ class BlockedConv2dSpace(DesignSpace):
         return None
 
     def knobs(self, op: Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
-        shape = BlockedShape(op, machine.lanes)
-        panels = shape.filter_blocks
-        groups = sorted({g for g in (1, 2, 4, 8, machine.threads) if g <= panels})
-        blocks = sorted({b for b in (1, 2, 4, 7, 8, 14, 28, 56, 112, machine.threads) if b <= shape.units})
         methods = (DIRECT, *WINOGRAD) if applies(op) else (DIRECT,)
-        return (
-            Knob("method", methods),
-            Knob("tile", tuple(register_tiles(shape, machine))),
-            Knob("blocks", tuple(blocks)),
-            Knob("groups", tuple(groups)),
-        )
+        return Knob("method", methods), *tile_knobs(BlockedShape(op, machine.lanes), machine)
 
     def default(self, op: Conv2d, machine: CpuModel) -> Point:
-        knobs = self.knobs(op, machine)
         shape = BlockedShape(op, machine.lanes)
-        names = [knob.name for knob in knobs]
-        points = [
-            dict(zip(names, choice, strict=True)) for choice in product(*(knob.choices for knob in knobs))
-        ]
-        return min(points, key=lambda point: _cost(shape, point, machine))
+        return cheapest(self.knobs(op, machine), lambda point: _cost(shape, point, machine))
 
     def features(self, op: Conv2d, point: Point, machine: CpuModel) -> list[float]:
         shape, tile = BlockedShape(op, machine.lanes), PixelTile.of(point["tile"])
@@ -128,10 +114,7 @@ class BlockedConv2dSpace(DesignSpace):
         packers: dict[int, Packer] = {1: lambda w: shape.pack_weight(w, vectors)}
         if size is not None:
             packers[1] = lambda w: TileGrid(op, size).pack_weight(op, w, machine.lanes, vectors)
-        for index, operand in enumerate(op.inputs):
-            if operand.name == BIAS:
-                packers[index] = lambda bias: shape.pack_bias(bias, vectors)
-        return packers
+        return packers | bias_packers(shape, vectors)
 
     def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
         size, tile = WINOGRAD.get(point["method"]), PixelTile.of(point["tile"])
@@ -139,6 +122,33 @@ class BlockedConv2dSpace(DesignSpace):
         if size is None:
             return BlockedConvKernel(op, tile, blocks, groups, machine).emit()
         return WinogradKernel(op, size, tile.registers, blocks, groups, machine).emit()
+
+
+def tile_knobs(shape: BlockedShape, machine: CpuModel) -> tuple[Knob, ...]:
+    """Register tile, blocks of rows, groups of panels."""
+    groups = sorted({g for g in (1, 2, 4, 8, machine.threads) if g <= shape.filter_blocks})
+    blocks = sorted({b for b in (1, 2, 4, 7, 8, 14, 28, 56, 112, machine.threads) if b <= shape.units})
+    return (
+        Knob("tile", tuple(register_tiles(shape, machine))),
+        Knob("blocks", tuple(blocks)),
+        Knob("groups", tuple(groups)),
+    )
+
+
+def cheapest(knobs: Sequence[Knob], cost: Callable[[Point], float]) -> Point:
+    """The point of least cost among all combinations of choices."""
+    names = [knob.name for knob in knobs]
+    points = [dict(zip(names, choice, strict=True)) for choice in product(*(knob.choices for knob in knobs))]
+    return min(points, key=cost)
+
+
+def bias_packers(shape: BlockedShape, vectors: int) -> dict[int, Packer]:
+    """Layout of the bias, where there is one."""
+    return {
+        index: lambda bias: shape.pack_bias(bias, vectors)
+        for index, operand in enumerate(shape.op.inputs)
+        if operand.name == BIAS
+    }
 
 
 def register_tiles(shape: BlockedShape, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
@@ -240,6 +250,20 @@ def share_inside(op: Conv2d) -> float:
     return share
 
 
+def plane_cycles(shape: BlockedShape, chosen: PixelTile, tile: Callable[[int, int], float]) -> float:
+    """Cycles of all tiles of an image and a panel, of which one of ``height`` x ``width`` takes ``tile``."""
+    rows, rest_rows = divmod(shape.height, chosen.rows)
+    columns, rest_columns = divmod(shape.width, chosen.columns)
+    full = rows * columns * tile(chosen.rows, chosen.columns)
+    if rest_rows:
+        full += columns * tile(rest_rows, chosen.columns)
+    if rest_columns:
+        full += rows * tile(chosen.rows, rest_columns)
+        if rest_rows:
+            full += tile(rest_rows, rest_columns)
+    return full
+
+
 def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     """Cycles on the busiest thread: issue of the tiles, waste, balance, cache traffic."""
     chosen, groups = PixelTile.of(point["tile"]), point["groups"]
@@ -263,16 +287,6 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
             per_k += 0.15 * vectors * lanes / 16
         return per_k * depth + 30 + 2.5 * pixels * vectors
 
-    def plane(height: int, width: int) -> float:
-        full = (height // rows) * (width // columns) * tile(rows, columns)
-        if height % rows:
-            full += (width // columns) * tile(height % rows, columns)
-        if width % columns:
-            full += (height // rows) * tile(rows, width % columns)
-            if height % rows:
-                full += tile(height % rows, width % columns)
-        return full
-
     work = blocks * groups * op.batch
     share = busiest_share(panels, groups, units, blocks, op.batch, machine)
     weights_bytes = shape.depth * panels * vectors * lanes * 4
@@ -281,5 +295,5 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     beyond = max(0.0, 1.0 - 0.75 * machine.l2 / kept)
     reread = beyond * block_bytes * blocks * (panels - 1) / 12
     reread += weights_bytes * (blocks - 1) * (weights_bytes / groups > machine.l2 / 2) / 12
-    total = plane(shape.height, shape.width) * panels * op.batch + reread * op.batch
+    total = plane_cycles(shape, chosen, tile) * panels * op.batch + reread * op.batch
     return total * share + 300.0 * work / machine.threads

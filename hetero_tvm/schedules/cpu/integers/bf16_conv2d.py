@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from itertools import product
 
 from hetero_tvm.host.peaks import BFLOAT16
 from hetero_tvm.host.tvm import PrimFunc
@@ -28,7 +27,6 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
-from hetero_tvm.ops.matmul import BIAS
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.dots import halves_for
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
@@ -36,9 +34,12 @@ from hetero_tvm.schedules.cpu.images.conv2d_blocked import (
     LINE,
     LINE_CYCLES,
     BlockedConv2dSpace,
+    bias_packers,
     busiest_share,
-    register_tiles,
+    cheapest,
+    plane_cycles,
     share_inside,
+    tile_knobs,
 )
 from hetero_tvm.schedules.cpu.integers.bf16_conv2d_kernel import Bf16ConvKernel, HalfShape
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
@@ -74,23 +75,10 @@ class Bf16Conv2dSpace(DesignSpace):
         return BlockedConv2dSpace().refuses(op.plain_form, machine)
 
     def knobs(self, op: Bf16Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
-        shape = HalfShape(op, machine.lanes)
-        panels = shape.filter_blocks
-        groups = sorted({g for g in (1, 2, 4, 8, machine.threads) if g <= panels})
-        blocks = sorted({b for b in (1, 2, 4, 7, 8, 14, 28, 56, 112, machine.threads) if b <= shape.units})
-        return (
-            Knob("tile", tuple(register_tiles(shape, machine))),
-            Knob("blocks", tuple(blocks)),
-            Knob("groups", tuple(groups)),
-        )
+        return tile_knobs(HalfShape(op, machine.lanes), machine)
 
     def default(self, op: Bf16Conv2d, machine: CpuModel) -> Point:
-        knobs = self.knobs(op, machine)
-        names = [knob.name for knob in knobs]
-        points = [
-            dict(zip(names, choice, strict=True)) for choice in product(*(knob.choices for knob in knobs))
-        ]
-        return min(points, key=lambda point: self.estimate(op, point, machine))
+        return cheapest(self.knobs(op, machine), lambda point: self.estimate(op, point, machine))
 
     def features(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> list[float]:
         shape, tile = HalfShape(op, machine.lanes), PixelTile.of(point["tile"])
@@ -132,31 +120,19 @@ class Bf16Conv2dSpace(DesignSpace):
                 per_word += 0.3 * tile.vectors * machine.lanes / 16
             return per_word * words + 30 + 2.5 * pixels * tile.vectors
 
-        rows, rest_rows = divmod(shape.height, tile.rows)
-        columns, rest_columns = divmod(shape.width, tile.columns)
-        plane = rows * columns * cycles(tile.rows, tile.columns)
-        if rest_rows:
-            plane += columns * cycles(rest_rows, tile.columns)
-        if rest_columns:
-            plane += rows * cycles(tile.rows, rest_columns)
-        if rest_rows and rest_columns:
-            plane += cycles(rest_rows, rest_columns)
         share = busiest_share(panels, groups, units, blocks, op.batch, machine)
         rounding = copied * _PIXEL_CYCLES * blocks * groups  # every group rounds for itself
         weights_bytes = panel_bytes * panels
         beyond = max(0.0, 1.0 - 0.75 * machine.l2 / (block_bytes + panel_bytes))
         reread = beyond * block_bytes * blocks * (panels - 1) / 12
         reread += weights_bytes * (blocks - 1) * (weights_bytes / groups > machine.l2 / 2) / 12
-        total = plane * panels + rounding + reread
+        total = plane_cycles(shape, tile, cycles) * panels + rounding + reread
         return total * op.batch * share + 300.0 * blocks * groups * op.batch / machine.threads
 
     def pack(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
         shape, vectors = HalfShape(op, machine.lanes), PixelTile.of(point["tile"]).vectors
-        packers: dict[int, Packer] = {1: lambda w: shape.pack_weight(w.view("uint16"), vectors)}
-        for index, operand in enumerate(op.inputs):
-            if operand.name == BIAS:
-                packers[index] = lambda bias: shape.pack_bias(bias, vectors)
-        return packers
+        weights: dict[int, Packer] = {1: lambda w: shape.pack_weight(w.view("uint16"), vectors)}
+        return weights | bias_packers(shape, vectors)
 
     def emit(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
         tile = PixelTile.of(point["tile"])

@@ -10,7 +10,7 @@ from hetero_tvm.schedules.cpu.dots import halves_for
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
-from hetero_tvm.schedules.emit import Index, int32
+from hetero_tvm.schedules.emit import Index, as_index, int32
 
 
 class HalfShape(BlockedShape):
@@ -83,7 +83,7 @@ class Bf16ConvKernel(BlockedConvKernel):
         planes = shape.x.blocks(self.op.channels)
         self.copy = k.scratch((planes, shape.copied_pixels(most) * lanes), "uint16")
         self.first = first_tile * self.unit
-        count = tirx.min(int32(0) + tiles * self.unit, self.extent - self.first)
+        count = tirx.min(as_index(tiles * self.unit), self.extent - self.first)
         with k.serial(planes) as block:
             plane = self.batch * planes + block
             if shape.flat:

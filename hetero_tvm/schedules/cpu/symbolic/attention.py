@@ -27,7 +27,7 @@ from hetero_tvm.schedules.cpu.products import pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import UNROLL, RowReduction, add, maximum
 from hetero_tvm.schedules.cpu.symbolic.one_query import OneQueryKernel, reads_in_place
-from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed, told_sizes
+from hetero_tvm.schedules.cpu.symbolic.tails import declared, last_rows_in_steps, narrowed
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, constant, int32
 from hetero_tvm.schedules.symbolic import RunTimeOp, Witnesses, shape_variables
 
@@ -47,10 +47,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
         k, largest = self.k, self.witnesses.largest
         with k:
             variables = shape_variables(self.witnesses.symbols)
-            shapes = self.witnesses.shapes(variables)
-            operands = [k.argument(o.name, shape) for o, shape in zip(largest.inputs, shapes, strict=False)]
-            told_sizes(k, self.witnesses, shapes[len(operands) :])
-            self.out = self.result(shapes[-1])
+            operands, shape = declared(k, self.witnesses, variables)
+            self.out = self.result(shape)
             mask = operands.pop() if largest.mask else None
             small = narrowed(k, variables)
             self.op = op = cast(Attention, RunTimeOp(self.witnesses, small))

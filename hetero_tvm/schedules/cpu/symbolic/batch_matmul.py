@@ -23,7 +23,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.products.few_rows import strides_in_order
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed, told_sizes
+from hetero_tvm.schedules.cpu.symbolic.tails import declared, last_rows_in_steps, narrowed
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
 from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
@@ -54,10 +54,8 @@ class RunTimeBatchMatmulKernel:
         k, largest = self.k, self.witnesses.largest
         with k:
             variables = shape_variables(self.witnesses.symbols)
-            shapes = self.witnesses.shapes(variables)
-            operands = [k.argument(o.name, shape) for o, shape in zip(largest.inputs, shapes, strict=False)]
-            told_sizes(k, self.witnesses, shapes[len(operands) :])
-            result = k.argument("Y", shapes[-1])
+            operands, shape = declared(k, self.witnesses, variables)
+            result = k.argument("Y", shape)
             small = narrowed(k, variables)
 
             def of(value: Callable[[BatchMatmul], int | tuple[int, ...]]) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.schedules.emit import Index, Kernel, int32
 from hetero_tvm.schedules.symbolic import Witnesses
 
@@ -19,6 +19,16 @@ def told_sizes(k: Kernel, witnesses: Witnesses, shapes: Sequence[tuple[Index, ..
     told = witnesses.told[0] if witnesses.told else ()
     for n, ((_, dtype), shape) in enumerate(zip(told, shapes, strict=False)):
         k.argument(f"told{n}", shape, dtype)
+
+
+def declared(
+    k: Kernel, witnesses: Witnesses, variables: Mapping[str, Expr]
+) -> tuple[list[Buffer], tuple[Index, ...]]:
+    """Declare operands as they come, and what only tells sizes; gives the operands and the result's shape."""
+    shapes, inputs = witnesses.shapes(variables), witnesses.largest.inputs
+    operands = [k.argument(o.name, shape) for o, shape in zip(inputs, shapes, strict=False)]
+    told_sizes(k, witnesses, shapes[len(operands) :])
+    return operands, shapes[-1]
 
 
 def last_rows(k: Kernel, rest: Expr, rows: int, body: Callable[[int], None]) -> None:
