@@ -207,6 +207,8 @@ void Tiles(int64_t steps) {
     config.bytes[i] = 64;
     config.rows[i] = 16;
   }
+  // GCC's load names eight bytes of it only, and the other stores would be left out.
+  __asm__ volatile("" : : "r"(&config) : "memory");
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);
