@@ -37,7 +37,7 @@ from hetero_tvm.schedules.cpu.integers.image_kernel import (
 )
 from hetero_tvm.schedules.cpu.integers.image_words import LINE_WORDS, ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.integer_tile import step_cycles
-from hetero_tvm.schedules.cpu.integers.requantize import requantized, with_residual
+from hetero_tvm.schedules.cpu.integers.requantize import CHAINS, Steps, joined
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, int32
 
@@ -159,9 +159,8 @@ class FilterImageKernel(ImageKernel):
         by_pixel = k.scratch((BYTES * BYTES,), op.output.dtype)
         by_filter = k.scratch((BYTES * BYTES,), op.output.dtype)
         pieces = whole_vectors(pixels, BYTES)
-        join = []
         if op.residual:
-            join = [k.let(k.load(result.join, [int32(n)])) for n in range(4)]
+            join = joined(k, op, [k.load(result.join, [int32(n)]) for n in range(4)])
             other = k.scratch((BYTES * BYTES,), op.residual)
             others = k.scratch((BYTES * BYTES,), op.residual)
             with k.serial(lanes) as f:
@@ -169,13 +168,23 @@ class FilterImageKernel(ImageKernel):
                     value = k.load(result.residual, [planes + f, k.ramp(pixel + at, many)])
                     k.store(other, value, [k.ramp(f * BYTES + at, many)])
             self._transpose(others, other)
-        with k.serial(pixels) as p:
-            total = k.load(sums, [p, own_sums]) + start
-            value = requantized(k, op, total, scale, lanes, whole=bool(op.residual))
+
+        def put(some: list[Index]) -> None:
+            steps = Steps(k, op, [lanes] * len(some))
+            totals = steps.each(lambda w, p: k.load(sums, [p, own_sums]) + start, some)
+            values = steps.requantized(totals, [scale] * len(some), whole=bool(op.residual))
+            places = [[k.ramp(p * BYTES, lanes)] for p in some]
             if op.residual:
-                residual = k.load(others, [k.ramp(p * BYTES, lanes)])
-                value = with_residual(k, op, value, residual, join, lanes)
-            k.store(by_pixel, value, [k.ramp(p * BYTES, lanes)])
+                values = steps.with_residual(values, [k.load(others, place) for place in places], join)
+            for value, place in zip(values, places, strict=True):
+                k.store(by_pixel, value, place)
+
+        full, rest = divmod(pixels, CHAINS)
+        if full:
+            with k.serial(full) as group:
+                put([group * CHAINS + n for n in range(CHAINS)])
+        if rest:
+            put([int32(full * CHAINS + n) for n in range(rest)])
         self._transpose(by_filter, by_pixel)
         with k.serial(lanes) as f:
             for at, many in pieces:

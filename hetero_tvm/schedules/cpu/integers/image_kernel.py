@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from hetero_tvm.codegen.saturation import saturation_ir
@@ -14,7 +15,7 @@ from hetero_tvm.schedules.cpu.dots import Dot
 from hetero_tvm.schedules.cpu.images.blocked import each_column_tile, each_tile, share
 from hetero_tvm.schedules.cpu.integers.image_packing import ImagePacker
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
-from hetero_tvm.schedules.cpu.integers.requantize import requantized, with_residual
+from hetero_tvm.schedules.cpu.integers.requantize import CHAINS, Steps, joined
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
 
 _FEW_WORDS = 2
@@ -70,6 +71,26 @@ class OutputTile:
     columns: int
 
 
+@dataclass(frozen=True)
+class FilterResult:
+    """What the sums of one filter meet on their way out.
+
+    Attributes
+    ----------
+    plane : plane of Y.
+    start : what its sums still lack, int32.
+    scale : factor of its sums; None where they stay as they are.
+    """
+
+    plane: Expr
+    start: Expr
+    scale: Expr | None
+
+
+Sums = tuple[FilterResult, Expr, Index, int]
+"""int32 sums on their way out: their filter, a vector of them, the pixel of the first, and how many."""
+
+
 class ImageResult:
     """Way out of the sums of a convolution: operands, declared behind X and W, and the image Y."""
 
@@ -84,24 +105,37 @@ class ImageResult:
             self.join, r = extra[2:]
             self.residual = k.view(r, tuple(int(extent) for extent in self.y.shape))
 
-    def of_filter(self, plane: Expr, one: Expr, start: Expr) -> Callable[[Expr, Index, int], None]:
-        """``put(sums, pixel, width)`` of plane ``plane`` of Y: that of filter ``one``, whose sums still lack
-        ``start``."""
-        k, op = self.k, self.op
+    def of_filter(self, plane: Expr, one: Expr, start: Expr) -> FilterResult:
+        """Way out of filter ``one`` to plane ``plane`` of Y; its sums still lack ``start`` and its bias."""
+        k = self.k
         start = k.let(start + k.load(self.bias, [one]))
-        scale = None if self.scale is None else k.let(k.load(self.scale, [one]))
-        join = [k.let(k.load(self.join, [int32(n)])) for n in range(4)] if op.residual else []
+        return FilterResult(plane, start, None if self.scale is None else k.let(k.load(self.scale, [one])))
 
-        def put(sums: Expr, pixel: Index, width: int) -> None:
-            total = sums + k.splat(start, width)
-            steps = None if scale is None else k.splat(scale, width)
-            place = [plane, k.ramp(pixel, width)]
-            value = requantized(k, op, total, steps, width, whole=bool(op.residual))
-            if op.residual:
-                value = with_residual(k, op, value, k.load(self.residual, place), join, width)
+    def put(self, sums: list[Sums]) -> None:
+        """Write results, some vectors at a time.  A residual may lie where they go: each is read once."""
+        for first in range(0, len(sums), CHAINS):
+            self._together(sums[first : first + CHAINS])
+
+    def _together(self, sums: list[Sums]) -> None:
+        k, op = self.k, self.op
+        filters, values, pixels, widths = (list(column) for column in zip(*sums, strict=True))
+        steps = Steps(k, op, widths)
+        places = [
+            [way.plane, k.ramp(pixel, width)]
+            for way, pixel, width in zip(filters, pixels, widths, strict=True)
+        ]
+        starts = [k.splat(way.start, width) for way, width in zip(filters, widths, strict=True)]
+        totals = steps.each(lambda w, v, start: v + start, values, starts)
+        scales = None
+        if self.scale is not None:
+            scales = [k.splat(way.scale, width) for way, width in zip(filters, widths, strict=True)]
+        results = steps.requantized(totals, scales, whole=bool(op.residual))
+        if op.residual:
+            join = joined(k, op, [k.load(self.join, [int32(n)]) for n in range(4)])
+            residuals = [k.load(self.residual, place) for place in places]
+            results = steps.with_residual(results, residuals, join)
+        for value, place in zip(results, places, strict=True):
             k.store(self.y, value, place)
-
-        return put
 
 
 class ImageKernel:
@@ -223,12 +257,10 @@ class ImageKernel:
                 k.store(acc, way.add(k.load(acc, target), lanes, *operands), target)
 
         self._each_step(step)
-        with k.unroll(t.height) as f:
-            put = self._put(t, f, k.load(self.w, [t.group, t.tile, int32(shape.steps), f]))
-            for row in range(t.rows):
-                for at, many in self._pieces(t.columns, row < t.rows - 1):
-                    total = k.load(acc, [f, k.ramp(row * vectors * lanes + at, many)])
-                    put(total, (t.y + row) * shape.out_width + t.x + at, many)
+        pieces = [
+            (row, at, many) for row in range(t.rows) for at, many in self._pieces(t.columns, row < t.rows - 1)
+        ]
+        self._finish(t, acc, lambda f: [int32(shape.steps), f], pieces, k.unroll)
 
     def _accumulators(self, rows: int, vectors: int) -> Buffer:
         """Sums in registers, from zero."""
@@ -239,10 +271,41 @@ class ImageKernel:
             k.store(acc, zero, [r, k.ramp(v * lanes, lanes)])
         return acc
 
-    def _put(self, t: OutputTile, f: Expr, start: Expr) -> Callable[[Expr, Index, int], None]:
-        """Way out of filter ``f`` of a tile, whose sums still lack ``start``."""
-        own, filters = t.first + f, self.shape.filters
-        return self.result.of_filter(t.plane * filters + own, t.group * filters + own, start)
+    def _finish(
+        self,
+        t: OutputTile,
+        sums: Buffer,
+        start: Callable[[Index], list[Expr]],
+        pieces: list[tuple[int, int, int]],
+        loop: Callable[[int], AbstractContextManager[Expr]],
+    ) -> None:
+        """Emit the way out of the sums [filters, vectors of pixels] of a tile, each filter's in ``pieces``:
+        row, column and width.  ``start(f)`` is the place in W, among a tile's, of what its sums lack, and
+        ``loop`` is that over filters."""
+        k, shape = self.k, self.shape
+        row_sums = -(-t.columns // self.lanes) * self.lanes
+
+        def put(filters: list[Index]) -> None:
+            found = []
+            for f in filters:
+                own = t.first + f
+                way = self.result.of_filter(
+                    t.plane * shape.filters + own,
+                    t.group * shape.filters + own,
+                    k.load(self.w, [t.group, t.tile, *start(f)]),
+                )
+                for row, at, many in pieces:
+                    value = k.load(sums, [f, k.ramp(row * row_sums + at, many)])
+                    found.append((way, value, (t.y + row) * shape.out_width + t.x + at, many))
+            self.result.put(found)
+
+        many = max(1, CHAINS // len(pieces))
+        full, rest = divmod(t.height, many)
+        if full:
+            with loop(full) as group:
+                put([group * many + n for n in range(many)])
+        if rest:
+            put([int32(full * many + n) for n in range(rest)])
 
     def _pieces(self, columns: int, followed: bool) -> list[tuple[int, int]]:
         """Vectors of the results of a row; of one that is ``followed`` by the next the last vector may be too

@@ -162,13 +162,9 @@ class MatrixImageKernel(ImageKernel):
             k.address(self.words, last),
         )
         # A residual may lie where the results go: each is read once.
-        pieces = (vector_pieces if self.op.residual else whole_vectors)(t.columns, lanes)
-        with k.serial(t.height) as f:
-            put = self._put(t, f, k.load(self.w, [t.group, t.tile, int32(self.layout.starts) + f]))
-            for line in range(t.rows):
-                for at, many in pieces:
-                    total = k.load(sums, [f, k.ramp(line * vectors * lanes + at, many)])
-                    put(total, (t.y + line) * shape.out_width + t.x + at, many)
+        cut = (vector_pieces if self.op.residual else whole_vectors)(t.columns, lanes)
+        pieces = [(line, at, many) for line in range(t.rows) for at, many in cut]
+        self._finish(t, sums, lambda f: [self.layout.starts + f], pieces, k.serial)
 
 
 class MatrixWeights:

@@ -266,7 +266,7 @@ class WinogradImageKernel:
             self._output_tiles(m, sums, held, vector * lanes)
         one = tile * self.height + f
         start = k.load(self.w, [tile, int32(POINTS * op.channels), f])
-        finish = self.result.of_filter(image * op.filters + one, one, start)
+        way = self.result.of_filter(image * op.filters + one, one, start)
         line = k.scratch((SIZE * tiles.columns,), "int32")
         rows = block * (tiles.block_rows * SIZE)
         with k.serial(tiles.block_rows) as row, k.serial(SIZE) as i:
@@ -275,8 +275,10 @@ class WinogradImageKernel:
                 with k.serial(tiles.columns) as unit, k.unroll(SIZE) as j:
                     value = k.load(sums, [i * SIZE + j, row * tiles.columns + unit])
                     k.store(line, value, [unit * SIZE + j])
-                for at, many in vector_pieces(width, lanes):
-                    finish(k.load(line, [k.ramp(at, many)]), y * width + at, many)
+                pieces = vector_pieces(width, lanes)
+                self.result.put(
+                    [(way, k.load(line, [k.ramp(at, many)]), y * width + at, many) for at, many in pieces]
+                )
 
     def _output_tiles(self, m: Buffer, sums: Buffer, held: Expr, first: Expr) -> None:
         """A^T m A of a vector of tiles, as integers."""

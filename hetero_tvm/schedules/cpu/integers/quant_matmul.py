@@ -13,7 +13,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.integers.quantized import QuantMatmul
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicMatmulSpace
 from hetero_tvm.schedules.cpu.integers.product_kernel import IntegerProductKernel, Place
-from hetero_tvm.schedules.cpu.integers.requantize import requantized
+from hetero_tvm.schedules.cpu.integers.requantize import Steps
 from hetero_tvm.schedules.emit import Index, int32, vector_loop
 
 _MIDDLE = 128
@@ -49,7 +49,8 @@ class QuantMatmulKernel(IntegerProductKernel):
         k, at = self.k, [self.k.ramp(place.column, width)]
         total = totals[0] - k.splat(int32(_MIDDLE), width) * self.column_sums(0, place, width)
         total = total + k.load(self.bias, at)
-        return requantized(k, self.op, total, None if self.scale is None else k.load(self.scale, at), width)
+        scales = None if self.scale is None else [k.load(self.scale, at)]
+        return Steps(k, self.op, [width]).requantized([total], scales)[0]
 
 
 class QuantMatmulSpace(DynamicMatmulSpace):
