@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
+from hetero_tvm.schedules.cpu.halves.conv2d import Bf16Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
@@ -11,7 +12,6 @@ from hetero_tvm.schedules.cpu.images.interleave import InterleaveSpace
 from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace
 from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from hetero_tvm.schedules.cpu.images.relayout import RelayoutSpace
-from hetero_tvm.schedules.cpu.integers.bf16_conv2d import Bf16Conv2dSpace
 from hetero_tvm.schedules.cpu.integers.bf16_matmul import Bf16MatmulSpace
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicGatedMatmulSpace, DynamicMatmulSpace
 from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace

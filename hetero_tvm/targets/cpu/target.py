@@ -52,10 +52,10 @@ from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
 from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.dots import safe_pairs, wanted_pairs
+from hetero_tvm.schedules.cpu.halves.conv2d import halves_pay
 from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
-from hetero_tvm.schedules.cpu.integers.bf16_conv2d import halves_pay
 from hetero_tvm.schedules.cpu.integers.stored_matmul import allowed_bits, rounded_bits
 from hetero_tvm.schedules.cpu.products import contraction
 from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum

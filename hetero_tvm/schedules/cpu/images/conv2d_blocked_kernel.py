@@ -47,7 +47,7 @@ class BlockedConvKernel:
         self.op, self.lanes = op, machine.lanes
         self.shape = self.shape_of(op, machine)
         self.rows, self.columns, self.vectors = tile.rows, tile.columns, tile.vectors
-        self.panels = self.shape.weight_shape(self.vectors)[0]
+        self.panels = self.weight_shape[0]
         self.tiles = self.shape.tile_units(self.rows, self.columns)
         self.blocks, self.groups = min(blocks, self.tiles), min(groups, self.panels)
         self.steps, self.pitch = op.strides, self.shape.pitch
@@ -60,6 +60,11 @@ class BlockedConvKernel:
         return BlockedShape(op, machine.lanes)
 
     @property
+    def weight_shape(self) -> tuple[int, int, int]:
+        """Shape of the packed weights."""
+        return self.shape.weight_shape(self.vectors)
+
+    @property
     def imports(self) -> tuple[str, ...]:
         """LLVM IR that the kernel imports."""
         return self.out.imports
@@ -69,7 +74,7 @@ class BlockedConvKernel:
         op, k, shape = self.op, self.k, self.shape
         with k:
             x = k.argument("X", op.inputs[0].shape)
-            self.w = k.argument("W", shape.weight_shape(self.vectors), self.weight_dtype)
+            self.w = k.argument("W", self.weight_shape, self.weight_dtype)
             self.out.declare(self.panels * self.vectors * self.lanes)
             if Layout.parse(op.x_layout) == shape.x:
                 self.x = Plane(k, shape.x, op.height, op.width).view(x)
@@ -177,7 +182,7 @@ class BlockedConvKernel:
         """Tiles of a block, which goes through a panel once for each; 0 when prefetching is not worth it."""
         shape = self.shape
         passes = -(-self.tiles * (1 if shape.flat else -(-shape.width // self.columns)) // self.blocks)
-        _, depth, columns = shape.weight_shape(self.vectors)
+        _, depth, columns = self.weight_shape
         worth = passes <= FEW_PASSES and self.panels > self.groups and depth * columns * 4 >= _PREFETCHED
         return passes if worth else 0
 

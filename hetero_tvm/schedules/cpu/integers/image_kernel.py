@@ -73,7 +73,7 @@ class OutputTile:
 
 @dataclass(frozen=True)
 class FilterResult:
-    """What the sums of one filter meet on their way out.
+    """Way out of the sums of one filter.
 
     Attributes
     ----------

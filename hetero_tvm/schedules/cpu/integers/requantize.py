@@ -73,8 +73,8 @@ class Steps:
 
 
 def joined(k: Kernel, op: QuantConv2d, numbers: list[Expr]) -> tuple[Expr, ...]:
-    """What :meth:`Steps.with_residual` takes of the four numbers of ``op``'s operand *join*: the last one, a
-    zero point and so whole, as an integer, and the bounds less it."""
+    """Numbers for :meth:`Steps.with_residual` from the four of ``op``'s operand *join*: the last one, a zero
+    point and so whole, as an integer, and the bounds less it."""
     own, zero, other, final = (k.let(number) for number in numbers)
     low, high = (k.let(tirx.const(float(limit), "float32") - final) for limit in op.final_limits)
     return own, zero, other, k.let(final.astype("int32")), low, high

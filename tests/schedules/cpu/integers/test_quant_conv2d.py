@@ -9,13 +9,13 @@ from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.schedules.cpu.dots import Dot, safe_pairs
-from hetero_tvm.schedules.cpu.integers.quant_conv2d import DIRECT, FILTERS, QuantConv2dSpace
+from hetero_tvm.schedules.cpu.integers.quant_conv2d import DIRECT, FILTERS, MATRICES, QuantConv2dSpace
 from tests.schedules.cpu.integers.test_dynamic_matmul import WAYS
 from tests.schedules.cpu.running import TARGET, covering
 from tests.schedules.cpu.test_dots import machine
 
 SPACE = QuantConv2dSpace()
-EXACT = (DIRECT, FILTERS)
+EXACT = (DIRECT, FILTERS, MATRICES)
 
 
 def arrays_of(op, extreme=False):

@@ -1,4 +1,4 @@
-"""The kernel of convolutions of bfloat16 on channel blocks; ``bf16_conv2d.py`` tells its loop structure."""
+"""The kernel of convolutions of bfloat16 on channel blocks; ``conv2d.py`` tells its loop structure."""
 
 from __future__ import annotations
 
@@ -59,6 +59,8 @@ class Bf16ConvKernel(BlockedConvKernel):
         dot = halves_for(machine)
         assert dot is not None
         self.dot = dot
+        self.masked = op.channels % self.shape.per_word != 0
+        """Whether what lies behind the last channel is multiplied."""
         self.unit = self.columns if self.shape.flat else self.rows
         """Rows (of a flat image: pixels) of a tile."""
         if not self.shape.flat:
@@ -77,11 +79,20 @@ class Bf16ConvKernel(BlockedConvKernel):
         """Rows (of a flat image: pixels) of the output."""
         return self.shape.width if self.shape.flat else self.shape.height
 
+    @property
+    def copied_pixels(self) -> int:
+        """Pixels of the copy of a block."""
+        return self.shape.copied_pixels(min(-(-self.tiles // self.blocks) * self.unit, self.extent))
+
     def begin(self, first_tile: Index, tiles: Index) -> None:
-        k, shape, lanes = self.k, self.shape, self.lanes
-        most = min(-(-self.tiles // self.blocks) * self.unit, self.extent)
+        planes = self.shape.x.blocks(self.op.channels)
+        self.copy = self.k.scratch((planes, self.copied_pixels * self.lanes), "uint16")
+        self.copy_block(first_tile, tiles)
+
+    def copy_block(self, first_tile: Index, tiles: Index) -> None:
+        """Emit the rounding of all that the products of a block of tiles read."""
+        k, shape = self.k, self.shape
         planes = shape.x.blocks(self.op.channels)
-        self.copy = k.scratch((planes, shape.copied_pixels(most) * lanes), "uint16")
         self.first = first_tile * self.unit
         count = tirx.min(as_index(tiles * self.unit), self.extent - self.first)
         with k.serial(planes) as block:
@@ -99,13 +110,16 @@ class Bf16ConvKernel(BlockedConvKernel):
     def _copy_pixels(self, block: Expr, to: Expr, plane: Expr, source: Expr, count: Index, step: int) -> None:
         """Emit the rounding of ``count`` pixels of a plane, ``step`` apart from pixel ``source``."""
         k, lanes = self.k, self.lanes
-        odd = self.op.channels % self.shape.per_word != 0
         with k.serial(count) as pixel:
             value = k.load(self.x, [plane, k.ramp((source + pixel * step) * lanes, lanes)])
-            if odd:  # zero times what lies behind the last channel may not be zero
+            if self.masked:  # zero times what lies behind the last channel may not be zero
                 exists = k.ramp(block * lanes, lanes) < k.splat(int32(self.op.channels), lanes)
                 value = tirx.Select(exists, value, k.splat(0.0, lanes))
-            k.store(self.copy, bf16_bits(value, lanes), [block, k.ramp((to + pixel) * lanes, lanes)])
+            self.put(bf16_bits(value, lanes), block, to + pixel)
+
+    def put(self, value: Expr, block: Expr, pixel: Expr) -> None:
+        """Store the channels of a pixel of the copy."""
+        self.k.store(self.copy, value, [block, self.k.ramp(pixel * self.lanes, self.lanes)])
 
     def first_plane(self, panel: Expr) -> Expr:
         return self.first_block(panel) if self.op.groups > 1 else int32(0)

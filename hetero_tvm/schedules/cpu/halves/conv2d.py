@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from hetero_tvm.codegen.amx import TILE_ROWS
 from hetero_tvm.host.peaks import BFLOAT16
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
@@ -29,6 +30,9 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.dots import halves_for
+from hetero_tvm.schedules.cpu.halves import conv2d_matrices
+from hetero_tvm.schedules.cpu.halves.conv2d_kernel import Bf16ConvKernel, HalfShape
+from hetero_tvm.schedules.cpu.halves.conv2d_matrices import Bf16MatrixConvKernel
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import (
     LINE,
@@ -38,10 +42,12 @@ from hetero_tvm.schedules.cpu.images.conv2d_blocked import (
     busiest_share,
     cheapest,
     plane_cycles,
+    register_tiles,
     share_inside,
     tile_knobs,
 )
-from hetero_tvm.schedules.cpu.integers.bf16_conv2d_kernel import Bf16ConvKernel, HalfShape
+from hetero_tvm.schedules.cpu.integers.matrix_unit import tile_cycles
+from hetero_tvm.schedules.cpu.integers.product_kernel import MATRICES, VECTORS
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
 _PIXEL_CYCLES = 3.0
@@ -56,10 +62,14 @@ _SURE = 0.95
 
 
 class Bf16Conv2dSpace(DesignSpace):
-    """Knobs: register tile (rows, columns, filter vectors), blocks of rows, groups of panels."""
+    """Knobs: unit that multiplies, register tile (rows, columns, filter vectors), blocks of rows, groups of
+    panels.
+
+    The matrix unit (``conv2d_matrices.py``) has tiles of its own.
+    """
 
     name = "cpu.bf16_conv2d"
-    version = 1
+    version = 2
 
     def arithmetic(self, op: FusedOp, machine: CpuModel) -> str:
         return BFLOAT16
@@ -75,10 +85,20 @@ class Bf16Conv2dSpace(DesignSpace):
         return BlockedConv2dSpace().refuses(op.plain_form, machine)
 
     def knobs(self, op: Bf16Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
-        return tile_knobs(HalfShape(op, machine.lanes), machine)
+        units = (VECTORS, MATRICES) if conv2d_matrices.applies(op, machine) else (VECTORS,)
+        return Knob("unit", units), *tile_knobs(HalfShape(op, machine.lanes), machine)
 
     def default(self, op: Bf16Conv2d, machine: CpuModel) -> Point:
-        return cheapest(self.knobs(op, machine), lambda point: self.estimate(op, point, machine))
+        best = cheapest(self.knobs(op, machine), lambda point: self.estimate(op, point, machine))
+        return self.canonical(op, best, machine)
+
+    def canonical(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> Point:
+        if point["unit"] == VECTORS:
+            return point
+        return {
+            **point,
+            "tile": next(register_tiles(HalfShape(op, machine.lanes), machine)),
+        }  # it has its own
 
     def features(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> list[float]:
         shape, tile = HalfShape(op, machine.lanes), PixelTile.of(point["tile"])
@@ -86,7 +106,7 @@ class Bf16Conv2dSpace(DesignSpace):
         work = point["blocks"] * point["groups"] * op.batch
         sizes = [math.log2(op.channels), math.log2(op.filters), math.log2(shape.height * shape.width)]
         registers = [tile.rows, tile.columns, tile.vectors, tile.pixels * tile.vectors]
-        pieces = [point["blocks"], point["groups"], work % machine.threads]
+        pieces = [float(point["unit"] == MATRICES), point["blocks"], point["groups"], work % machine.threads]
         rests = [shape.width % tile.columns, shape.height % tile.rows]
         weights = math.log2(shape.depth * tile.vectors * machine.lanes * 2 / machine.l1)
         estimate = ideal / self.estimate(op, point, machine)
@@ -94,7 +114,9 @@ class Bf16Conv2dSpace(DesignSpace):
 
     def estimate(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> float:
         """Cycles on the busiest thread: rounding, issue of the tiles, waste, balance, cache traffic."""
-        shape, tile, groups = HalfShape(op, machine.lanes), PixelTile.of(point["tile"]), point["groups"]
+        shape, groups = HalfShape(op, machine.lanes), point["groups"]
+        matrices = point["unit"] == MATRICES
+        tile = conv2d_matrices.tile_of(shape) if matrices else PixelTile.of(point["tile"])
         dot = halves_for(machine)
         assert dot is not None
         panels = -(-shape.filter_blocks // tile.vectors)
@@ -109,6 +131,10 @@ class Bf16Conv2dSpace(DesignSpace):
 
         def cycles(height: int, width: int) -> float:
             pixels = height * width
+            if matrices:
+                high = height if height > 1 else -(-width // TILE_ROWS)
+                whole = RegisterTile(high * TILE_ROWS, tile.vectors)
+                return tile_cycles(whole, conv2d_matrices.steps(shape)) + 5.0 * pixels * tile.vectors
             fetch = LINE_CYCLES * lines * pixels if block_bytes > machine.l1 / 2 else 0.0
             step = RegisterTile(pixels, tile.vectors)
             per_word = max(
@@ -132,11 +158,15 @@ class Bf16Conv2dSpace(DesignSpace):
     def pack(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
         shape, vectors = HalfShape(op, machine.lanes), PixelTile.of(point["tile"]).vectors
         weights: dict[int, Packer] = {1: lambda w: shape.pack_weight(w.view("uint16"), vectors)}
+        if point["unit"] == MATRICES:
+            vectors = conv2d_matrices.tile_of(shape).vectors
+            weights = {1: lambda w: conv2d_matrices.pack_weight(shape, w.view("uint16"))}
         return weights | bias_packers(shape, vectors)
 
     def emit(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
         tile = PixelTile.of(point["tile"])
-        return Bf16ConvKernel(op, tile, point["blocks"], point["groups"], machine).emit()
+        kernel = Bf16MatrixConvKernel if point["unit"] == MATRICES else Bf16ConvKernel
+        return kernel(op, tile, point["blocks"], point["groups"], machine).emit()
 
 
 def halves_pay(op: Conv2d, machine: CpuModel) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
 from hetero_tvm.schedules.cpu.dots import halves_for
-from hetero_tvm.schedules.cpu.integers.bf16_conv2d import Bf16Conv2dSpace, halves_pay
+from hetero_tvm.schedules.cpu.halves.conv2d import Bf16Conv2dSpace, halves_pay
 from hetero_tvm.targets.registry import parse_target
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.images.helpers import PAD, on, random_blocks, random_conv2d

@@ -1,0 +1,1 @@
+"""Design spaces of products of bfloat16."""

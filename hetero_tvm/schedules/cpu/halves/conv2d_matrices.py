@@ -1,0 +1,163 @@
+"""Convolutions of bfloat16 on the matrix unit of a CPU (AMX): pixels to the left, filters to the right.
+
+::
+
+    parallel over blocks of rows x groups of filter panels:
+        the rows of X that the block reads, rounded: 32 channels of a pixel side by side       (in L2)
+        for each panel of 32 filters:
+            for each 32 pixels of a row, or 16 of two rows:
+                sums[2][2] tiles += X[2 x 16 pixels, 32 channels] @ W[32 channels, 2 x 16 filters]
+                                                                for each 32 channels and each tap
+                sums -> memory on the stack, 4 KiB in L1; from there the epilogue
+
+Pixels in channel blocks are rows of a left tile as they lie: a tap is an offset and a stride a distance, so
+that nothing is copied per tap.  A tile's last pixels may lie behind the row: what it computes there is not
+stored.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetero_tvm.codegen.amx import BF16, END, TILE_ROWS, PixelProduct, begin
+from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.schedules.cpu.halves.conv2d_kernel import Bf16ConvKernel, HalfShape
+from hetero_tvm.schedules.cpu.images.blocked import PixelTile, each_filter_block
+from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit
+from hetero_tvm.schedules.emit import Index, int32
+
+PIXELS = 2 * TILE_ROWS
+"""Pixels of one product."""
+CHANNELS = 32
+"""Channels of one step."""
+_BYTES = 2 * CHANNELS
+
+
+def applies(op: Conv2d, machine: CpuModel) -> bool:
+    """Whether the matrix unit multiplies ``op``'s channels."""
+    return has_matrix_unit(machine, BF16) and op.groups == 1
+
+
+def tile_of(shape: HalfShape) -> PixelTile:
+    """Pixels and vectors of filters of one product: of two rows where one has few."""
+    vectors = min(2, shape.filter_blocks)
+    if shape.flat or shape.width > TILE_ROWS:
+        return PixelTile(1, PIXELS, vectors)
+    return PixelTile(min(2, shape.height), shape.width, vectors)
+
+
+def steps(shape: HalfShape) -> int:
+    """Steps of a product."""
+    return len(shape.taps) * -(-shape.channel_blocks // 2)
+
+
+def weight_shape(shape: HalfShape) -> tuple[int, int, int]:
+    """[panels, steps * words of a step, columns], int32."""
+    vectors = tile_of(shape).vectors
+    return -(-shape.filter_blocks // vectors), steps(shape) * CHANNELS // 2, vectors * TILE_ROWS
+
+
+def pack_weight(shape: HalfShape, w: np.ndarray) -> np.ndarray:
+    """uint16 [filters, channels, KH, KW] -> :func:`weight_shape`, zeros where nothing is."""
+    op, taps = shape.op, len(shape.taps)
+    panels, _, columns = weight_shape(shape)
+    planes = steps(shape) // taps
+    dense = np.zeros((panels * columns, planes * CHANNELS, taps), np.uint16)
+    dense[: op.filters, : op.channels] = w.reshape(op.filters, op.channels, taps)
+    split = dense.reshape(panels, columns, planes, CHANNELS // 2, 2, taps)
+    ordered = np.ascontiguousarray(split.transpose(0, 2, 5, 3, 1, 4))
+    return ordered.view("int32").reshape(weight_shape(shape))
+
+
+class Bf16MatrixConvKernel(Bf16ConvKernel):
+    """Emits one convolution on the matrix unit."""
+
+    def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, groups: int, machine: CpuModel):
+        super().__init__(op, tile_of(HalfShape(op, machine.lanes)), blocks, groups, machine)
+        shape = self.shape
+        self.masked = op.channels % machine.lanes != 0
+        self.planes = steps(shape) // len(shape.taps)
+        across = 1 if shape.flat else self.steps[1]
+        self.plane = self.copied_pixels + PIXELS * across
+        """Pixels of a plane of the copy, those behind its rows included that a tile may reach."""
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int]:
+        return weight_shape(self.shape)
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        def sizes(extent: int, step: int) -> list[int]:
+            return [size for size in (step if extent >= step else 0, extent % step) if size]
+
+        high = [1] if self.shape.flat else sizes(self.extent, self.rows)
+        products = {self._product(r, c) for r in high for c in sizes(self.shape.width, self.columns)}
+        return (*super().imports, *sorted(product.ir for product in products))
+
+    def _item(self, item: Expr) -> None:
+        super()._item(item)
+        self.k.call(END)
+
+    def begin(self, first_tile: Index, tiles: Index) -> None:
+        k, shape = self.k, self.shape
+        self.copy = k.scratch((self.planes * self.plane * CHANNELS,), "uint16")
+        self.copy_block(first_tile, tiles)
+        if shape.channel_blocks % 2:  # zero times what lies there may not be zero
+            with k.serial(self.plane) as pixel:
+                nothing = k.splat(tirx.const(0, "uint16"), self.lanes)
+                k.store(self.copy, nothing, [self._at(int32(shape.channel_blocks), pixel)])
+        k.call(begin())
+
+    def put(self, value: Expr, block: Expr, pixel: Expr) -> None:
+        self.k.store(self.copy, value, [self._at(block, pixel)])
+
+    def _at(self, block: Expr, pixel: Index) -> Expr:
+        """Place of a pixel's channels of one block."""
+        plane, half = tirx.floordiv(block, 2), tirx.floormod(block, 2)
+        return self.k.ramp(((plane * self.plane + pixel) * 2 + half) * self.lanes, self.lanes)
+
+    def _product(self, rows: int, columns: int) -> PixelProduct:
+        shape, op = self.shape, self.op
+        if shape.flat:
+            down = across = 1
+            pitch = 0
+        else:
+            (down, across), pitch = self.steps, self.pitch
+        tiles = -(-columns // TILE_ROWS) if rows == 1 else rows
+        places = tuple(
+            _BYTES * (i * op.dilation[0] * pitch + j * op.dilation[1])
+            for i in range(op.kernel[0])
+            for j in range(op.kernel[1])
+        )
+        return PixelProduct(
+            *(BF16, tiles, self.vectors, _BYTES * across),
+            _BYTES * (TILE_ROWS * across if rows == 1 else down * pitch),
+            *(places, self.planes, self.plane * _BYTES),
+        )
+
+    def _tile(self, panel: Expr, y: Index, x: Index, rows: int, columns: int) -> None:
+        k, lanes, vectors = self.k, self.lanes, self.vectors
+        product = self._product(rows, columns)
+        sums = k.scratch((product.rows * TILE_ROWS, vectors * lanes))
+        weights = k.address(self.w, [panel, int32(0), int32(0)])
+        k.call(
+            product.name,
+            k.address(sums, [int32(0), int32(0)]),
+            k.address(self.copy, [self.place(y, x) * CHANNELS]),
+            *(weights, weights),
+            k.address(sums, [int32(extent - 1) for extent in sums.shape]),
+            k.address(self.copy, [self.copy.shape[0] - 1]),
+        )
+
+        def write(v: int) -> None:
+            block = panel * vectors + v
+            plane = self.batch * self.shape.filter_blocks + block
+            start = self.out.start(block)
+            for r in range(rows):
+                with k.serial(columns) as q:
+                    value = k.load(sums, [r * TILE_ROWS + q, k.ramp(v * lanes, lanes)])
+                    self.out.put(value + start, plane, block, y + r, x + q)
+
+        each_filter_block(k, panel, vectors, self.shape.filter_blocks, write)
