@@ -38,6 +38,8 @@ from hetero_tvm.host.tvm import (
 PIPELINE = "hetero_tvm"
 INDEX_ERROR, DIVISION_ERROR = "IndexError", "ZeroDivisionError"
 """Kinds of the assertions that stay in the code: they check values that a user gives at run time."""
+LINE = 64
+"""Bytes of a cache line."""
 STACK_LIMIT = 64 << 10
 """Largest buffer in bytes that is kept on the stack."""
 
@@ -53,12 +55,29 @@ def _bytes_of(buffer: Buffer) -> int | None:
     return count * ((dtype.bits * dtype.lanes + 7) // 8)
 
 
-def _keep_on_stack(alloc: tirx.AllocBuffer) -> tirx.AllocBuffer:
+def _keep_on_stack(alloc: tirx.AllocBuffer) -> tirx.Stmt:
     size = _bytes_of(alloc.buffer)
     if size is None or size > STACK_LIMIT or not size:  # TVM has no stack slot without bytes
         return alloc
     keep = {**dict(alloc.annotations or {}), "disable_lower_builtin": tirx.const(1, "bool")}
-    return tirx.AllocBuffer(alloc.buffer, keep, alloc.span)
+    lines = _of_lines(alloc.buffer, size)
+    if lines is None:
+        return tirx.AllocBuffer(alloc.buffer, keep, alloc.span)
+    view = tirx.DeclBuffer(alloc.buffer, data=lines.data)
+    return tirx.SeqStmt([tirx.AllocBuffer(lines, keep, alloc.span), view])
+
+
+def _of_lines(buffer: Buffer, size: int) -> Buffer | None:
+    """Memory for ``buffer`` as vectors of a whole cache line, which LLVM puts where a line starts.
+
+    TVM asks for 16 bytes: every vector of 64 may then lie across two lines, and every row of a tile.
+    """
+    dtype = tvm.DataType(str(buffer.dtype))
+    plain = str(dtype).rstrip("0123456789") in ("float", "bfloat", "int", "uint") and dtype.bits >= 8
+    if size < LINE or dtype.lanes != 1 or not plain:
+        return None
+    wide = f"{dtype}x{LINE * 8 // dtype.bits}"
+    return tirx.decl_buffer((-(-size // LINE),), wide, f"{buffer.name}_lines", scope=buffer.scope())
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.KeepSmallBuffersOnStack")

@@ -89,11 +89,11 @@ def test_small_powers_are_products(power):
     np.testing.assert_allclose(run(x), x**power, rtol=1e-6)
 
 
-def scratch(count):
+def scratch(count, dtype="float32"):
     k = Kernel()
     with k:
-        x, y = k.argument("x", (count,)), k.argument("y", (count,))
-        buffer = k.scratch((count,))
+        x, y = k.argument("x", (count,), dtype), k.argument("y", (count,), dtype)
+        buffer = k.scratch((count,), dtype)
         with k.serial(count) as i:
             k.store(buffer, k.load(x, [i]), [count - 1 - i])
         with k.serial(count) as i:
@@ -157,6 +157,21 @@ def test_arguments_may_lie_where_malloc_puts_them():
             k.store(y, k.load(x, at) * k.splat(2.0, 16), at)
     accesses = [line for line in llvm_of(k.function).splitlines() if "x float>" in line and "align" in line]
     assert accesses and all("align 16" in line for line in accesses), accesses
+
+
+def test_the_stack_starts_where_a_cache_line_does():
+    """Vectors of a whole line lie in one."""
+    assert re.search(r"alloca \[\d+ x <16 x float>\], align 64", llvm_of(scratch(4000)))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8", "uint16", "int64", "bool"])
+@pytest.mark.parametrize("count", [3, 1000])
+def test_memory_on_the_stack_has_room_for_every_type(count, dtype):
+    """A truth value has a byte of its own, not a bit."""
+    x = np.random.default_rng(0).integers(0, 2, count).astype(dtype)
+    result = tvm.runtime.tensor(np.zeros(count, dtype))
+    compile_kernels(scratch(count, dtype), TARGET).jit()["main"](tvm.runtime.tensor(x), result)
+    np.testing.assert_array_equal(result.numpy(), x[::-1])
 
 
 def test_memory_without_elements_is_compiled():
