@@ -259,6 +259,7 @@ def optimize_model(
             hint="give one size for each dimension; ranges are for --target cpu",
         )
     if model.open is not None:
+        target = target.for_ranges()
         disabled |= target.fixed_size_passes
         model = with_quotients(model)
         if images_differ(model):

@@ -160,3 +160,19 @@ def test_strides_on_strides_have_a_kernel_that_inputs_tell_the_length(tmp_path):
         sizes = {"b": batch, "n": length}
         (exact,) = run_reference(optimized.model.open.at(sizes), {"x": x}).float64
         np.testing.assert_allclose(net(x=x), exact, atol=1e-4)  # sums of 48 products of sums in float32
+
+
+def test_a_batch_around_the_rows_that_bfloat16_begins_with():
+    """Products round X at every batch of a range, or at none: the kernels of all sizes are one."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> agraph (float[n, 48] x) => (float[n, 9] y)
+        { h = Relu(x)  y = MatMul(h, w) }"""
+    model = onnx.parser.parse_model(text)
+    w = np.random.default_rng(0).standard_normal((48, 9)).astype("float32")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    opened = import_model(model, shapes={"x": (Span(1, 6), 48)})
+    net = build_model(optimize_model(opened, precision="bf16"))
+    for batch in (1, 3, 4, 6):
+        x = np.random.default_rng(batch).standard_normal((batch, 48)).astype("float32")
+        exact = np.maximum(x, 0).astype("float64") @ w
+        error = np.abs(net(x) - exact).max() / np.abs(exact).max()
+        assert error < 1e-2  # eight bits of each factor

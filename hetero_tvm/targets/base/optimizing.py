@@ -81,6 +81,10 @@ class OptimizingTarget(ABC):
         """This target for a model that brings ``packed``, where it :attr:`takes_packed`."""
         return self
 
+    def for_ranges(self) -> Any:
+        """This target for a model with open sizes, whose choices hold at every size."""
+        return self
+
     def for_stored(self, dtype: str) -> Any:
         """This target at the precision for weights stored as ``dtype``, where none is asked for."""
         return self

@@ -169,6 +169,7 @@ class CpuTarget(Target):
     factors : what smooths the operands of products at ``int8``
         (:class:`hetero_tvm.relax_passes.fusions.integers.dynamic_quantization.QuantizeDynamically`).
     packed : columns of weights that the model brings packed; None for none.
+    any_rows : whether what rows are rounded to may not depend on how many there are.
     """
 
     kind = "cpu"
@@ -184,9 +185,11 @@ class CpuTarget(Target):
         storage: Storage | None = None,
         factors: Mapping[str, np.ndarray] | None = None,
         packed: PackedColumns | None = None,
+        any_rows: bool = False,
     ):
         here = host.detect()
         self.precision, self.kept, self.factors, self.packed = precision, kept, factors, packed
+        self._any_rows = any_rows
         self.storage = Storage(precision) if precision in ("f16", "bf16") else storage
         if packed is not None and packed.may_round:
             self.relative_tolerance, self.least_cosine = _ROUNDED
@@ -237,6 +240,9 @@ class CpuTarget(Target):
     def for_packed(self, packed: PackedColumns) -> CpuTarget:
         return self._with(packed=packed)
 
+    def for_ranges(self) -> CpuTarget:
+        return self._with(any_rows=True)
+
     def smoothing(self, factors: Mapping[str, np.ndarray]) -> CpuTarget:
         """This target at ``int8`` with ``factors`` that smooth operands of products."""
         return self._with(precision="int8", factors=factors)
@@ -247,7 +253,7 @@ class CpuTarget(Target):
 
     def _with(self, **changed: Any) -> CpuTarget:
         own = {"precision": self.precision, "kept": self.kept, "storage": self.storage}
-        own |= {"factors": self.factors, "packed": self.packed}
+        own |= {"factors": self.factors, "packed": self.packed, "any_rows": self._any_rows}
         return type(self)(self._mcpu, self._threads, **{**own, **changed})
 
     device_door = DeviceDoor(
@@ -332,7 +338,7 @@ class CpuTarget(Target):
         if self.precision == "int8":
             lower = (QuantizeDynamically(claims, self.pairs_safe, self.kept, self.factors),)
         elif self.storage is not None:
-            bits = functools.partial(rounded_bits, machine=self.machine)
+            bits = functools.partial(rounded_bits, machine=self.machine, any_rows=self._any_rows)
             lower = (StoreWeights(claims, self.storage, bits, self.kept),)
             if self.storage.name == "bf16":
                 faster = functools.partial(halves_pay, machine=self.machine)

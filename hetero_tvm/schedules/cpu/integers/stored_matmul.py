@@ -34,7 +34,7 @@ from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import Parts, many_rows, one_row, tile_height
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel
 from hetero_tvm.schedules.cpu.decoding.words import FEW, WordProduct
-from hetero_tvm.schedules.cpu.integers.bf16_matmul import rounds_rows
+from hetero_tvm.schedules.cpu.integers.bf16_matmul import LEAST_ROWS, rounds_rows
 from hetero_tvm.schedules.cpu.symbolic.tails import narrowed
 from hetero_tvm.schedules.emit import Index, as_index, int32, vector_pieces
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
@@ -46,10 +46,10 @@ X_BITS = {"int4": 8, "int8": 16}
 """Bits that X of few rows is rounded to beside integers of each form, by integer instructions."""
 
 
-def rounded_bits(form: str, rows: int, machine: CpuModel) -> int:
+def rounded_bits(form: str, rows: int, machine: CpuModel, any_rows: bool = False) -> int:
     """Bits that X is rounded to: 0 where the machine's kernel multiplies floats, 16 beside bfloat16 weights
-    where it multiplies bfloat16."""
-    if rounds_rows(form, rows, machine):
+    where it multiplies bfloat16; with ``any_rows`` the same for any number of rows from two on."""
+    if rounds_rows(form, max(rows, LEAST_ROWS) if any_rows and rows > 1 else rows, machine):
         return 16
     return allowed_bits(form, machine) if rows < FEW else 0
 

@@ -17,6 +17,7 @@ from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_for
 from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
 from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
+from hetero_tvm.schedules.cpu.integers.stored_matmul import rounded_bits
 from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cpu.test_dots import machine
 
@@ -176,6 +177,12 @@ def test_bfloat16_where_it_is_faster():
     assert rounds_rows("bf16", 128, MATRICES) and not rounds_rows("bf16", 1, MATRICES)
     assert not rounds_rows("bf16", 128, fast)  # a Xeon without tiles multiplies float32 faster
     assert not rounds_rows("f16", 128, MATRICES)
+
+
+def test_a_range_rounds_all_its_rows_or_none():
+    few, many = (rounded_bits("bf16", rows, MATRICES, any_rows=True) for rows in (2, 128))
+    assert few == many == 16 and rounded_bits("bf16", 2, MATRICES) == 0
+    assert rounded_bits("bf16", 1, MATRICES, any_rows=True) == 0  # one row is no range: it waits for weights
 
 
 def test_shapes_of_tiles():
