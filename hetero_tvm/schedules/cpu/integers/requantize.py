@@ -24,7 +24,9 @@ def requantized(
     if op.out == "float32":
         return greater(value, k.splat(0.0, width)) if op.relu else value
     low, high = (limit - op.y_zero for limit in op.limits)
-    value = between(value, max(low, 0) if op.relu else low, max(high, 0) if op.relu else high, width)
+    if op.relu:
+        low = min(max(low, 0), high)  # a bound below zero comes behind relu, and wins
+    value = between(value, low, high, width)
     return tirx.nearbyint(value) if whole else _narrow(k, value, op.y_zero, op.out, width)
 
 
