@@ -5,12 +5,16 @@ MLIR's reader of bytecode takes some damaged files for its own faults, and abort
 
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 from typing import Any
 
 BYTECODE = b"ML\xefR"
 """First bytes of bytecode, of one version of MLIR or for all of them."""
+_SECONDS, _RATE = 5, 10 << 20
+"""Processor time of a trial: seconds, and bytes that good files exceed many times in one more.  Some damaged
+files are read without end."""
 
 
 def parsed(data: bytes) -> Any:
@@ -38,4 +42,7 @@ def parsed(data: bytes) -> Any:
 
 
 if __name__ == "__main__":
-    parsed(Path(sys.argv[1]).read_bytes())
+    program = Path(sys.argv[1]).read_bytes()
+    seconds = _SECONDS + len(program) // _RATE
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    parsed(program)
