@@ -26,6 +26,17 @@ _ACTIVATIONS = {
 _MULTIMODAL = ("model.language_model.", "language_model.model.", "model.", "")
 
 
+_LAYER_COUNTS = (
+    "num_hidden_layers",
+    "n_layer",
+    "num_layers",
+    "num_decoder_layers",
+    "encoder_layers",
+    "decoder_layers",
+)
+_MOST_LAYERS = 1 << 12
+
+
 def describe(config: Config) -> tuple[Decoder, Names]:
     """The decoder that a ``config.json`` means, and its tensors' names.
 
@@ -33,14 +44,14 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     ------
     ModelError : the architecture is unknown, or the configuration asks for what it cannot have.
     """
-    kind = config.get("model_type")
+    kind = kind_of(config)
     if kind not in ARCHITECTURES and isinstance(config.get("text_config"), Mapping):
         outer = config
         config = {**outer["text_config"]}
         for name in ("eos_token_id", "tie_word_embeddings"):
             if config.get(name) is None and outer.get(name) is not None:
                 config[name] = outer[name]
-        kind = config.get("model_type")
+        kind = kind_of(config)
     if kind not in ARCHITECTURES:
         raise ModelError(
             f"there is no language model of type {kind!r}", hint=f"known: {', '.join(sorted(ARCHITECTURES))}"
@@ -51,15 +62,29 @@ def describe(config: Config) -> tuple[Decoder, Names]:
             f"the weights are quantized by {method}, which cannot be read",
             hint="build from the float checkpoint with --precision int8 or int4, or from a GGUF file",
         )
+    check_counts(config)
     try:
         decoder, names = ARCHITECTURES[kind](config)
     except KeyError as error:
         raise ModelError(f"config.json of a {kind} model has no {error.args[0]!r}") from None
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError, AttributeError, MemoryError) as error:
         raise ModelError(f"config.json of a {kind} model is damaged: {error}") from error
     decoder = dataclasses.replace(decoder, tied=bool(config.get("tie_word_embeddings", decoder.tied)))
     check_sizes(decoder)
     return decoder, names
+
+
+def kind_of(config: Config) -> str:
+    """The model's type as a configuration says it; text of what is no name."""
+    return str(config.get("model_type"))
+
+
+def check_counts(config: Config) -> None:
+    """Raise :class:`ModelError` for more layers than any model has, before there is an object for each."""
+    for name in _LAYER_COUNTS:
+        count = config.get(name)
+        if isinstance(count, int | float) and count > _MOST_LAYERS:
+            raise ModelError(f"{name} is {count}, and no model has more than {_MOST_LAYERS}")
 
 
 def check_sizes(d: Decoder) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import activation_of, check_sizes, stop_of
+from hetero_tvm.language.architectures import activation_of, check_counts, check_sizes, kind_of, stop_of
 from hetero_tvm.language.decoder import Decoder, Layer, Names, Relative
 
 Config = Mapping[str, Any]
@@ -39,7 +39,7 @@ class EncoderDecoder:
 
 def is_encoder_decoder(config: Config) -> bool:
     """Whether a ``config.json`` is that of a known encoder-decoder."""
-    return config.get("model_type") in ENCODER_DECODERS
+    return kind_of(config) in ENCODER_DECODERS
 
 
 def describe_pair(config: Config) -> EncoderDecoder:
@@ -55,6 +55,7 @@ def describe_pair(config: Config) -> EncoderDecoder:
             f"the weights of this {kind} are quantized, which cannot be read",
             hint="build from the float checkpoint with --precision int8 or int4",
         )
+    check_counts(config)
     try:
         pair = ENCODER_DECODERS[kind](config)
         names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
@@ -70,7 +71,7 @@ def describe_pair(config: Config) -> EncoderDecoder:
         )
     except KeyError as error:
         raise ModelError(f"config.json of a {kind} model has no {error.args[0]!r}") from None
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError, AttributeError, MemoryError) as error:
         raise ModelError(f"config.json of a {kind} model is damaged: {error}") from error
     for half in (pair.encoder, pair.decoder):
         check_sizes(half)

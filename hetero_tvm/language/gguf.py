@@ -85,7 +85,7 @@ class GgufFile:
             self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         except Exception as error:  # the package raises what NumPy and its own checks raise
             raise ModelError(f"{path} is no GGUF file, or it is damaged: {error}") from error
-        self._kind = self._fields.get("general.architecture")
+        self._kind = str(self._fields.get("general.architecture"))
         if self._kind not in _MODEL_TYPES:
             raise ModelError(
                 f"{path} holds a model of type {self._kind!r}", hint=f"known: {', '.join(_MODEL_TYPES)}"
@@ -95,8 +95,10 @@ class GgufFile:
             self._words = _GPT2
         try:
             self.config: Mapping[str, Any] = self._configuration()
-        except (KeyError, TypeError, IndexError) as error:
+        except KeyError as error:
             raise ModelError(f"{path} does not say its {error}") from error
+        except (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError) as error:
+            raise ModelError(f"the configuration in {path} is damaged: {error}") from error
 
     def names(self, names: Names) -> Names:
         """Names as in a checkpoint of transformers; all matrices are [N, K] here."""
@@ -119,19 +121,24 @@ class GgufFile:
         stored = self._stored_name(name)
         if stored not in self._tensors:
             raise ModelError(f"{self.path} has no tensor {stored!r} ({name})")
+        try:
+            return self._turned_back(name, self._weight(stored))
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"{stored} in {self.path} is damaged: {error}") from error
+
+    def _weight(self, stored: str) -> Weight:
+        """A tensor by its name in the file."""
         tensor = self._tensors[stored]
         shape = tuple(int(extent) for extent in reversed(tensor.shape))
         kind = tensor.tensor_type.name
         if kind in _FLOATS:
-            value: Weight = np.asarray(tensor.data).reshape(shape)
-        elif kind in ("Q4_0", "Q8_0") and len(shape) == 2:
-            value = _integers(np.asarray(tensor.data), kind, shape)
-        else:
-            try:
-                value = self._gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(shape)
-            except NotImplementedError as error:
-                raise ModelError(f"{stored} is of type {kind}, which cannot be read: {error}") from error
-        return self._turned_back(name, value)
+            return np.asarray(tensor.data).reshape(shape)
+        if kind in ("Q4_0", "Q8_0") and len(shape) == 2:
+            return _integers(np.asarray(tensor.data), kind, shape)
+        try:
+            return self._gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(shape)
+        except NotImplementedError as error:
+            raise ModelError(f"{stored} is of type {kind}, which cannot be read: {error}") from error
 
     def _turned_back(self, name: str, value: Weight) -> Weight:
         """Queries and keys of Llama are stored with the halves of each head interleaved."""

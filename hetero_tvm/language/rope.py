@@ -12,6 +12,8 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.language.decoder import Rope
 
 _THETA = 10000.0
+_MOST_CHANNELS = 1 << 16
+"""Channels of a head that a table is made for; no model comes near."""
 
 
 def rope_of(config: Mapping[str, Any], dim: int, kind: str | None = None) -> tuple[Rope, int]:
@@ -28,12 +30,14 @@ def rope_of(config: Mapping[str, Any], dim: int, kind: str | None = None) -> tup
 
     Raises
     ------
-    ModelError : an unknown kind of scaling.
+    ModelError : an unknown kind of scaling, or heads that no model has.
     """
     options = _options(config, kind)
     theta = float(options.get("rope_theta") or config.get("rope_theta") or _THETA)
     part = float(options.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0)
     rotated = int(dim * part)
+    if rotated > _MOST_CHANNELS:
+        raise ModelError(f"heads of {rotated} rotated channels make no model")
     name = options.get("rope_type") or options.get("type") or "default"
     inverse = 1.0 / (np.float32(theta) ** (np.arange(0, rotated, 2, dtype=np.float32) / np.float32(rotated)))
     factor, longer, most = 1.0, None, 0

@@ -381,8 +381,7 @@ def member_field(data: bytes, rng: random.Random) -> bytes:
     return archive_of(content)
 
 
-ARCHIVES: tuple[Damage, ...] = (
-    *BYTES,
+FOLDERS: tuple[Damage, ...] = (
     member_damaged,
     member_gone,
     members_swapped,
@@ -391,6 +390,8 @@ ARCHIVES: tuple[Damage, ...] = (
     member_field,
     member_field,
 )
+"""Of files in a folder, which an archive stands for."""
+ARCHIVES: tuple[Damage, ...] = (*BYTES, *FOLDERS)
 
 
 # records ---------------------------------------------------------------------------------------
@@ -423,3 +424,5 @@ def records_mixed(data: bytes, rng: random.Random) -> bytes:
 
 
 RECORDS: tuple[Damage, ...] = (*BYTES, record_field, record_field, record_field, records_mixed)
+DOCUMENTS: tuple[Damage, ...] = (*BYTES, record_field, record_field, record_field)
+"""Of one JSON document, which is a line of records."""

@@ -30,6 +30,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.campaign import damage, small_models
+from tests.campaign import other_formats as formats
 from tests.campaign.damage import Damage
 
 REFUSED, RIGHT, UNJUDGED = "refused", "right", "no judge"
@@ -365,6 +366,11 @@ KINDS: dict[str, tuple[Callable[[], dict[str, bytes]], tuple[Damage, ...], str, 
     "onnx": (onnx_bases, (*damage.BYTES, *damage.MESSAGES), "model.onnx", try_model),
     "pt2": (pt2_bases, damage.ARCHIVES, "model.pt2", try_model),
     "records": (record_bases, damage.RECORDS, "", try_records),
+    "tflite": (formats.tflite_bases, damage.BYTES, "model.tflite", formats.try_import),
+    "stablehlo": (formats.stablehlo_bases, damage.BYTES, "model.mlir", formats.try_import),
+    "description": (formats.description_bases, damage.DOCUMENTS, "kernel.json", formats.try_import),
+    "gguf": (formats.gguf_bases, damage.BYTES, "model.gguf", formats.try_checkpoint),
+    "checkpoint": (formats.checkpoint_bases, damage.FOLDERS, "folder.zip", formats.try_checkpoint),
     "npz": (npz_bases, (*damage.BYTES, damage.member_damaged, damage.member_gone), "i.npz", try_inputs),
 }
 

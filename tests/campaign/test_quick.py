@@ -51,5 +51,11 @@ def test_damaged_programs_and_records():
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["checkpoint", "gguf", "tflite", "stablehlo", "description"])
+def test_damage_to_other_formats(kind):
+    assert f"{kind}: 16 cases" in campaign("damaged_files", "--cases", "16", "--only", kind)
+
+
+@pytest.mark.exhaustive
 def test_a_short_soak():
     assert " 0 wrong results" in campaign("soak", "--minutes", "0.3")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.frontend import import_model
@@ -99,6 +100,27 @@ def _chain(length):
             helper.make_node("Add", [source, f"z{step}"], [f"n{step + 1}"]),
         ]
     return [*nodes, helper.make_node("Add", ["x", f"n{length}"], ["y"])]
+
+
+@pytest.mark.parametrize("kind", ["INT4", "UINT4", "INT8"])
+def test_weights_of_few_bits_may_become_floats(kind, monkeypatch):
+    """Blocks of scales are written out in float32: eight times what the file has for 4 bits, step by step."""
+    weight = helper.make_tensor(
+        "q", getattr(TensorProto, kind), [1024, 512], bytes(1024 * 512 // (2 if "4" in kind else 1)), raw=True
+    )
+    scales = numpy_helper.from_array(np.full((32, 512), 0.5, np.float32), "s")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"], axis=0, block_size=32),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, n])
+        for name, n in (("x", 1024), ("y", 512))
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight, scales])
+    monkeypatch.setenv(VARIABLE, "folded_bytes=0")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    assert [spec.shape for spec in import_model(model).signature.outputs] == [(2, 512)]
 
 
 def test_a_bound_can_be_raised_and_lowered(monkeypatch):

@@ -180,3 +180,17 @@ def test_a_file_of_many_types_continues_texts(tmp_path):
 def test_all_tokens_that_end_a_turn(tmp_path):
     path = write_gguf(tmp_path / "m.gguf", weights(), more={"add_eot_token_id": 7, "add_eom_token_id": 9})
     assert describe(GgufFile(path).config)[0].stop == (96, 7, 9)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"num_attention_heads": 0}, "m.gguf is damaged"),
+        ({"num_hidden_layers": 1 << 31}, "no model has more than"),
+    ],
+)
+def test_sizes_that_no_model_has(tmp_path, change, match):
+    table = {"model.embed_tokens.weight": weights()["model.embed_tokens.weight"]}
+    path = write_gguf(tmp_path / "m.gguf", table, config={**CONFIG, **change})
+    with pytest.raises(ModelError, match=match):
+        describe(GgufFile(path).config)

@@ -63,6 +63,19 @@ _BLIND_GROWERS = frozenset({
 })
 # fmt: on
 
+# Weights of so few bits become floats on the way.
+_FEW_BITS = frozenset({
+    TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8, TensorProto.UINT8,
+    *(getattr(TensorProto, name) for name in ("INT2", "UINT2") if hasattr(TensorProto, name)),
+})  # fmt: skip
+_FLOAT_BYTES = 4
+
+
+def _wide_bytes(pool: ConstantPool, name: str) -> int:
+    """Bytes of a constant, of one of few bits as the floats that are computed of it."""
+    element, dims = pool.type_of(name)
+    return _FLOAT_BYTES * math.prod(dims) if element in _FEW_BITS else pool.nbytes(name)
+
 
 class Folder:
     """Folding of one graph in place; constants go to and come from ``pool``."""
@@ -73,7 +86,7 @@ class Folder:
         self.limits = limits or Limits()
         self._staying: set[str] = set()
         self._slow_left = _SLOW_ELEMENTS
-        self._bytes_left = self.limits.folded_bytes + _WEIGHTS_AGAIN * sum(pool.nbytes(name) for name in pool)
+        self._bytes_left = self.limits.folded_bytes + _WEIGHTS_AGAIN * sum(_wide_bytes(pool, n) for n in pool)
         self._alias: dict[str, str] = {}
 
     def run(self, graph: onnx.GraphProto, types: Types) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import ModelError, UsageError, last_line
+from hetero_tvm.frontend.stablehlo import parse
 from hetero_tvm.host.install import extra_command
 
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
@@ -38,7 +42,7 @@ def read_program(source: Any) -> Any:
     ------
     ModelError : the file cannot be read, or holds no StableHLO program.
     """
-    ir, stablehlo, chlo = bindings()
+    bindings()
     where = "the program"
     if isinstance(source, Path):
         where = str(source)
@@ -46,29 +50,18 @@ def read_program(source: Any) -> Any:
             data = source.read_bytes()
         except OSError as error:
             raise ModelError(f"{source} cannot be read: {error.strerror}") from error
+        if data.startswith(parse.BYTECODE) and (end := _trial(source)) < 0:
+            raise ModelError(f"{where} is no StableHLO program: its reader ends by signal {-end}")
     else:
         data = source.mlir_module().encode()
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext  # the one door to `func` and its like
-    from jaxlib.mlir.dialects import sdy
+    try:
+        return parse.parsed(data)
+    except Exception as error:  # jaxlib raises kinds of its own
+        raise ModelError(f"{where} is no StableHLO program: {last_line(error)}") from error
 
-    context, others = ir.Context(), ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(others)
-    context.append_dialect_registry(others)
-    context.load_all_available_dialects()
-    stablehlo.register_dialect(context)
-    sdy.register_dialect(context)  # shardings, which custom calls carry
-    chlo.register_dialect(context)
-    with context:
-        try:
-            if data[:4] == b"ML\xefR":
-                artifact = b"StableHLO_v" in data[:64]  # for all versions; else plain bytecode
-                module = (
-                    stablehlo.deserialize_portable_artifact(context, data)
-                    if artifact
-                    else ir.Module.parse(data)
-                )
-            else:
-                module = ir.Module.parse(data.decode())
-        except Exception as error:  # jaxlib raises kinds of its own
-            raise ModelError(f"{where} is no StableHLO program: {last_line(error)}") from error
-    return module
+
+def _trial(path: Path) -> int:
+    """Status of a process that parses a file, below zero where it dies."""
+    command = [sys.executable, parse.__file__, str(path.resolve())]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(command, capture_output=True, env=environment).returncode

@@ -111,7 +111,7 @@ class _Translation:
                     _TRANSLATIONS[operator.kind](op)
                 else:
                     raise Untranslatable("no translation")
-            except (Untranslatable, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+            except (Untranslatable, KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
                 said = str(error) if isinstance(error, Untranslatable) else f"an unknown form ({error})"
                 self._faults.append(f"{operator.kind} at {place!r}: {said}")
                 values.update({number: {False: ""} for number in operator.outputs})

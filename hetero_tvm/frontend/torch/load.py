@@ -18,7 +18,7 @@ from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.frontend.onnx.load import no_such_file
 from hetero_tvm.frontend.torch.operators import quantizers
 from hetero_tvm.frontend.torch.records import mapped_records
-from hetero_tvm.frontend.torch.untrusted import only_tensors, refuse_archive, refuse_code
+from hetero_tvm.frontend.torch.untrusted import UNREADABLE, only_tensors, refuse_archive, refuse_code
 from hetero_tvm.host import mapped
 from hetero_tvm.host.files import odd_kind
 from hetero_tvm.host.install import extra_command
@@ -114,7 +114,7 @@ def _definition(path: Path) -> bytes | None:
             for name in archive.namelist():
                 if re.search(r"(^|/)models/[^/]+\.json$|(^|/)serialized_exported_program\.json$", name):
                     return archive.read(name)
-    except (OSError, zipfile.BadZipFile, NotImplementedError, EOFError, zipfile.zlib.error):
+    except UNREADABLE:
         pass
     return None
 

@@ -13,6 +13,7 @@ import json
 import re
 import threading
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,9 @@ _PLENTY, _RATIO = 64 << 20, 20
 _MOST_MEMBERS = 200_000
 _LINK = 0o12
 """Kind of a symbolic link, in the upper bits of a member's mode."""
+
+UNREADABLE = (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error)
+"""Errors of reading a member of an archive that is damaged or encrypted."""
 
 
 def refuse_archive(path: Path) -> None:
@@ -106,7 +110,14 @@ def refuse_code(path: Path) -> None:
                 problems.append(f"{name}: an object that is no tensor")
             elif name.lower().endswith(".json"):
                 try:
-                    document = json.loads(archive.read(name))
+                    text = archive.read(name)
+                except UNREADABLE as error:  # PyTorch's reader may take what Python's does not
+                    raise ModelError(
+                        f"{path} is damaged: member {name!r} cannot be read: {error}",
+                        hint="Save the program again with torch.export.save.",
+                    ) from error
+                try:
+                    document = json.loads(text)
                 except RecursionError:  # PyTorch's reader may have more of the stack left
                     problems.append(f"{name}: JSON that is nested too deeply to be looked at")
                     continue

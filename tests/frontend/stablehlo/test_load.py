@@ -7,6 +7,7 @@ jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.exhaustive  # by default in a process of their own: test_apart.py
 
 from hetero_tvm.errors import ModelError  # noqa: E402
+from hetero_tvm.frontend.stablehlo import load  # noqa: E402
 from hetero_tvm.frontend.stablehlo.load import read_program  # noqa: E402
 
 
@@ -39,3 +40,12 @@ def test_damaged_bytes_are_an_error_or_a_program(program, tmp_path, seed):
         read_program(path)
     except ModelError as error:
         assert "damaged.mlirbc" in str(error)
+
+
+def test_refused_bytecode_whose_reader_dies(program, tmp_path, monkeypatch):
+    path, reader = tmp_path / "deadly.mlirbc", tmp_path / "reader.py"
+    path.write_bytes(program.mlir_module_serialized)
+    reader.write_text("import os\nos.abort()\n")
+    monkeypatch.setattr(load.parse, "__file__", str(reader))
+    with pytest.raises(ModelError, match=r"deadly\.mlirbc .* ends by signal 6"):
+        read_program(path)

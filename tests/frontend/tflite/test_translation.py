@@ -23,6 +23,14 @@ def test_all_faults_are_told_at_once():
     assert caught.value.problems == ("RFFT2D at 't1': no translation", "WHERE at 't3': no translation")
 
 
+def test_axes_of_a_scalar_are_told():
+    from tests.frontend.tflite.written import const
+
+    data = file([T(()), const([0]), T(())], [Call("SUM", (0, 1), (2,))], [0], [2])
+    with pytest.raises(UnsupportedOperatorError, match="SUM at 't2'"):
+        to_onnx(read_program(data, "x"))
+
+
 def test_ends_that_are_no_numbers():
     from dataclasses import replace
 

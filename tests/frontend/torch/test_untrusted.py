@@ -202,6 +202,25 @@ def test_archives_that_are_traps_are_refused(saved, add, said):
         load_program(rewritten(saved, add), trust=True)
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_members_that_cannot_be_looked_at_are_refused(saved, encrypted):
+    """PyTorch's reader may be content with a checksum or a flag that Python's is not."""
+    with zipfile.ZipFile(saved) as archive:
+        member = next(m for m in archive.infolist() if m.filename.endswith("model_weights_config.json"))
+    data = bytearray(saved.read_bytes())
+    if encrypted:
+        place = data.rindex(member.filename.encode()) - 46  # its entry in the directory at the end
+        data[place + 8] |= 1
+        data[member.header_offset + 6] |= 1
+    else:
+        place = data.index(member.filename.encode(), member.header_offset) + len(member.filename)
+        data[data.index(b"{", place)] = ord("[")
+    damaged = saved.with_name("damaged.pt2")
+    damaged.write_bytes(data)
+    with pytest.raises(ModelError, match="model_weights_config.json' cannot be read"):
+        load_program(damaged)
+
+
 @pytest.mark.parametrize("depth", [900, 5000, 100_000])
 def test_deep_nests_hide_no_expression(saved, depth):
     """What is nested too deeply to be looked at may still be read by PyTorch."""

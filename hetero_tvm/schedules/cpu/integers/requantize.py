@@ -47,7 +47,8 @@ class Steps:
         if op.out == "float32":
             return self.each(lambda w, v: greater(v, k.splat(0.0, w)), values) if op.relu else values
         low, high = (limit - op.y_zero for limit in op.limits)
-        low, high = (max(limit, 0) if op.relu else limit for limit in (low, high))
+        if op.relu:
+            low = min(max(low, 0), high)  # a bound below zero comes behind relu, and wins
         values = self.each(lambda w, v: between(v, low, high, w), values)
         if whole:
             return self.each(lambda w, v: tirx.nearbyint(v), values)

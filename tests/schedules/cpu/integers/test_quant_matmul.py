@@ -69,6 +69,14 @@ def test_nothing_saturates_at_the_extremes(here, x_dtype, safe):
     check(op, [SPACE.default(op, here)], here, extreme=True)
 
 
+@pytest.mark.parametrize("bounds", [(5, 60), (5, 100), (110, 130)])
+def test_bounds_below_zero_win_over_relu(bounds):
+    """100 stands for zero: what relu leaves of it is cut by a bound behind it."""
+    here = machine(16, "avx512f", "avx512bw")
+    op = QuantMatmul("int8", "uint8", 100, True, (5,), 20, 9, bounds=bounds)
+    check(op, [SPACE.default(op, here)], here)
+
+
 def test_refusals():
     here = machine(8, "avx2")
     assert SPACE.refuses(QuantConv2d(), here) == "not a quantised matmul"
