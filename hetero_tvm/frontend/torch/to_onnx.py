@@ -94,7 +94,12 @@ def _refuse_impure(torch: ModuleType, program: ExportedProgram) -> None:
     """Refuse programs that are not pure functions of tensors; lists everything."""
     signature = program.graph_signature
     kinds = torch.export.graph_signature
-    problems = []
+    problems = [
+        f"{end} {node.name!r} is complex: exchange torch.view_as_real of it"
+        for end, names in (("input", signature.user_inputs), ("result", signature.user_outputs))
+        for node in program.graph.nodes
+        if node.name in names and getattr(node.meta.get("val"), "is_complex", bool)()
+    ]
     for spec in signature.input_specs:
         if spec.kind is kinds.InputKind.USER_INPUT and isinstance(
             spec.arg, kinds.SymIntArgument | kinds.SymFloatArgument | kinds.SymBoolArgument

@@ -83,13 +83,13 @@ def decompositions(torch: ModuleType, program: ExportedProgram) -> dict[Any, Cal
         """The operator on real and on imaginary parts; a number that is added is real."""
         if named.get("dtype") is not None:
             named["dtype"] = named["dtype"].to_real()
-        # Sizes and axes are whole numbers and stay; numbers that are added or filled in have no second part.
-        filled = [n for n, a in enumerate(operator._schema.arguments) if str(a.type) in ("number", "Scalar")]
-        second = [0 if n in filled and not isinstance(a, complex) else a for n, a in enumerate(args)]
-        if "alpha" in (names := [a.name for a in operator._schema.arguments]):
-            place = names.index("alpha")
-            if place < len(args):
-                second[place] = args[place]
+        # Sizes, axes and alpha stay what they are; numbers that are added or filled in have no second part.
+        schema = operator._schema.arguments
+        filled = [a.name != "alpha" and str(a.type) in ("number", "Scalar", "Tensor") for a in schema]
+        second = [
+            0 if fills and isinstance(value, int | float) and not isinstance(value, bool) else value
+            for value, fills in zip(args, filled, strict=False)
+        ]
         re = operator(*tree.tree_map(real, args), **named)
         im = operator(*tree.tree_map(imaginary, tuple(second)), **named)
         if isinstance(re, torch.Tensor):

@@ -1,9 +1,11 @@
 """Views of complex numbers in exported programs."""
 
 import numpy as np
+import pytest
 import torch
 
 from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import ModelError
 
 
 class Rotated(torch.nn.Module):
@@ -36,7 +38,8 @@ class Algebra(torch.nn.Module):
         kept[:, 1:7] = z[:, :6]
         decay = torch.exp((-x.exp() + 1j * y)[..., None] * torch.arange(5))
         parts = [
-            z / w, 2 / z, z - (1 + 2j), 1 - w, torch.add(z, w, alpha=3), z @ w.mH, z @ x.T.to(torch.cfloat),
+            z / w, 2 / z, z + 2, z - (1 + 2j), 1 - w, torch.add(z, w, alpha=3), z @ w.mH,
+            z @ x.T.to(torch.cfloat),
             torch.einsum("bi,bij->bj", z, decay), torch.where(x > 0, z, 0), torch.cat([z, w.conj()], -1).T,
             kept, z.log(), w.sqrt(), z**-3, w**0.5, z.sgn(), torch.nn.functional.pad(z, (1, 2)), z.cumsum(1),
             z.masked_fill(x > 0, 2.0), z[[0, 2], 3:], z.chunk(2, 1)[1],
@@ -76,3 +79,14 @@ def test_arithmetic_of_complex_numbers():
 def test_filters_of_frequencies():
     torch.manual_seed(0)
     compared(Filter(), (torch.randn(2, 2, 6, 8),), 1e-5)
+
+
+class Ends(torch.nn.Module):
+    def forward(self, z):
+        return z * 2
+
+
+def test_complex_ends_are_refused_by_name():
+    program = torch.export.export(Ends(), (torch.randn(2, 3, dtype=torch.cfloat),), strict=False)
+    with pytest.raises(ModelError, match=r"input 'z' is complex(.|\n)*result 'mul' is complex"):
+        import_model(program)
