@@ -18,6 +18,7 @@ from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.opening import load
 from hetero_tvm.torch.cache import GraphCache
 from hetero_tvm.torch.call import TensorCall
+from hetero_tvm.torch.complexes import ComplexCall, complex_results, with_real_ends
 from hetero_tvm.torch.examine import Findings, output_arguments, returning
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.program import exported, key_of
@@ -43,7 +44,7 @@ def compile_graph(
     bound: Mapping[int, Any],
     findings: Findings,
     options: Options,
-) -> TensorCall | PassedThrough:
+) -> TensorCall | ComplexCall | PassedThrough:
     """Compile a pure graph, or find it in the cache.
 
     Parameters
@@ -61,9 +62,12 @@ def compile_graph(
     started = time.perf_counter()
     bound = {**{i: a for i, a in enumerate(arguments) if not isinstance(a, torch.Tensor)}, **bound}
     plain = returning(gm, findings.results)
+    free = [index for index in range(len(arguments)) if index not in bound]
+    complexes = [i for i in free if arguments[i].is_complex()], complex_results(plain, arguments)
+    if any(complexes):
+        plain, arguments = with_real_ends(plain, arguments, *complexes)
     with unset_fake_temporarily(), torch._guards.tracing(None):
         program = exported(plain, arguments, bound)
-        free = [index for index in range(len(arguments)) if index not in bound]
         names = dict(zip(program.graph_signature.user_inputs, free, strict=True))
         library, was_there = compiled(program, options, TracedGraph(plain, program, names, bound))
     inputs = [names[spec.name] for spec in library.signature.inputs]
@@ -75,7 +79,8 @@ def compile_graph(
         bound=len(bound),
         seconds=time.perf_counter() - started,
     )
-    return TensorCall(library, inputs, findings.outputs, _constants(plain, free))
+    call = TensorCall(library, inputs, findings.outputs, _constants(plain, free))
+    return ComplexCall(call, *complexes, findings.outputs) if any(complexes) else call
 
 
 def compiled(

@@ -13,6 +13,7 @@ from hetero_tvm.frontend.torch.operators import (
     complexes,
     convolution,
     counting,
+    divisions,
     elements,
     encoders,
     factors,
@@ -46,8 +47,8 @@ def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     torch = require("torch")
     table: dict[Any, Callable[..., Any]] = {}
     parts = (
-        attention, bags, convolution, counting, elements, encoders, factors, indexing, losses, matrices,
-        pooling, recurrence, scatters, signals, special,
+        attention, bags, convolution, counting, divisions, elements, encoders, factors, indexing, losses,
+        matrices, pooling, recurrence, scatters, signals, special,
     )  # fmt: skip
     for part in parts:
         table |= part.decompositions(torch)
@@ -59,7 +60,7 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     torch = require("torch")
     table = decompositions()
     if _is_complex(program):
-        table = complexes.decompositions(torch) | table
+        table = complexes.decompositions(torch, program) | table
     bases = {_base(operator) for operator in table}
     if not any(
         isinstance(node.target, torch._ops.OpOverload) and _base(node.target) in bases
@@ -78,12 +79,6 @@ def _is_complex(program: ExportedProgram) -> bool:
     return any(hasattr(value, "dtype") and value.dtype.is_complex for value in values)
 
 
-def _mixes(node: Any) -> bool:
-    """Whether a tensor of integers is subtracted from a float, which PyTorch's own decomposition cannot."""
-    value = node.args[0].meta.get("val")
-    return isinstance(node.args[1], float) and value is not None and not value.dtype.is_floating_point
-
-
-def _base(operator: Any) -> str:
-    """Name of an operator without its overload, the same for its form in place."""
-    return operator._schema.name.rstrip("_")
+def _base(operator: Any) -> tuple[str, str]:
+    """Name and overload of an operator, the same for its form in place."""
+    return operator._schema.name.rstrip("_"), operator._overloadname

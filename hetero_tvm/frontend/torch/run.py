@@ -119,6 +119,7 @@ class TorchProgram:
 def _interpreter(torch: ModuleType, module: GraphModule, double: bool) -> Interpreter:
     """An interpreter of the flat graph; nested graphs run in the same precision."""
     narrow = {torch.float32, torch.float16, torch.bfloat16}
+    wide = dict.fromkeys(narrow, torch.float64) | {torch.complex64: torch.complex128}
 
     class Interpreter(torch.fx.Interpreter):
         def call_function(self, target: Any, args: tuple, kwargs: dict) -> Any:
@@ -135,10 +136,10 @@ def _interpreter(torch: ModuleType, module: GraphModule, double: bool) -> Interp
     def widen(value: Any) -> Any:
         if isinstance(value, torch.fx.GraphModule):
             return lambda *arguments: Interpreter(value).run(*arguments)
-        if isinstance(value, torch.Tensor) and value.dtype in narrow:
+        if isinstance(value, torch.Tensor) and value.dtype in wide:
             # Where it is used: all weights in float64 at once would need more memory than anything else.
             mapped.touched(value.nbytes)
-            return value.double()
-        return torch.float64 if isinstance(value, torch.dtype) and value in narrow else value
+            return value.to(wide[value.dtype])
+        return wide.get(value, value) if isinstance(value, torch.dtype) else value
 
     return Interpreter(module)

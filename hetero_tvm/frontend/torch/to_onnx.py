@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
+_MANY_SLICES = 200
+"""Slices of a program from which on PyTorch's exporter would take minutes to look for pairs of them."""
 _APART = SHARED | {"bfloat16"}
 """Types of weights that are kept as arrays."""
 
@@ -45,18 +49,20 @@ def to_onnx(program: ExportedProgram) -> StoredModel:
     with quiet(), torch.no_grad():
         try:
             # As torch.onnx.export(dynamo=True) does, which makes its registry anew each time.
-            translated = exporter.export(
-                decomposed(program),
-                (),
-                {},
-                registry=registry(),
-                dynamic_shapes={},
-                input_names=_input_names(torch, program),
-                output_names=_output_names(torch, program),
-                optimize=True,
-                verbose=False,
-                opset_version=OPSET,
-            )
+            plain = decomposed(program)
+            with _rules_for(plain):
+                translated = exporter.export(
+                    plain,
+                    (),
+                    {},
+                    registry=registry(),
+                    dynamic_shapes={},
+                    input_names=_input_names(torch, program),
+                    output_names=_output_names(torch, program),
+                    optimize=True,
+                    verbose=False,
+                    opset_version=OPSET,
+                )
         except Exception as error:
             raise _translation_error(program, error) from error
         _refuse_changes(translated.exported_program.graph_signature)
@@ -65,6 +71,26 @@ def to_onnx(program: ExportedProgram) -> StoredModel:
     _name_nodes(stored.proto.graph)
     _name_dimensions(stored.proto.graph)
     return stored
+
+
+@contextlib.contextmanager
+def _rules_for(program: ExportedProgram) -> Iterator[None]:
+    """The optimiser of PyTorch's exporter, without its rules about several nodes where slices are many.
+
+    It tries these on each two slices: a loop of assignments to rows (gated delta rules, chunks of 64) takes
+    five times as long as all the rest.
+    """
+    rewriter = require("onnxscript.rewriter")
+    slices = sum("aten.slice" in str(node.target) for node in program.graph.nodes)
+    known = getattr(rewriter, "_DEFAULT_REWRITE_RULES", None)
+    if slices < _MANY_SLICES or known is None:
+        yield
+        return
+    rewriter._DEFAULT_REWRITE_RULES = tuple(r for r in known if r._target_pattern.has_single_output_node)
+    try:
+        yield
+    finally:
+        rewriter._DEFAULT_REWRITE_RULES = known
 
 
 def _stored(model: ir.Model) -> StoredModel:
@@ -94,7 +120,12 @@ def _refuse_impure(torch: ModuleType, program: ExportedProgram) -> None:
     """Refuse programs that are not pure functions of tensors; lists everything."""
     signature = program.graph_signature
     kinds = torch.export.graph_signature
-    problems = []
+    problems = [
+        f"{end} {node.name!r} is complex: exchange torch.view_as_real of it"
+        for end, names in (("input", signature.user_inputs), ("result", signature.user_outputs))
+        for node in program.graph.nodes
+        if node.name in names and getattr(node.meta.get("val"), "is_complex", bool)()
+    ]
     for spec in signature.input_specs:
         if spec.kind is kinds.InputKind.USER_INPUT and isinstance(
             spec.arg, kinds.SymIntArgument | kinds.SymFloatArgument | kinds.SymBoolArgument

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, Schedule, TensorLoad, tirx
@@ -31,7 +32,7 @@ def written_once(schedule: Schedule, root: Any) -> set[Buffer]:
     sizes: dict[Buffer, int] = {}
     found = set()
     for buffer, value in values:
-        size = _nodes(value, sizes)
+        size = nodes_of(value, sizes)
         if size > _LARGE and reads[buffer] > 1:
             found.add(buffer)
         else:
@@ -48,10 +49,10 @@ def _children(expr: Expr) -> Iterator[Expr]:
         yield from (child for child in getattr(expr, name, None) or () if isinstance(child, Expr))
 
 
-def _nodes(expr: Expr, sizes: Mapping[Buffer, int]) -> int:
+def nodes_of(expr: Expr, sizes: Mapping[Buffer, int] = MappingProxyType({})) -> int:
     """Nodes of an expression, with those of what it loads where that is known."""
     own = sizes.get(expr.source, 1) if isinstance(expr, TensorLoad) else 1
-    return own + sum(_nodes(child, sizes) for child in _children(expr))
+    return own + sum(nodes_of(child, sizes) for child in _children(expr))
 
 
 def _reads(expr: Expr) -> Counter[Buffer]:

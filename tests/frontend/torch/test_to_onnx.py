@@ -3,7 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("onnxscript")
+rewriter = pytest.importorskip("onnxscript.rewriter")
 
 from torch import nn
 from torch.export import Dim, export
@@ -11,6 +11,7 @@ from torch.export import Dim, export
 from hetero_tvm.api import import_model
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend import source_names
+from hetero_tvm.frontend.torch.to_onnx import to_onnx
 from tests.frontend.torch.programs import IDS, Net, net
 
 
@@ -77,3 +78,30 @@ class Scaled(nn.Module):
 def test_impure_programs_are_refused(program, problem):
     with pytest.raises(ModelError, match=problem):
         import_model(program())
+
+
+class Rows(nn.Module):
+    """Rows that are assigned one after the other."""
+
+    def forward(self, x):
+        x = x.clone()
+        for row in range(1, len(x)):
+            x[row, :row] = x[row, :row] + x[row - 1, :row]
+        return x
+
+
+@pytest.mark.parametrize(("least", "sought"), [(1000, True), (60, False)])
+def test_pairs_of_slices_are_sought_where_they_are_few(monkeypatch, least, sought):
+    monkeypatch.setattr("hetero_tvm.frontend.torch.to_onnx._MANY_SLICES", least)
+    before, seen = rewriter._DEFAULT_REWRITE_RULES, []
+    program = export(Rows(), (torch.randn(32, 32),), strict=False)
+    apply = rewriter.RewritePass.__init__
+
+    def spy(self, rules):
+        seen.extend(rules)
+        apply(self, rules)
+
+    monkeypatch.setattr(rewriter.RewritePass, "__init__", spy)
+    to_onnx(program)
+    assert seen and any(not rule._target_pattern.has_single_output_node for rule in seen) == sought
+    assert rewriter._DEFAULT_REWRITE_RULES is before

@@ -10,11 +10,14 @@ import dataclasses
 from typing import Any
 
 from hetero_tvm.codegen.wrapping import wrapping
-from hetero_tvm.host.tvm import Expr, Var, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Expr, TensorLoad, Var, tirx, tvm, tvm_ffi
+from hetero_tvm.schedules.nests.growth import nodes_of
 from hetero_tvm.schedules.nests.nest import Nest, substitute
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 _MOST_SPLITS = 6
+_LARGE = 400
+"""Nodes of a value that is not simplified as a whole: nested selections take time that doubles with each."""
 
 
 def with_split_axes(nest: Nest) -> Nest:
@@ -45,8 +48,15 @@ def _with_axes(nest: Nest, axes: tuple[tuple[Var, int], ...], values: dict[Var, 
     def simple(expression: Expr) -> Expr:
         return analyzer.simplify(substitute(expression, values), 3)
 
+    def placed(load: TensorLoad) -> Expr:
+        return tirx.BufferLoad(load.source, [simple(index) for index in load.indices])
+
     indices = tuple(simple(index) for index in nest.indices)
-    return dataclasses.replace(nest, axes=axes, value=simple(wrapping(nest.value)), indices=indices)
+    if nodes_of(nest.value) > _LARGE:
+        value = substitute(tvm_ffi.structural_map(nest.value, (TensorLoad, placed)), values)
+    else:
+        value = simple(wrapping(nest.value))
+    return dataclasses.replace(nest, axes=axes, value=value, indices=indices)
 
 
 def _division(nest: Nest) -> tuple[Var, int] | None:

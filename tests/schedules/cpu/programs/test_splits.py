@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.host.tvm import te, topi
+from hetero_tvm.host.tvm import te, tirx, topi
 from hetero_tvm.schedules.cpu.programs.program import emit
+from hetero_tvm.schedules.cpu.programs.splits import with_split_axes
+from hetero_tvm.schedules.nests.growth import nodes_of
+from hetero_tvm.schedules.nests.nest import Nest
 from tests.schedules.cpu.programs.test_reduction import run_all
 from tests.schedules.cpu.running import MACHINES
 from tests.schedules.cpu.test_generic import array, plain
@@ -54,3 +57,17 @@ def test_the_numbers(machine):
         np.testing.assert_allclose(
             result, CASES[name][2](arrays[name][0]), rtol=2e-6, atol=2e-6, err_msg=name
         )
+
+
+def test_a_large_value_is_not_simplified_as_a_whole():
+    """Selections within selections: simplified, seven steps take hours."""
+    x, y, out = (tirx.decl_buffer((size,), "int32", name) for size, name in ((35, "x"), (35, "y"), (70, "o")))
+    v = tirx.Var("v", "int32")
+    a, b = x[tirx.floordiv(v, 2)], y[tirx.floordiv(v, 2)]
+    for _ in range(7):
+        rest = tirx.truncmod(a, tirx.Select(b > 0, b, tirx.const(1, "int32")))
+        a, b = tirx.Select(b > 0, b, a), tirx.Select(b > 0, rest, b)
+    found = with_split_axes(Nest(((v, 70),), (), out, (v,), a, None))
+    assert [extent for _, extent in found.axes] == [35, 2]
+    assert nodes_of(found.value) <= nodes_of(a)
+    assert "//" not in str(found.value)

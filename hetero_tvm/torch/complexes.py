@@ -1,0 +1,88 @@
+"""Graphs that take or give complex numbers, as graphs of real ones with a last axis of two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from hetero_tvm.torch.call import TensorCall
+from hetero_tvm.torch.examine import Source, copied, fake, output_arguments
+
+
+def complex_results(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> list[int]:
+    """Numbers of the outputs that are complex; the graph returns tensors only."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [fake(mode, a) if isinstance(a, torch.Tensor) else a for a in arguments]
+    with mode, torch.no_grad():
+        returned = torch.fx.Interpreter(gm).run(*fakes, enable_io_processing=False)
+    return [i for i, value in enumerate(torch.utils._pytree.tree_leaves(returned)) if value.is_complex()]
+
+
+def with_real_ends(
+    gm: torch.fx.GraphModule, arguments: Sequence[Any], taken: Sequence[int], given: Sequence[int]
+) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """A copy of the graph with the parts of its complex ends, and arguments like those that it takes.
+
+    Parameters
+    ----------
+    taken, given : numbers of the arguments and of the results that are complex.
+    """
+    copy = torch.fx.GraphModule(gm, copied(gm.graph))
+    graph = copy.graph
+    placeholders = graph.find_nodes(op="placeholder")
+    after = placeholders[-1].next if placeholders else next(iter(graph.nodes))
+    for index in taken:
+        node = placeholders[index]
+        node.meta = {}
+        with graph.inserting_before(after):
+            whole = graph.call_function(torch.view_as_complex, (node,))
+        node.replace_all_uses_with(whole, delete_user_cb=lambda user, own=whole: user is not own)
+    end = next(iter(graph.find_nodes(op="output")))
+    outputs = output_arguments(graph)
+    with graph.inserting_before(end):
+        for index in given:
+            plain = graph.call_function(torch.resolve_conj, (outputs[index],))
+            outputs[index] = graph.call_function(torch.view_as_real, (plain,))
+    end.args = (tuple(outputs),)
+    copy.recompile()
+    real = [
+        torch.empty((*a.shape, 2), dtype=a.dtype.to_real(), device="meta") if i in taken else a
+        for i, a in enumerate(arguments)
+    ]
+    return copy, real
+
+
+class ComplexCall:
+    """A call of a library of real tensors, as the function of complex ones that its graph is.
+
+    Parameters
+    ----------
+    call : the library of what :func:`with_real_ends` makes.
+    taken, given : numbers of the arguments and of the results that are complex.
+    outputs : where each output comes from.
+    """
+
+    def __init__(
+        self, call: TensorCall, taken: Sequence[int], given: Sequence[int], outputs: Sequence[Source]
+    ):
+        self.library = call.library
+        self._call, self._taken, self._given = call, tuple(taken), frozenset(given)
+        self._outputs = tuple(outputs)
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """Outputs of the graph for ``arguments``."""
+        parts = list(arguments)
+        for index in self._taken:
+            parts[index] = torch.view_as_real(arguments[index].detach().resolve_conj().resolve_neg())
+        results = self._call(parts)
+        return [
+            arguments[place]
+            if kind == "argument"
+            else torch.view_as_complex(result)
+            if kind == "result" and place in self._given
+            else result
+            for result, (kind, place) in zip(results, self._outputs, strict=True)
+        ]
