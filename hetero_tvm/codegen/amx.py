@@ -22,7 +22,7 @@ TILE_WORDS = 16
 """Most words along K that one instruction takes."""
 REGISTERS, _LEFT = 8, 4
 
-U8S8, S8U8, BF16 = "tdpbusd", "tdpbsud", "tdpbf16ps"
+U8S8, S8U8, S8S8, U8U8, BF16 = "tdpbusd", "tdpbsud", "tdpbssd", "tdpbuud", "tdpbf16ps"
 """Instructions, by left and right operand: 8-bit integers with sums in int32; bfloat16, sums in float32."""
 
 END = "hetero_tvm_tiles_end"
@@ -80,7 +80,7 @@ class RowsProduct:
     @property
     def ir(self) -> str:
         """Definition of the function and of those around it."""
-        tiles = _Tiles(self.instruction, self.rows, self.columns)
+        tiles = _Tiles((self.instruction,) * self.rows, self.columns)
         body = [
             *_STRIDE,
             f"  %x_tile = mul i64 %x_stride, {TILE_ROWS}",
@@ -146,7 +146,7 @@ class WindowProduct:
     @property
     def ir(self) -> str:
         """Definition of the function and of those around it."""
-        tiles, taps = _Tiles(S8U8, self.filters, self.tiles), len(self.places)
+        tiles, taps = _Tiles((S8U8,) * self.filters, self.tiles), len(self.places)
         stride = self.words * _WORD
         table = ", ".join(f"i64 {place}" for place in self.places)
         body = [
@@ -187,34 +187,90 @@ class WindowProduct:
 
 
 @dataclass(frozen=True)
-class _Tiles:
-    """Instructions on a rectangle of sums."""
+class GroupProduct:
+    """``sums[16 * planes, 32] = X @ W`` over a few words along K: one or two left tiles, two right ones.
 
-    instruction: str
-    rows: int
+    ``int32 name(sums, sums_stride, x, w, last_sum, last_x)``: X's tiles lie one behind the other, those of a
+    plane first, ``distance`` bytes from one plane to the next; rows of W have 32 words.
+
+    Attributes
+    ----------
+    planes : instruction by left tile.
+    words : words of one step.
+    steps : steps along K.
+    distance : bytes from the tiles of the first plane to those of the second.
+    """
+
+    planes: tuple[str, ...]
+    words: int
+    steps: int
+    distance: int
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"hetero_tvm_group_{'_'.join(self.planes)}_{self.words}x{self.steps}_{self.distance}"
+
+    @property
+    def ir(self) -> str:
+        """Definition of the function and of those around it."""
+        tiles = _Tiles(self.planes, 2)
+        row, line = str(2 * TILE_ROWS * _WORD), str(self.words * _WORD)
+        body = tiles.zero()
+        for step in range(self.steps):
+            x, w = f"%x.{step}", f"%w.{step}"
+            body += [
+                f"  {x} = getelementptr i8, ptr %x, i64 {step * TILE_ROWS * self.words * _WORD}",
+                f"  {w} = getelementptr i8, ptr %w, i64 {step * self.words * int(row)}",
+            ]
+            place = str(TILE_ROWS * _WORD)
+            body += tiles.multiply(x, str(self.distance), line, w, place, row, f".{step}")
+        head = "ptr %x, ptr %w, ptr %last_sum, ptr %last_x"
+        return _function(self.name, head, [*body, *tiles.store()]) + tiles.declared + _around(self.words)
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Instructions on a rectangle of sums, by row of tiles."""
+
+    instructions: tuple[str, ...]
     columns: int
 
     @property
+    def rows(self) -> int:
+        return len(self.instructions)
+
+    @property
     def declared(self) -> str:
-        return f"declare void @llvm.x86.{self.instruction}(i8, i8, i8)\n"
+        names = dict.fromkeys(self.instructions)
+        return "".join(f"declare void @llvm.x86.{name}(i8, i8, i8)\n" for name in names)
 
     def zero(self) -> list[str]:
         return [f"  call void @llvm.x86.tilezero(i8 {n})" for n in range(self.rows * self.columns)]
 
     def multiply(
-        self, left: str, left_tile: str, left_stride: str, right: str, right_tile: str, right_stride: str
+        self,
+        left: str,
+        left_tile: str,
+        left_stride: str,
+        right: str,
+        right_tile: str,
+        right_stride: str,
+        step: str = "",
     ) -> list[str]:
-        """One step: right tiles, then each left tile and its products."""
+        """One step: right tiles, then each left tile and its products; ``step`` ends the names of its own."""
         first = REGISTERS - self.columns
         lines = []
         for column in range(self.columns):
-            lines += _loaded(right, f"%r{column}", right_tile, column, first + column, right_stride)
-            right = f"%r{column}" if column else right
+            name = f"%r{column}{step}"
+            lines += _loaded(right, name, right_tile, column, first + column, right_stride)
+            right = name if column else right
         for row in range(self.rows):
-            lines += _loaded(left, f"%l{row}", left_tile, row, _LEFT + row, left_stride)
-            left = f"%l{row}" if row else left
+            name = f"%l{row}{step}"
+            lines += _loaded(left, name, left_tile, row, _LEFT + row, left_stride)
+            left = name if row else left
             lines += [
-                f"  call void @llvm.x86.{self.instruction}"
+                f"  call void @llvm.x86.{self.instructions[row]}"
                 f"(i8 {row * self.columns + column}, i8 {_LEFT + row}, i8 {first + column})"
                 for column in range(self.columns)
             ]

@@ -38,12 +38,14 @@ class PanelLayout:
     lanes : float32 values in a vector.
     together : panels that one row is multiplied with at once: enough accumulators to hide the latency.
     panels : panels stored, a multiple of ``together``.
+    ahead : rows of a panel between what is fetched and what one row is multiplied with.
     """
 
     op: Linear
     lanes: int
     together: int
     panels: int
+    ahead: int
 
     @classmethod
     def of(cls, op: Linear, machine: CpuModel) -> PanelLayout:
@@ -58,7 +60,8 @@ class PanelLayout:
         most = 1 if machine.lanes >= _WIDE else 2 if op.storage.bits else _GROUPS[0]
         enough = [g for g in _GROUPS if g <= most and (-(-count // g) >= 4 * machine.threads or g == 1)]
         together = enough[0]
-        return cls(op, machine.lanes, together, -(-count // together) * together)
+        panels = -(-count // together) * together
+        return cls(op, machine.lanes, together, panels, machine.streamed_ahead)
 
     @property
     def columns(self) -> int:

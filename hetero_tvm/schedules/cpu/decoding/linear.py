@@ -24,6 +24,7 @@ from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
+from hetero_tvm.schedules.cpu.decoding.matrix_words import integer_product
 from hetero_tvm.schedules.cpu.decoding.symbolic import (
     SymbolicKernel,
     Tile,
@@ -57,7 +58,7 @@ def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
         rows = k.count(symbol)
         integers: IntegerWordProduct | None = None
         if op.storage.bits and has_integer_words(machine):
-            integers = IntegerWordProduct(op, layout, k, x, weight, parts.finish, machine)
+            integers = integer_product(op, layout, k, x, weight, parts.finish, machine)
         with k.imported(*activation.imports, *(integers.imports if integers else ())):
             if integers is not None:
                 integers.emit_rows(rows)
@@ -155,12 +156,12 @@ def one_row(p: Parts) -> None:
                 k.store(acc, k.load(acc, place) + product, place)
 
         full = depth // _UNROLL
+        fetched = p.op.storage.dtype == "float16" or p.machine.fetches_streams
         with k.serial(full) as ko:
-            # The hardware's own prefetch keeps up with float32.
-            for i in range(layout.together if p.op.storage.dtype == "float16" else 0):
+            for i in range(layout.together if fetched else 0):
                 for row in range(0, _UNROLL, max(1, 2 * LINE_FLOATS // layout.width)):
                     panel = group * layout.together + i
-                    fetch_ahead(k, p.weight[0], panel, ko * _UNROLL + row, layout.together)
+                    fetch_ahead(k, p.weight[0], panel, ko * _UNROLL + row, layout.ahead, layout.together)
             with k.unroll(_UNROLL) as ki:
                 step(ko * _UNROLL + ki)
         for rest in range(full * _UNROLL, depth):

@@ -18,13 +18,16 @@ from hetero_tvm.schedules.cpu.decoding.words import FEW
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 INTEGERS = dataclasses.replace(MACHINE, features=("avx2",))
-ROWS = (1, 2, 3, 7, 8, 13, 100, 200)
+ROWS = (1, 2, 3, 7, 8, 13, 33, 100, 200)
 WIDE = dataclasses.replace(
     MACHINE, mcpu="icelake-server", lanes=16, registers=32, features=("avx512bw", "avx512_vnni")
 )
 
+TILES = dataclasses.replace(WIDE, mcpu="sapphirerapids", features=(*WIDE.features, "amx_tile", "amx_int8"))
+
 CASES = [
     Linear(100, 70, Storage("int4", 32, True), bias=True, activation="silu", gated=True),
+    Linear(96, 256, Storage("int8", 128)),
     *(
         pytest.param(op, marks=pytest.mark.exhaustive)
         for op in (
@@ -32,7 +35,6 @@ CASES = [
             Linear(1000, 64, Storage("f16"), softcap=5.0),
             Linear(72, 64, activation="gelu_tanh", gated=True),
             Linear(37, 30, activation="gelu_erf", bias=True),
-            Linear(96, 256, Storage("int8", 128)),
             Linear(100, 100, Storage("int4", 128), residual=True),
             Linear(64, 70, Storage("int8", 32, True), bias=True),
             Linear(1, 1),
@@ -51,6 +53,11 @@ MACHINES = [
         WIDE,
         id="vnni",
         marks=pytest.mark.skipif(not set(WIDE.features) <= cpu_features(), reason="no AVX-512 VNNI"),
+    ),
+    pytest.param(
+        TILES,
+        id="tiles",
+        marks=pytest.mark.skipif(not set(TILES.features) <= cpu_features(), reason="no AMX"),
     ),
 ]
 
@@ -114,7 +121,7 @@ def test_extremes(machine, storage):
     x[5, 7], x[6, 200], x[7, 3] = np.nan, np.inf, -np.inf
     target = tvm.target.Target(machine.codegen_target())
     kernel = compile_kernels(emit_linear(op, machine), target).jit()["main"]
-    for rows in (x, x[:1], x[5:6], x[3:8]):
+    for rows in (x, x[:1], x[5:6], x[3:8], np.concatenate([x] * 5)):
         y = tvm.runtime.tensor(np.zeros((len(rows), 64), np.float32))
         kernel(*tensors([rows, *PanelLayout.of(op, machine).pack(weight)]), y)
         with np.errstate(invalid="ignore"):
@@ -122,6 +129,22 @@ def test_extremes(machine, storage):
         found, finite = y.numpy(), np.isfinite(rows).all(1)
         np.testing.assert_allclose(found[finite], want[finite], rtol=1e-6)
         assert not np.isfinite(found[~finite]).any()
+
+
+@pytest.mark.parametrize("storage", [Storage("int8", 64), Storage("int4", 32)], ids=str)
+def test_tiles_multiply_many_rows_only(storage):
+    """Machines with tiles have both ways in a kernel; without them there are no tiles."""
+    op = Linear(64, 256, storage)
+    assert "tdpb" in str(emit_linear(op, TILES))
+    assert "tdpb" not in str(emit_linear(op, WIDE))
+
+
+def test_streams_are_fetched_ahead_where_memory_is_far():
+    """Distances differ by machine; float32 is fetched where the hardware does not keep up."""
+    op = Linear(64, 256)
+    assert PanelLayout.of(op, TILES).ahead > PanelLayout.of(op, WIDE).ahead > 0
+    one_row = [str(emit_linear(op, machine)).count("llvm.prefetch") for machine in (TILES, WIDE)]
+    assert one_row[0] > one_row[1]
 
 
 def test_threads_share_groups_of_panels():
