@@ -230,6 +230,62 @@ class GroupProduct:
 
 
 @dataclass(frozen=True)
+class PartsProduct:
+    """``sums[16 * rows, 32] = (X1 + X2 + ...) @ W`` of bfloat16: parts of X to the left, two right tiles.
+
+    ``int32 name(sums, sums_stride, x, w, steps, ahead, last_sum, last_x)``: X is [steps, parts, 2 tiles, 16
+    rows, 64 bytes], of which the first tile may do; rows of W have 32 words.  From ``ahead`` on, ``fetches``
+    cache lines are asked for in every step.
+
+    Attributes
+    ----------
+    rows : left tiles, 1 or 2.
+    parts : numbers that an element of X is the sum of.
+    fetches : cache lines asked for per step.
+    """
+
+    rows: int
+    parts: int
+    fetches: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"hetero_tvm_parts_{self.rows}x{self.parts}_{self.fetches}"
+
+    @property
+    def ir(self) -> str:
+        """Definition of the function and of those around it."""
+        tiles, tile = _Tiles((BF16,) * self.rows, 2), TILE_ROWS * TILE_WORDS * _WORD
+        line, row = str(TILE_WORDS * _WORD), 2 * TILE_WORDS * _WORD
+        body = [
+            *tiles.zero(),
+            "  br label %loop",
+            "loop:",
+            "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+            "  %xa = phi ptr [ %x, %entry ], [ %xn, %loop ]",
+            "  %wa = phi ptr [ %w, %entry ], [ %wn, %loop ]",
+            "  %fa = phi ptr [ %ahead, %entry ], [ %fn, %loop ]",
+            *tiles.right("%wa", line, str(row)),
+        ]
+        for part in range(self.parts):
+            body.append(f"  %xp{part} = getelementptr i8, ptr %xa, i64 {part * 2 * tile}")
+            body += tiles.left(f"%xp{part}", str(tile), line, f".{part}")
+        body += [
+            *_fetched(self.fetches),
+            f"  %xn = getelementptr i8, ptr %xa, i64 {self.parts * 2 * tile}",
+            f"  %wn = getelementptr i8, ptr %wa, i64 {TILE_WORDS * row}",
+            "  %next = add i64 %i, 1",
+            "  %more = icmp slt i64 %next, %steps",
+            "  br i1 %more, label %loop, label %done",
+            "done:",
+            *tiles.store(),
+        ]
+        head = "ptr %x, ptr %w, i64 %steps, ptr %ahead, ptr %last_sum, ptr %last_x"
+        return _function(self.name, head, body) + tiles.declared + _around(TILE_WORDS)
+
+
+@dataclass(frozen=True)
 class _Tiles:
     """Instructions on a rectangle of sums, by row of tiles."""
 
@@ -259,12 +315,21 @@ class _Tiles:
         step: str = "",
     ) -> list[str]:
         """One step: right tiles, then each left tile and its products; ``step`` ends the names of its own."""
-        first = REGISTERS - self.columns
+        lines = self.right(right, right_tile, right_stride, step)
+        return lines + self.left(left, left_tile, left_stride, step)
+
+    def right(self, right: str, right_tile: str, right_stride: str, step: str = "") -> list[str]:
+        """Loads of the right tiles."""
         lines = []
         for column in range(self.columns):
-            name = f"%r{column}{step}"
-            lines += _loaded(right, name, right_tile, column, first + column, right_stride)
+            name, register = f"%r{column}{step}", REGISTERS - self.columns + column
+            lines += _loaded(right, name, right_tile, column, register, right_stride)
             right = name if column else right
+        return lines
+
+    def left(self, left: str, left_tile: str, left_stride: str, step: str = "") -> list[str]:
+        """Each left tile and its products with the right ones."""
+        first, lines = REGISTERS - self.columns, []
         for row in range(self.rows):
             name = f"%l{row}{step}"
             lines += _loaded(left, name, left_tile, row, _LEFT + row, left_stride)

@@ -79,9 +79,10 @@ def each_row(k: SymbolicKernel, rows: Expr, machine: CpuModel, body: Callable[[E
         k.branch(rows < _ROWS_WORTH_A_LAUNCH, alone, shared)
 
 
-def row_blocks(k: SymbolicKernel, rows: Expr, machine: CpuModel) -> Expr:
-    """Blocks of rows that threads share beside the panels of columns: one while there are few rows."""
-    block = BLOCK_ROWS * machine.threads
+def row_blocks(k: SymbolicKernel, rows: Expr, machine: CpuModel, most: int = BLOCK_ROWS) -> Expr:
+    """Blocks of at most ``most`` rows that threads share beside the panels of columns: one while there are
+    few rows."""
+    block = most * machine.threads
     wanted = quotient(rows + (block - 1), block) * machine.threads
     return k.let(tirx.Select(rows >= _ROWS_SHARED, wanted, int32(1)))
 
