@@ -22,7 +22,7 @@ TILE_WORDS = 16
 """Most words along K that one instruction takes."""
 REGISTERS, _LEFT = 8, 4
 
-U8S8, S8U8, BF16 = "tdpbusd", "tdpbsud", "tdpbf16ps"
+U8S8, S8U8, S8S8, U8U8, BF16 = "tdpbusd", "tdpbsud", "tdpbssd", "tdpbuud", "tdpbf16ps"
 """Instructions, by left and right operand: 8-bit integers with sums in int32; bfloat16, sums in float32."""
 
 END = "hetero_tvm_tiles_end"
@@ -80,7 +80,7 @@ class RowsProduct:
     @property
     def ir(self) -> str:
         """Definition of the function and of those around it."""
-        tiles = _Tiles(self.instruction, self.rows, self.columns)
+        tiles = _Tiles((self.instruction,) * self.rows, self.columns)
         body = [
             *_STRIDE,
             f"  %x_tile = mul i64 %x_stride, {TILE_ROWS}",
@@ -146,7 +146,7 @@ class WindowProduct:
     @property
     def ir(self) -> str:
         """Definition of the function and of those around it."""
-        tiles, taps = _Tiles(S8U8, self.filters, self.tiles), len(self.places)
+        tiles, taps = _Tiles((S8U8,) * self.filters, self.tiles), len(self.places)
         stride = self.words * _WORD
         table = ", ".join(f"i64 {place}" for place in self.places)
         body = [
@@ -223,7 +223,7 @@ class PixelProduct:
     @property
     def ir(self) -> str:
         """Definition of the function and of those around it."""
-        tiles, taps = _Tiles(self.instruction, self.rows, self.columns), len(self.places)
+        tiles, taps = _Tiles((self.instruction,) * self.rows, self.columns), len(self.places)
         line = self.columns * TILE_WORDS * _WORD
         table = ", ".join(f"i64 {place}" for place in self.places)
         body = [
@@ -263,34 +263,155 @@ class PixelProduct:
 
 
 @dataclass(frozen=True)
-class _Tiles:
-    """Instructions on a rectangle of sums."""
+class GroupProduct:
+    """``sums[16 * planes, 32] = X @ W`` over a few words along K: one or two left tiles, two right ones.
 
-    instruction: str
+    ``int32 name(sums, sums_stride, x, w, last_sum, last_x)``: X's tiles lie one behind the other, those of a
+    plane first, ``distance`` bytes from one plane to the next; rows of W have 32 words.
+
+    Attributes
+    ----------
+    planes : instruction by left tile.
+    words : words of one step.
+    steps : steps along K.
+    distance : bytes from the tiles of the first plane to those of the second.
+    """
+
+    planes: tuple[str, ...]
+    words: int
+    steps: int
+    distance: int
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"hetero_tvm_group_{'_'.join(self.planes)}_{self.words}x{self.steps}_{self.distance}"
+
+    @property
+    def ir(self) -> str:
+        """Definition of the function and of those around it."""
+        tiles = _Tiles(self.planes, 2)
+        row, line = str(2 * TILE_ROWS * _WORD), str(self.words * _WORD)
+        body = tiles.zero()
+        for step in range(self.steps):
+            x, w = f"%x.{step}", f"%w.{step}"
+            body += [
+                f"  {x} = getelementptr i8, ptr %x, i64 {step * TILE_ROWS * self.words * _WORD}",
+                f"  {w} = getelementptr i8, ptr %w, i64 {step * self.words * int(row)}",
+            ]
+            place = str(TILE_ROWS * _WORD)
+            body += tiles.multiply(x, str(self.distance), line, w, place, row, f".{step}")
+        head = "ptr %x, ptr %w, ptr %last_sum, ptr %last_x"
+        return _function(self.name, head, [*body, *tiles.store()]) + tiles.declared + _around(self.words)
+
+
+@dataclass(frozen=True)
+class PartsProduct:
+    """``sums[16 * rows, 32] = (X1 + X2 + ...) @ W`` of bfloat16: parts of X to the left, two right tiles.
+
+    ``int32 name(sums, sums_stride, x, w, steps, ahead, last_sum, last_x)``: X is [steps, parts, 2 tiles, 16
+    rows, 64 bytes], of which the first tile may do; rows of W have 32 words.  From ``ahead`` on, ``fetches``
+    cache lines are asked for in every step.
+
+    Attributes
+    ----------
+    rows : left tiles, 1 or 2.
+    parts : numbers that an element of X is the sum of.
+    fetches : cache lines asked for per step.
+    """
+
     rows: int
+    parts: int
+    fetches: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"hetero_tvm_parts_{self.rows}x{self.parts}_{self.fetches}"
+
+    @property
+    def ir(self) -> str:
+        """Definition of the function and of those around it."""
+        tiles, tile = _Tiles((BF16,) * self.rows, 2), TILE_ROWS * TILE_WORDS * _WORD
+        line, row = str(TILE_WORDS * _WORD), 2 * TILE_WORDS * _WORD
+        body = [
+            *tiles.zero(),
+            "  br label %loop",
+            "loop:",
+            "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+            "  %xa = phi ptr [ %x, %entry ], [ %xn, %loop ]",
+            "  %wa = phi ptr [ %w, %entry ], [ %wn, %loop ]",
+            "  %fa = phi ptr [ %ahead, %entry ], [ %fn, %loop ]",
+            *tiles.right("%wa", line, str(row)),
+        ]
+        for part in range(self.parts):
+            body.append(f"  %xp{part} = getelementptr i8, ptr %xa, i64 {part * 2 * tile}")
+            body += tiles.left(f"%xp{part}", str(tile), line, f".{part}")
+        body += [
+            *_fetched(self.fetches),
+            f"  %xn = getelementptr i8, ptr %xa, i64 {self.parts * 2 * tile}",
+            f"  %wn = getelementptr i8, ptr %wa, i64 {TILE_WORDS * row}",
+            "  %next = add i64 %i, 1",
+            "  %more = icmp slt i64 %next, %steps",
+            "  br i1 %more, label %loop, label %done",
+            "done:",
+            *tiles.store(),
+        ]
+        head = "ptr %x, ptr %w, i64 %steps, ptr %ahead, ptr %last_sum, ptr %last_x"
+        return _function(self.name, head, body) + tiles.declared + _around(TILE_WORDS)
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Instructions on a rectangle of sums, by row of tiles."""
+
+    instructions: tuple[str, ...]
     columns: int
 
     @property
+    def rows(self) -> int:
+        return len(self.instructions)
+
+    @property
     def declared(self) -> str:
-        return f"declare void @llvm.x86.{self.instruction}(i8, i8, i8)\n"
+        names = dict.fromkeys(self.instructions)
+        return "".join(f"declare void @llvm.x86.{name}(i8, i8, i8)\n" for name in names)
 
     def zero(self) -> list[str]:
         return [f"  call void @llvm.x86.tilezero(i8 {n})" for n in range(self.rows * self.columns)]
 
     def multiply(
-        self, left: str, left_tile: str, left_stride: str, right: str, right_tile: str, right_stride: str
+        self,
+        left: str,
+        left_tile: str,
+        left_stride: str,
+        right: str,
+        right_tile: str,
+        right_stride: str,
+        step: str = "",
     ) -> list[str]:
-        """One step: right tiles, then each left tile and its products."""
-        first = REGISTERS - self.columns
+        """One step: right tiles, then each left tile and its products; ``step`` ends the names of its own."""
+        lines = self.right(right, right_tile, right_stride, step)
+        return lines + self.left(left, left_tile, left_stride, step)
+
+    def right(self, right: str, right_tile: str, right_stride: str, step: str = "") -> list[str]:
+        """Loads of the right tiles."""
         lines = []
         for column in range(self.columns):
-            lines += _loaded(right, f"%r{column}", right_tile, column, first + column, right_stride)
-            right = f"%r{column}" if column else right
+            name, register = f"%r{column}{step}", REGISTERS - self.columns + column
+            lines += _loaded(right, name, right_tile, column, register, right_stride)
+            right = name if column else right
+        return lines
+
+    def left(self, left: str, left_tile: str, left_stride: str, step: str = "") -> list[str]:
+        """Each left tile and its products with the right ones."""
+        first, lines = REGISTERS - self.columns, []
         for row in range(self.rows):
-            lines += _loaded(left, f"%l{row}", left_tile, row, _LEFT + row, left_stride)
-            left = f"%l{row}" if row else left
+            name = f"%l{row}{step}"
+            lines += _loaded(left, name, left_tile, row, _LEFT + row, left_stride)
+            left = name if row else left
             lines += [
-                f"  call void @llvm.x86.{self.instruction}"
+                f"  call void @llvm.x86.{self.instructions[row]}"
                 f"(i8 {row * self.columns + column}, i8 {_LEFT + row}, i8 {first + column})"
                 for column in range(self.columns)
             ]

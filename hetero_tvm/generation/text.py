@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.errors import LibraryError
+from hetero_tvm.errors import InputError, LibraryError
 from hetero_tvm.host.install import extra_command
 
 FILE = "tokenizer.json"
@@ -45,7 +45,19 @@ class Tokenizer:
             raise LibraryError(f"cannot read {path}: {error}") from error
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Tokens of a text; ``special`` adds those that the model wants at its start."""
+        """Tokens of a text; ``special`` adds those that the model wants at its start.
+
+        Raises
+        ------
+        InputError : there is half of a surrogate pair in it, as where a letter was cut in two.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"character {error.start} of the text is {text[error.start]!r}, half of a surrogate pair",
+                hint="cut texts between letters",
+            ) from None
         return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -64,7 +64,8 @@ def build_language_model(
         compressed-tensors), or a GGUF file.
     out : folder, which gets ``model.so`` and the checkpoint's tokenizer.
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:x86-64-v3``.
-    precision : form of the weights in memory: ``f32``, ``f16``, ``int8``, ``int4``; arithmetic is float32.
+    precision : form of the weights in memory: ``f32``, ``f16``, ``bf16``, ``int8``, ``int4``; arithmetic
+        is float32.
     group, zero_points : of integers, see :class:`hetero_tvm.ops.decoding.storage.Storage`.
     cache : type of keys and values, ``f32``, ``f16`` or ``int8``; default f32 for f32 weights, else f16.
     context : largest number of tokens of a text; default that of the model.

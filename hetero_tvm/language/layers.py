@@ -53,7 +53,7 @@ class LayerBuilder:
             packed = [constant(array) for array in self.kernels.pack(head, table)]
             arguments = list(packed)
         else:
-            storage = Storage("f32" if weights.storage.name == "f32" else "f16")
+            storage = Storage("f16") if weights.storage.bits else weights.storage
             plain = weights.table(name, d.vocab, width).astype(storage.dtype, copy=False)
             arguments = [constant(plain)]
         if learned:

@@ -18,6 +18,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "logprobs": (False, 0),
     "top_logprobs": (0,),
     "echo": (False,),
+    "best_of": (1,),
     "suffix": ("",),
     "tools": ([],),
     "functions": ([],),

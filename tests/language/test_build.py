@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -61,8 +62,27 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path):
         build_language_model(tiny_llama.write(tmp_path / "b", tensors=tensors), tmp_path / "out")
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_of_bfloat16_are_what_the_checkpoint_has(tied, tmp_path):
+    """A checkpoint of bfloat16 loses nothing; a tied table is read as packed words."""
+    tensors = {name: array.astype(ml_dtypes.bfloat16) for name, array in tiny_llama.weights().items()}
+    if tied:
+        del tensors["lm_head.weight"]
+    folder = tiny_llama.write(tmp_path / "model", tensors=tensors)
+    out = build_language_model(folder, tmp_path / "out", precision="bf16", cache="f32").parent
+    model = hetero_tvm.load_language_model(out)
+    tokens = list(range(3, 43))
+    with model.session() as session:
+        got = np.stack([session.append(tokens), session.append([4])])
+    floats = {name: array.astype(np.float32) for name, array in tensors.items()}
+    floats.setdefault("lm_head.weight", floats["model.embed_tokens.weight"])
+    np.testing.assert_allclose(got, tiny_llama.logits([*tokens, 4], floats)[-2:], rtol=2e-4, atol=2e-4)
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("precision", "least"), [("f16", 0.99999), ("int8", 0.99999), ("int4", 0.998)])
+@pytest.mark.parametrize(
+    ("precision", "least"), [("f16", 0.99999), ("bf16", 0.99999), ("int8", 0.99999), ("int4", 0.998)]
+)
 def test_stored_forms_compute_what_their_weights_say(precision, least):
     """Cosine with the logits of the weights as they are stored; x is rounded to 8 bits beside int4."""
     model = hetero_tvm.load_language_model(tiny_llama.built(precision))
@@ -72,9 +92,10 @@ def test_stored_forms_compute_what_their_weights_say(precision, least):
     tensors = tiny_llama.weights()
     for name, array in tensors.items():
         if array.ndim == 2:
-            form = "f16" if "embed" in name else precision
+            form = "f16" if "embed" in name and precision.startswith("int") else precision
             weight = stored(array, Storage.named(form))
-            tensors[name] = weight.dequantized() if isinstance(weight, QuantizedWeight) else weight
+            exact = weight.dequantized() if isinstance(weight, QuantizedWeight) else weight
+            tensors[name] = exact.astype(np.float32)
     want = tiny_llama.logits([*tokens, 4], tensors)[-2:]
     cosine = (got * want).sum(1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
     assert cosine.min() > least

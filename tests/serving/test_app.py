@@ -126,10 +126,11 @@ def test_seeds_repeat(client):
         ({"prompt": [5, 4000]}, 400, ("token 4000",)),
         ({"prompt": [5], "max_tokens": 100_000}, 400, ("the context is",)),
         ({"prompt": []}, 400, ("prompt",)),
+        ({"prompt": "w5 \ud83d w6"}, 400, ("character 3", "surrogate")),
     ],
 )
 def test_refusals(client, server, body, status, words):
-    response = client.post("/v1/completions", json=body)
+    response = client.post("/v1/completions", content=json.dumps(body))
     assert response.status_code == status
     message = response.json()["error"]["message"]
     assert all(word in message for word in words)

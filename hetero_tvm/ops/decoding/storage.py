@@ -13,8 +13,7 @@ import numpy as np
 from hetero_tvm.errors import UsageError
 from hetero_tvm.runtime.arrays import numpy_dtype
 
-_FLOATS = {"f32": "float32", "f16": "float16"}
-_DTYPES = {**_FLOATS, "bf16": "bfloat16"}
+_FLOATS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _BITS = {"int8": 8, "int4": 4}
 _GROUPS = {"int8": 128, "int4": 32}
 GROUPS = (32, 64, 128)
@@ -66,7 +65,7 @@ class Storage:
     @property
     def dtype(self) -> str:
         """Element type of a float storage."""
-        return _DTYPES[self.name]
+        return _FLOATS[self.name]
 
     @property
     def middle(self) -> int:
@@ -168,4 +167,4 @@ def storage_of(weight: Weight) -> Storage:
     """Form of a stored weight."""
     if isinstance(weight, QuantizedWeight):
         return weight.storage
-    return Storage("f16" if weight.dtype == np.float16 else "f32")
+    return Storage(next(name for name, dtype in _FLOATS.items() if weight.dtype == numpy_dtype(dtype)))

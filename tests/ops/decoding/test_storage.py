@@ -39,6 +39,7 @@ def test_extremes_zeros_and_constants():
 def test_stored_forms():
     weight = np.random.default_rng(1).standard_normal((3, 32)).astype(np.float32)
     assert storage_of(stored(weight, Storage.named("f16"))) == Storage("f16")
+    assert storage_of(stored(weight, Storage.named("bf16"))) == Storage("bf16")
     assert stored(weight, Storage.named("f32")) is weight
     eight = stored(weight, Storage.named("int8"))
     assert storage_of(eight) == Storage("int8", 128)
@@ -63,5 +64,6 @@ def test_what_cannot_be_is_refused(arguments, match):
 
 def test_bytes_per_weight():
     assert Storage.named("f32").bytes_per_weight == 4
+    assert Storage.named("bf16").bytes_per_weight == 2
     assert Storage.named("int4", 32).bytes_per_weight == 0.5 + 2 / 32
     assert Storage.named("int8", 128, True).bytes_per_weight == 1 + 3 / 128

@@ -66,6 +66,8 @@ class IntegerWordProduct(WordProduct):
         """Sums of products of bytes in 32 bits, where the machine has them."""
         self._height = 4 if machine.registers >= 32 else 3
         """Rows of a register tile."""
+        self._x_bits = 16 if self._bits == 8 else 8
+        """Bits of x's integers."""
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -105,11 +107,21 @@ class IntegerWordProduct(WordProduct):
         """Integers of x [room, K], their scales, and minus their sums [room, groups]; times the zero of
         weights that all have the same."""
         k, groups, wide = self._k, self._layout.groups, self._vector
-        bits = 16 if self._bits == 8 else 8
-        dtype, limit = f"int{bits}", float((1 << (bits - 1)) - 1)
+        dtype = f"int{self._x_bits}"
         self._integers = k.scratch((room, groups * self._group), dtype)
         self._steps = k.scratch((room, groups))
         self._starts = k.scratch((room, groups), "int32")
+
+        def keep(r: Expr, g: Expr, c: int, integers: Expr) -> None:
+            at = [r, k.ramp(g * self._group + c, wide)]
+            k.store(self._integers, tirx.Cast(f"{dtype}x{wide}", integers), at)
+
+        each_row(k, rows, self._machine, lambda r: self._round(r, keep))
+
+    def _round(self, r: Expr, keep: Callable[[Expr, Expr, int, Expr], None]) -> None:
+        """Integers of a row of x, ``keep(row, group, place, vector of int32)``; its scales and sums."""
+        k, wide = self._k, self._vector
+        limit = float((1 << (self._x_bits - 1)) - 1)
         zero_point = 1 if self._z is not None else self._op.storage.middle
 
         def one_group(r: Expr, g: Expr, source: Callable[[int], Expr]) -> None:
@@ -124,15 +136,14 @@ class IntegerWordProduct(WordProduct):
             total = zero
             for c in range(0, self._group, wide):
                 rounded = k.let(tirx.floor(source(c) * k.splat(inverse, wide) + k.splat(0.5, wide)))
-                integer = tirx.Cast(f"{dtype}x{wide}", tirx.Cast(f"int32x{wide}", rounded))
-                k.store(self._integers, integer, [r, k.ramp(g * self._group + c, wide)])
+                keep(r, g, c, tirx.Cast(f"int32x{wide}", rounded))
                 total = total + rounded
             summed = k.let(self._folded(total, lambda a, b: a + b))
             k.store(self._starts, tirx.Cast("int32", summed * constant(-float(zero_point))), [r, g])
             step = tirx.Select(tirx.isnan(summed), summed, most * constant(1.0 / limit))
             k.store(self._steps, step, [r, g])
 
-        each_row(k, rows, self._machine, lambda r: self._row_groups(r, one_group))
+        self._row_groups(r, one_group)
 
     # products ----------------------------------------------------------------------------------
     def _tile(self, rows: list[Expr], first: Expr, panels: int) -> None:

@@ -4,6 +4,7 @@
 form      array                                 content
 ========  ====================================  =====================================================
 floats    ``[panels, k, 2 lanes]``              a vector of columns per k, twice
+bfloat16  ``[panels, words, 2 lanes]``, int32   a word: two neighbours along K of a column, as tiles have them
 integers  ``[panels, words, 2 lanes]``, int32   a word: ``32 / bits`` neighbours along K of a column
 scales    ``[panels, groups, 2 lanes]``         float16 or float32, one per group of a column; zeros are uint8
 ========  ====================================  =====================================================
@@ -25,6 +26,8 @@ from hetero_tvm.ops.decoding.storage import QuantizedWeight, Weight
 VECTORS = 2
 """Vectors of columns in a panel."""
 _GROUPS = (4, 2, 1)
+_STEP = 32
+"""Neighbours of bfloat16 that a tile of a matrix unit has along K."""
 _WIDE = 16
 """Lanes from which one panel's accumulators are enough."""
 
@@ -38,12 +41,14 @@ class PanelLayout:
     lanes : float32 values in a vector.
     together : panels that one row is multiplied with at once: enough accumulators to hide the latency.
     panels : panels stored, a multiple of ``together``.
+    ahead : rows of a panel between what is fetched and what one row is multiplied with.
     """
 
     op: Linear
     lanes: int
     together: int
     panels: int
+    ahead: int
 
     @classmethod
     def of(cls, op: Linear, machine: CpuModel) -> PanelLayout:
@@ -58,7 +63,8 @@ class PanelLayout:
         most = 1 if machine.lanes >= _WIDE else 2 if op.storage.bits else _GROUPS[0]
         enough = [g for g in _GROUPS if g <= most and (-(-count // g) >= 4 * machine.threads or g == 1)]
         together = enough[0]
-        return cls(op, machine.lanes, together, -(-count // together) * together)
+        panels = -(-count // together) * together
+        return cls(op, machine.lanes, together, panels, machine.streamed_ahead)
 
     @property
     def columns(self) -> int:
@@ -74,6 +80,11 @@ class PanelLayout:
     def per_word(self) -> int:
         """Integers in one 32-bit word."""
         return 32 // self.op.storage.bits
+
+    @property
+    def pairs(self) -> int:
+        """Words along K of bfloat16, whole steps of tiles; 0 of other forms."""
+        return -(-self.op.k // _STEP) * (_STEP // 2) if self.op.storage.name == "bf16" else 0
 
     def bit_of(self, neighbour: int) -> int:
         """Lowest bit of a neighbour in its word.
@@ -92,6 +103,8 @@ class PanelLayout:
     def arrays(self) -> list[tuple[str, tuple[int, ...], str]]:
         """Name, shape and type of each array of the packed weight."""
         storage = self.op.storage
+        if self.pairs:
+            return [("W", (self.panels, self.pairs, self.width), "int32")]
         if not storage.bits:
             return [("W", (self.panels, self.op.k, self.width), storage.dtype)]
         words = self.groups * storage.group // self.per_word
@@ -105,7 +118,11 @@ class PanelLayout:
         """The arrays for a weight [n, k], or [2 n, k] when gated."""
         storage = self.op.storage
         if not isinstance(weight, QuantizedWeight):
-            return [self._panels(weight)]
+            if not self.pairs:
+                return [self._panels(weight)]
+            bits = np.zeros((weight.shape[0], 2 * self.pairs), np.uint16)
+            bits[:, : self.op.k] = np.ascontiguousarray(weight).view(np.uint16)
+            return [self._panels(bits.view(np.int32))]
         padded = self.groups * storage.group
         middle = np.uint8(storage.middle)
         zero = weight.zero

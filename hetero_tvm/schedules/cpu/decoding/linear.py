@@ -24,6 +24,12 @@ from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
+from hetero_tvm.schedules.cpu.decoding.matrix_halves import (
+    ENOUGH_FOR_TILES,
+    MatrixHalfProduct,
+    halves_product,
+)
+from hetero_tvm.schedules.cpu.decoding.matrix_words import integer_product
 from hetero_tvm.schedules.cpu.decoding.symbolic import (
     SymbolicKernel,
     Tile,
@@ -57,15 +63,18 @@ def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
         rows = k.count(symbol)
         integers: IntegerWordProduct | None = None
         if op.storage.bits and has_integer_words(machine):
-            integers = IntegerWordProduct(op, layout, k, x, weight, parts.finish, machine)
-        with k.imported(*activation.imports, *(integers.imports if integers else ())):
+            integers = integer_product(op, layout, k, x, weight, parts.finish, machine)
+        halves = halves_product(op, layout, k, x, weight, parts.finish, machine)
+        with k.imported(
+            *activation.imports, *(text for way in (integers, halves) if way for text in way.imports)
+        ):
             if integers is not None:
                 integers.emit_rows(rows)
             elif op.storage.bits:
                 words = WordProduct(op, layout, k, x, weight, parts.finish)
                 words.emit(rows, lambda: many_rows(parts, rows))
             else:
-                k.branch(tirx.EQ(rows, 1), lambda: one_row(parts), lambda: _several_rows(parts, rows))
+                k.branch(tirx.EQ(rows, 1), lambda: one_row(parts), lambda: _several_rows(parts, rows, halves))
     return k.function
 
 
@@ -90,6 +99,9 @@ class Parts:
 
     def floats(self, panel: Index, at: Expr, column: Expr) -> Expr:
         """A vector of stored floats as float32."""
+        if self.layout.pairs:
+            word = self.k.load(self.weight[0], [panel, quotient(at, 2), column])
+            return half_of_pair(self.k, word, at, self.lanes)
         value = self.k.load(self.weight[0], [panel, at, column])
         return value if self.op.storage.dtype == "float32" else tirx.Cast(f"float32x{self.lanes}", value)
 
@@ -138,6 +150,13 @@ class Parts:
             k.store(self.y, value, at)
 
 
+def half_of_pair(k: SymbolicKernel, word: Expr, at: Expr, lanes: int) -> Expr:
+    """The bfloat16 of place ``at`` in words of two neighbours, as float32."""
+    up = (int32(1) - remainder(at, 2)) * 16
+    kept = tirx.bitwise_and(tirx.shift_left(word, k.splat(up, lanes)), k.splat(int32(-65536), lanes))
+    return tirx.reinterpret(f"float32x{lanes}" if lanes > 1 else "float32", kept)
+
+
 def one_row(p: Parts) -> None:
     """One row: each thread reads its share of the weight once."""
     k, lanes, layout, depth = p.k, p.lanes, p.layout, p.op.k
@@ -155,12 +174,13 @@ def one_row(p: Parts) -> None:
                 k.store(acc, k.load(acc, place) + product, place)
 
         full = depth // _UNROLL
+        fetched = p.op.storage.dtype != "float32" or p.machine.fetches_streams
+        rows = _UNROLL // 2 if layout.pairs else _UNROLL
         with k.serial(full) as ko:
-            # The hardware's own prefetch keeps up with float32.
-            for i in range(layout.together if p.op.storage.dtype == "float16" else 0):
-                for row in range(0, _UNROLL, max(1, 2 * LINE_FLOATS // layout.width)):
+            for i in range(layout.together if fetched else 0):
+                for row in range(0, rows, max(1, 2 * LINE_FLOATS // layout.width)):
                     panel = group * layout.together + i
-                    fetch_ahead(k, p.weight[0], panel, ko * _UNROLL + row, layout.together)
+                    fetch_ahead(k, p.weight[0], panel, ko * rows + row, layout.ahead, layout.together)
             with k.unroll(_UNROLL) as ki:
                 step(ko * _UNROLL + ki)
         for rest in range(full * _UNROLL, depth):
@@ -178,13 +198,16 @@ def tile_height(machine: CpuModel) -> int:
     return 8 if machine.registers >= 32 else 6
 
 
-def _several_rows(p: Parts, rows: Expr) -> None:
-    """Halves are made floats on the way into registers, or once per panel where many tiles read it."""
+def _several_rows(p: Parts, rows: Expr, halves: MatrixHalfProduct | None) -> None:
+    """Halves are made floats on the way into registers, or once per panel where many tiles read it; tiles of
+    a matrix unit take them as they are."""
     if p.op.storage.dtype == "float32":
         many_rows(p, rows)
-        return
-    few = _TILES_WORTH_A_COPY * tile_height(p.machine)
-    p.k.branch(rows < few, lambda: many_rows(p, rows), lambda: many_rows(p, rows, copied=True))
+    elif halves is not None:
+        p.k.branch(rows < ENOUGH_FOR_TILES, lambda: many_rows(p, rows), lambda: halves.emit(rows))
+    else:
+        few = _TILES_WORTH_A_COPY * tile_height(p.machine)
+        p.k.branch(rows < few, lambda: many_rows(p, rows), lambda: many_rows(p, rows, copied=True))
 
 
 def many_rows(p: Parts, rows: Expr, height: int | None = None, copied: bool = False) -> None:

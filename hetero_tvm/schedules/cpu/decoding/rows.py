@@ -7,6 +7,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
 from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
+from hetero_tvm.schedules.cpu.decoding.linear import half_of_pair
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient, remainder
 from hetero_tvm.schedules.cpu.rows.normalization import normalize_row
 from hetero_tvm.schedules.cpu.rows.row_reduction import each_vector
@@ -65,6 +66,8 @@ def _element(
 ) -> Expr:
     """One number of a packed weight as float32."""
     storage = layout.op.storage
+    if layout.pairs:
+        return half_of_pair(k, k.load(table[0], [panel, quotient(at, 2), column]), at, 1)
     if not storage.bits:
         value = k.load(table[0], [panel, at, column])
         return value if storage.dtype == "float32" else tirx.Cast("float32", value)

@@ -12,11 +12,8 @@ from hetero_tvm.schedules.emit import Index, Kernel, int32
 _ROWS_WORTH_A_LAUNCH = 8
 _ROWS_SHARED = 96
 """Rows from which threads share rows and not panels."""
-_BLOCK = 128
-"""Rows of a block: what stays in L2 beside a panel."""
-_ROWS_AHEAD = 16
-"""Rows of a packed weight between what is fetched and what is read: 1 or 2 KB; beyond, a line is asked for
-before the hardware's own prefetch and evicted before it is read."""
+BLOCK_ROWS = 128
+"""Most rows of a block: what stays in L2 beside a panel."""
 
 
 class SymbolicKernel(Kernel):
@@ -49,14 +46,14 @@ def remainder(a: Expr, b: int) -> Expr:
 
 
 def fetch_ahead(
-    k: SymbolicKernel, weight: Buffer, panel: Expr, row: Expr, abreast: int, column: int = 0
+    k: SymbolicKernel, weight: Buffer, panel: Expr, row: Expr, distance: int, abreast: int, column: int = 0
 ) -> None:
-    """Ask for the line of a packed weight [panels, rows, columns] that is read some rows later.
+    """Ask for the line of a packed weight [panels, rows, columns] that is read ``distance`` rows later.
 
     ``abreast`` panels are read at once: behind the end of one, its stream goes on as many panels later.
     """
     panels, rows = (int(extent) for extent in weight.shape[:2])
-    ahead = k.let(row + _ROWS_AHEAD)
+    ahead = k.let(row + distance)
     ahead = tirx.Select(ahead < rows, ahead, ahead + (abreast - 1) * rows)
     line = tirx.min(panel * rows + ahead, int32(panels * rows - 1))
     k.prefetch(weight, [0, line, column])
@@ -82,6 +79,14 @@ def each_row(k: SymbolicKernel, rows: Expr, machine: CpuModel, body: Callable[[E
         k.branch(rows < _ROWS_WORTH_A_LAUNCH, alone, shared)
 
 
+def row_blocks(k: SymbolicKernel, rows: Expr, machine: CpuModel, most: int = BLOCK_ROWS) -> Expr:
+    """Blocks of at most ``most`` rows that threads share beside the panels of columns: one while there are
+    few rows."""
+    block = most * machine.threads
+    wanted = quotient(rows + (block - 1), block) * machine.threads
+    return k.let(tirx.Select(rows >= _ROWS_SHARED, wanted, int32(1)))
+
+
 Tile = Callable[[Expr, int, Expr | None], None]
 """(first row, rows, number of the tile in its block or None for a last one that is not whole) -> its code."""
 
@@ -101,13 +106,10 @@ def each_tile(
     make one tile of their height; with ``halve`` several, each of a power of two, which is less code.
     ``panel_code(panel)`` begins a panel in one block.
     """
-    threads = machine.threads
     full = k.let(quotient(rows, height))
     rest = k.let(rows - full * height)
     tiles = k.let(full + tirx.Cast("int32", rest > 0))
-    block = _BLOCK * threads
-    wanted = quotient(rows + (block - 1), block) * threads
-    blocks = k.let(tirx.Select(rows >= _ROWS_SHARED, wanted, int32(1)))
+    blocks = row_blocks(k, rows, machine)
     with k.shared_out(blocks * panels) as piece:
         number, panel = k.let(quotient(piece, panels)), k.let(remainder(piece, panels))
         first = k.let(tirx.truncdiv(number * tiles, blocks))

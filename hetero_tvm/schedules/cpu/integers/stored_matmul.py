@@ -13,6 +13,7 @@ Where X may be rounded, integers are multiplied at any number of rows, which is 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -29,9 +30,10 @@ from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
-from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
+from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import Parts, many_rows, one_row, tile_height
+from hetero_tvm.schedules.cpu.decoding.matrix_words import integer_product
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel
 from hetero_tvm.schedules.cpu.decoding.words import FEW, WordProduct
 from hetero_tvm.schedules.cpu.integers.bf16_matmul import LEAST_ROWS, rounds_rows
@@ -63,7 +65,7 @@ class StoredMatmulSpace(DesignSpace):
     """Knobs: panels that a row is multiplied with at once; rows of a register tile."""
 
     name = "cpu.stored_matmul"
-    version = 2
+    version = 3
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, StoredMatmul):
@@ -155,7 +157,7 @@ class StoredMatmulSpace(DesignSpace):
         """Emit the product of as many rows as a call has."""
         k, given = parts.k, (parts.op, parts.layout, parts.k, parts.x, parts.weight, parts.finish)
         if op.x_bits and op.storage.bits:
-            integers = IntegerWordProduct(*given, parts.machine)
+            integers = integer_product(*given, parts.machine)
             with k.imported(*integers.imports):
                 integers.emit_rows(rows)
         elif op.storage.bits:
@@ -167,7 +169,7 @@ class StoredMatmulSpace(DesignSpace):
         rows = int32(op.m)
         given = (parts.op, parts.layout, parts.k, parts.x, parts.weight, parts.finish)
         if op.x_bits and op.storage.bits:
-            integers = IntegerWordProduct(*given, parts.machine)
+            integers = integer_product(*given, parts.machine)
             with parts.k.imported(*integers.imports):
                 if op.m < FEW:
                     integers.emit_few(op.m)
@@ -223,4 +225,4 @@ def _layout(op: StoredMatmul, machine: CpuModel, together: int | None = None) ->
     if together is None:
         return layout
     panels = -(-op.n // layout.columns)
-    return PanelLayout(linear, machine.lanes, together, -(-panels // together) * together)
+    return dataclasses.replace(layout, together=together, panels=-(-panels // together) * together)

@@ -14,17 +14,24 @@ from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
 from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
+from hetero_tvm.schedules.cpu.decoding.matrix_halves import ENOUGH_FOR_TILES
 from hetero_tvm.schedules.cpu.decoding.words import FEW
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 INTEGERS = dataclasses.replace(MACHINE, features=("avx2",))
-ROWS = (1, 2, 3, 7, 8, 13, 100, 200)
+ROWS = (1, 2, 3, 7, 8, 13, 33, 100, 200)
 WIDE = dataclasses.replace(
     MACHINE, mcpu="icelake-server", lanes=16, registers=32, features=("avx512bw", "avx512_vnni")
 )
 
+TILES = dataclasses.replace(
+    WIDE, mcpu="sapphirerapids", features=(*WIDE.features, "amx_tile", "amx_int8", "amx_bf16")
+)
+
 CASES = [
     Linear(100, 70, Storage("int4", 32, True), bias=True, activation="silu", gated=True),
+    Linear(96, 256, Storage("int8", 128)),
+    Linear(41, 70, Storage("bf16"), bias=True, activation="silu", gated=True),
     *(
         pytest.param(op, marks=pytest.mark.exhaustive)
         for op in (
@@ -32,10 +39,11 @@ CASES = [
             Linear(1000, 64, Storage("f16"), softcap=5.0),
             Linear(72, 64, activation="gelu_tanh", gated=True),
             Linear(37, 30, activation="gelu_erf", bias=True),
-            Linear(96, 256, Storage("int8", 128)),
             Linear(100, 100, Storage("int4", 128), residual=True),
             Linear(64, 70, Storage("int8", 32, True), bias=True),
             Linear(1, 1),
+            Linear(33, 1, Storage("bf16")),
+            Linear(1000, 256, Storage("bf16"), softcap=5.0, residual=True),
         )
     ),
 ]
@@ -51,6 +59,11 @@ MACHINES = [
         WIDE,
         id="vnni",
         marks=pytest.mark.skipif(not set(WIDE.features) <= cpu_features(), reason="no AVX-512 VNNI"),
+    ),
+    pytest.param(
+        TILES,
+        id="tiles",
+        marks=pytest.mark.skipif(not set(TILES.features) <= cpu_features(), reason="no AMX"),
     ),
 ]
 
@@ -68,7 +81,7 @@ def test_numbers(op, machine):
     layout = PanelLayout.of(op, machine)
     columns = op.n * (1 + op.gated)
     weight = stored((random.standard_normal((columns, op.k)) / op.k**0.5).astype(np.float32), op.storage)
-    exact = weight.dequantized() if isinstance(weight, QuantizedWeight) else weight
+    exact = weight.dequantized() if isinstance(weight, QuantizedWeight) else weight.astype(np.float32)
     target = tvm.target.Target(machine.codegen_target())
     kernel = compile_kernels(emit_linear(op, machine), target).jit()["main"]
     packed = layout.pack(weight)
@@ -95,6 +108,10 @@ def test_numbers(op, machine):
         last = y.numpy()[-1] - (residual[-1] if op.residual else 0)
         if rows == 1:
             alone = last
+        elif rows >= ENOUGH_FOR_TILES and op.storage.name == "bf16" and "amx_bf16" in machine.features:
+            # Sums in the order of tiles: as many roundings, which differ.
+            if not op.residual:
+                np.testing.assert_allclose(last, alone, rtol=2e-5, atol=2e-5)
         elif not op.residual and (rows < FEW or integers or not op.storage.bits):
             np.testing.assert_array_equal(last, alone)  # the same bits alone and among others
 
@@ -114,7 +131,7 @@ def test_extremes(machine, storage):
     x[5, 7], x[6, 200], x[7, 3] = np.nan, np.inf, -np.inf
     target = tvm.target.Target(machine.codegen_target())
     kernel = compile_kernels(emit_linear(op, machine), target).jit()["main"]
-    for rows in (x, x[:1], x[5:6], x[3:8]):
+    for rows in (x, x[:1], x[5:6], x[3:8], np.concatenate([x] * 5)):
         y = tvm.runtime.tensor(np.zeros((len(rows), 64), np.float32))
         kernel(*tensors([rows, *PanelLayout.of(op, machine).pack(weight)]), y)
         with np.errstate(invalid="ignore"):
@@ -122,6 +139,42 @@ def test_extremes(machine, storage):
         found, finite = y.numpy(), np.isfinite(rows).all(1)
         np.testing.assert_allclose(found[finite], want[finite], rtol=1e-6)
         assert not np.isfinite(found[~finite]).any()
+
+
+@pytest.mark.skipif(not set(TILES.features) <= cpu_features(), reason="no AMX")
+def test_parts_of_x_keep_all_bits_of_float32():
+    """Weights of one and zero: the sums are x itself, huge, tiny and with all bits; what is not finite stays
+    in its rows."""
+    op = Linear(64, 64, Storage("bf16"))
+    random = np.random.default_rng(0)
+    x = random.standard_normal((40, 64)) * np.exp2(random.integers(-90, 120, (40, 64)))
+    x = x.astype(np.float32)
+    x[:, :3] = [[3.4028235e38, -1e-30, 0]]
+    x[7, 5], x[20, 9] = np.nan, np.inf
+    weight = stored(np.eye(64, dtype=np.float32), op.storage)
+    target = tvm.target.Target(TILES.codegen_target())
+    kernel = compile_kernels(emit_linear(op, TILES), target).jit()["main"]
+    y = tvm.runtime.tensor(np.zeros((40, 64), np.float32))
+    kernel(*tensors([x, *PanelLayout.of(op, TILES).pack(weight)]), y)
+    finite = np.isfinite(x).all(1)
+    np.testing.assert_array_equal(y.numpy()[finite], x[finite])
+    assert not np.isfinite(y.numpy()[~finite]).all(1).any()
+
+
+@pytest.mark.parametrize("storage", [Storage("int8", 64), Storage("int4", 32), Storage("bf16")], ids=str)
+def test_tiles_multiply_many_rows_only(storage):
+    """Machines with tiles have both ways in a kernel; without them there are no tiles."""
+    op = Linear(64, 256, storage)
+    assert "hetero_tvm_tiles_end" in str(emit_linear(op, TILES))
+    assert "hetero_tvm_tiles_end" not in str(emit_linear(op, WIDE))
+
+
+def test_streams_are_fetched_ahead_where_memory_is_far():
+    """Distances differ by machine; float32 is fetched where the hardware does not keep up."""
+    op = Linear(64, 256)
+    assert PanelLayout.of(op, TILES).ahead > PanelLayout.of(op, WIDE).ahead > 0
+    one_row = [str(emit_linear(op, machine)).count("llvm.prefetch") for machine in (TILES, WIDE)]
+    assert one_row[0] > one_row[1]
 
 
 def test_threads_share_groups_of_panels():
