@@ -29,11 +29,7 @@ def test_a_file_is_a_model_like_any_other(tmp_path):
         "Fused_LayerNorm",
         "(x: float32[12, 64]) -> (y: float32[12, 64])",
     )
-    built = judged(model)
-    names = (
-        {name for kernel in built.kernels for call in kernel["nodes"] for name in call} if False else set()
-    )
-    assert names == set()
+    judged(model)
     assert model.original.engine.startswith("NumPy")
 
 
