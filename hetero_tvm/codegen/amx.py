@@ -13,7 +13,6 @@ Intel, *Architecture Instruction Set Extensions Programming Reference*, chapter 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 TILE_ROWS = 16
@@ -28,13 +27,15 @@ U8S8, S8U8, S8S8, U8U8, BF16 = "tdpbusd", "tdpbsud", "tdpbssd", "tdpbuud", "tdpb
 END = "hetero_tvm_tiles_end"
 """Function that a thread calls after its last product."""
 
-_LINE, _WORD = 64, 4
+LINE, WORD = 64, 4
+"""Bytes of a cache line, and of a word."""
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
-_STRIDE = (
+STRIDE = (
     "  %x_at = ptrtoint ptr %x to i64",
     "  %next_at = ptrtoint ptr %next_x to i64",
     "  %x_stride = sub i64 %next_at, %x_at",
 )
+"""Distance ``%x_stride`` from the addresses of two rows."""
 _DECLARED = """\
 declare void @llvm.x86.tilezero(i8)
 declare void @llvm.x86.tileloadd64(i8, ptr, i64)
@@ -80,9 +81,9 @@ class RowsProduct:
     @property
     def ir(self) -> str:
         """Definition of the function and of those around it."""
-        tiles = _Tiles((self.instruction,) * self.rows, self.columns)
+        tiles = Tiles((self.instruction,) * self.rows, self.columns)
         body = [
-            *_STRIDE,
+            *STRIDE,
             f"  %x_tile = mul i64 %x_stride, {TILE_ROWS}",
             f"  %w_step = mul i64 %w_stride, {TILE_WORDS}",
             *tiles.zero(),
@@ -92,11 +93,11 @@ class RowsProduct:
             "  %xa = phi ptr [ %x, %entry ], [ %xn, %loop ]",
             "  %wa = phi ptr [ %w, %entry ], [ %wn, %loop ]",
             "  %fa = phi ptr [ %ahead, %entry ], [ %fn, %loop ]",
-            *tiles.multiply("%xa", "%x_tile", "%x_stride", "%wa", str(TILE_WORDS * _WORD), "%w_stride"),
+            *tiles.multiply("%xa", "%x_tile", "%x_stride", "%wa", str(TILE_WORDS * WORD), "%w_stride"),
         ]
         body += [
-            *_fetched(self.fetches),
-            f"  %xn = getelementptr i8, ptr %xa, i64 {TILE_WORDS * _WORD}",
+            *fetched(self.fetches),
+            f"  %xn = getelementptr i8, ptr %xa, i64 {TILE_WORDS * WORD}",
             "  %wn = getelementptr i8, ptr %wa, i64 %w_step",
             "  %next = add i64 %i, 1",
             "  %more = icmp slt i64 %next, %steps",
@@ -107,159 +108,7 @@ class RowsProduct:
         head = (
             "ptr %x, ptr %next_x, ptr %w, i64 %w_stride, i64 %steps, ptr %ahead, ptr %last_sum, ptr %last_x"
         )
-        return _function(self.name, head, body) + tiles.declared + _around(TILE_WORDS)
-
-
-@dataclass(frozen=True)
-class WindowProduct:
-    """``sums[16 * filters, 16 * tiles]``: filters to the left, words of an image at the places of a window to
-    the right.
-
-    ``int32 name(sums, sums_stride, w, w_tile, x, next_x, x_tile, ahead, last_sum, last_x)``: in bytes the
-    stride of the sums' rows; from one tile of filters to the next; from one tile of pixels to the next.  Each
-    step reads a left tile, which lie one behind the other, and the right one at the place of its tap, or
-    behind the words of the step before.  The others are those of :class:`RowsProduct`.
-
-    Attributes
-    ----------
-    filters, tiles : left and right tiles, 1 or 2 of each.
-    words : words of one step.
-    steps : steps of one tap.
-    places : of each tap, bytes from ``x`` on.
-    fetches : cache lines asked for per step.
-    """
-
-    filters: int
-    tiles: int
-    words: int
-    steps: int
-    places: tuple[int, ...]
-    fetches: int = 0
-
-    @property
-    def name(self) -> str:
-        """Name of the function."""
-        places = hashlib.sha256(repr(self.places).encode()).hexdigest()[:12]
-        form = f"{self.filters}x{self.tiles}x{self.words}x{self.steps}"
-        return f"hetero_tvm_window_{form}_{places}_{self.fetches}"
-
-    @property
-    def ir(self) -> str:
-        """Definition of the function and of those around it."""
-        tiles, taps = _Tiles((S8U8,) * self.filters, self.tiles), len(self.places)
-        stride = self.words * _WORD
-        table = ", ".join(f"i64 {place}" for place in self.places)
-        body = [
-            *_STRIDE,
-            f"  %x_step = mul i64 %x_stride, {self.words}",
-            *tiles.zero(),
-            "  br label %tap",
-            "tap:",
-            "  %t = phi i64 [ 0, %entry ], [ %next_tap, %tap_done ]",
-            "  %wt = phi ptr [ %w, %entry ], [ %wn, %tap_done ]",
-            "  %ft = phi ptr [ %ahead, %entry ], [ %fn, %tap_done ]",
-            f"  %place_at = getelementptr [{taps} x i64], ptr @{self.name}_places, i64 0, i64 %t",
-            "  %place = load i64, ptr %place_at, align 8",
-            "  %xt = getelementptr i8, ptr %x, i64 %place",
-            "  br label %loop",
-            "loop:",
-            "  %i = phi i64 [ 0, %tap ], [ %next, %loop ]",
-            "  %wa = phi ptr [ %wt, %tap ], [ %wn, %loop ]",
-            "  %fa = phi ptr [ %ft, %tap ], [ %fn, %loop ]",
-            "  %xa = phi ptr [ %xt, %tap ], [ %xn, %loop ]",
-            *tiles.multiply("%wa", "%w_tile", str(stride), "%xa", "%x_tile", "%x_stride"),
-            *_fetched(self.fetches),
-            f"  %wn = getelementptr i8, ptr %wa, i64 {TILE_ROWS * stride}",
-            "  %xn = getelementptr i8, ptr %xa, i64 %x_step",
-            "  %next = add i64 %i, 1",
-            f"  %more = icmp slt i64 %next, {self.steps}",
-            "  br i1 %more, label %loop, label %tap_done",
-            "tap_done:",
-            "  %next_tap = add i64 %t, 1",
-            f"  %more_taps = icmp slt i64 %next_tap, {taps}",
-            "  br i1 %more_taps, label %tap, label %done",
-            "done:",
-            *tiles.store(),
-        ]
-        head = "ptr %w, i64 %w_tile, ptr %x, ptr %next_x, i64 %x_tile, ptr %ahead, ptr %last_sum, ptr %last_x"
-        places = f"@{self.name}_places = linkonce_odr constant [{taps} x i64] [{table}], align 64\n"
-        return places + _function(self.name, head, body) + tiles.declared + _around(self.words)
-
-
-@dataclass(frozen=True)
-class PixelProduct:
-    """``sums[16 * rows, 16 * columns]``: pixels of an image to the left, packed filters to the right.
-
-    ``int32 name(sums, x, w, ahead, last_sum, last_x)``.  A pixel holds 64 bytes of one plane, and each step
-    takes those of a tap: all taps of a plane, then the next plane.  Right tiles lie one behind the other in
-    this order.  All distances are in bytes; the arguments are those of :class:`RowsProduct`.
-
-    Attributes
-    ----------
-    instruction : :data:`BF16`, or another one.
-    rows, columns : left and right tiles: 2 and up to 2, or 1 and up to 3.
-    across, down : from one pixel of a tile to the next; from one tile to the next.
-    places : of each tap, from ``x`` on.
-    planes, plane : how many, and from one to the next.
-    fetches : cache lines asked for per step.
-    """
-
-    instruction: str
-    rows: int
-    columns: int
-    across: int
-    down: int
-    places: tuple[int, ...]
-    planes: int
-    plane: int
-    fetches: int = 0
-
-    @property
-    def name(self) -> str:
-        """Name of the function."""
-        form = hashlib.sha256(repr(self).encode()).hexdigest()[:16]
-        return f"hetero_tvm_pixels_{self.instruction}_{self.rows}x{self.columns}_{form}"
-
-    @property
-    def ir(self) -> str:
-        """Definition of the function and of those around it."""
-        tiles, taps = _Tiles((self.instruction,) * self.rows, self.columns), len(self.places)
-        line = self.columns * TILE_WORDS * _WORD
-        table = ", ".join(f"i64 {place}" for place in self.places)
-        body = [
-            f"  %sums_stride = add i64 0, {line}",
-            *tiles.zero(),
-            "  br label %plane",
-            "plane:",
-            "  %p = phi i64 [ 0, %entry ], [ %next_plane, %plane_done ]",
-            "  %xp = phi ptr [ %x, %entry ], [ %xn, %plane_done ]",
-            "  %wp = phi ptr [ %w, %entry ], [ %wn, %plane_done ]",
-            "  %fp = phi ptr [ %ahead, %entry ], [ %fn, %plane_done ]",
-            "  br label %loop",
-            "loop:",
-            "  %t = phi i64 [ 0, %plane ], [ %next, %loop ]",
-            "  %wa = phi ptr [ %wp, %plane ], [ %wn, %loop ]",
-            "  %fa = phi ptr [ %fp, %plane ], [ %fn, %loop ]",
-            f"  %place_at = getelementptr [{taps} x i64], ptr @{self.name}_places, i64 0, i64 %t",
-            "  %place = load i64, ptr %place_at, align 8",
-            "  %xa = getelementptr i8, ptr %xp, i64 %place",
-            *tiles.multiply("%xa", str(self.down), str(self.across), "%wa", str(_LINE), str(line)),
-            *_fetched(self.fetches),
-            f"  %wn = getelementptr i8, ptr %wa, i64 {TILE_WORDS * line}",
-            "  %next = add i64 %t, 1",
-            f"  %more = icmp slt i64 %next, {taps}",
-            "  br i1 %more, label %loop, label %plane_done",
-            "plane_done:",
-            f"  %xn = getelementptr i8, ptr %xp, i64 {self.plane}",
-            "  %next_plane = add i64 %p, 1",
-            f"  %more_planes = icmp slt i64 %next_plane, {self.planes}",
-            "  br i1 %more_planes, label %plane, label %done",
-            "done:",
-            *tiles.store(),
-        ]
-        head = "ptr %x, ptr %w, ptr %ahead, ptr %last_sum, ptr %last_x"
-        places = f"@{self.name}_places = linkonce_odr constant [{taps} x i64] [{table}], align 64\n"
-        return places + _function(self.name, head, body, "") + tiles.declared + _around(TILE_WORDS)
+        return function(self.name, head, body) + tiles.declared + around(TILE_WORDS)
 
 
 @dataclass(frozen=True)
@@ -290,19 +139,19 @@ class GroupProduct:
     @property
     def ir(self) -> str:
         """Definition of the function and of those around it."""
-        tiles = _Tiles(self.planes, 2)
-        row, line = str(2 * TILE_ROWS * _WORD), str(self.words * _WORD)
+        tiles = Tiles(self.planes, 2)
+        row, line = str(2 * TILE_ROWS * WORD), str(self.words * WORD)
         body = tiles.zero()
         for step in range(self.steps):
             x, w = f"%x.{step}", f"%w.{step}"
             body += [
-                f"  {x} = getelementptr i8, ptr %x, i64 {step * TILE_ROWS * self.words * _WORD}",
+                f"  {x} = getelementptr i8, ptr %x, i64 {step * TILE_ROWS * self.words * WORD}",
                 f"  {w} = getelementptr i8, ptr %w, i64 {step * self.words * int(row)}",
             ]
-            place = str(TILE_ROWS * _WORD)
+            place = str(TILE_ROWS * WORD)
             body += tiles.multiply(x, str(self.distance), line, w, place, row, f".{step}")
         head = "ptr %x, ptr %w, ptr %last_sum, ptr %last_x"
-        return _function(self.name, head, [*body, *tiles.store()]) + tiles.declared + _around(self.words)
+        return function(self.name, head, [*body, *tiles.store()]) + tiles.declared + around(self.words)
 
 
 @dataclass(frozen=True)
@@ -332,8 +181,8 @@ class PartsProduct:
     @property
     def ir(self) -> str:
         """Definition of the function and of those around it."""
-        tiles, tile = _Tiles((BF16,) * self.rows, 2), TILE_ROWS * TILE_WORDS * _WORD
-        line, row = str(TILE_WORDS * _WORD), 2 * TILE_WORDS * _WORD
+        tiles, tile = Tiles((BF16,) * self.rows, 2), TILE_ROWS * TILE_WORDS * WORD
+        line, row = str(TILE_WORDS * WORD), 2 * TILE_WORDS * WORD
         body = [
             *tiles.zero(),
             "  br label %loop",
@@ -348,7 +197,7 @@ class PartsProduct:
             body.append(f"  %xp{part} = getelementptr i8, ptr %xa, i64 {part * 2 * tile}")
             body += tiles.left(f"%xp{part}", str(tile), line, f".{part}")
         body += [
-            *_fetched(self.fetches),
+            *fetched(self.fetches),
             f"  %xn = getelementptr i8, ptr %xa, i64 {self.parts * 2 * tile}",
             f"  %wn = getelementptr i8, ptr %wa, i64 {TILE_WORDS * row}",
             "  %next = add i64 %i, 1",
@@ -358,11 +207,11 @@ class PartsProduct:
             *tiles.store(),
         ]
         head = "ptr %x, ptr %w, i64 %steps, ptr %ahead, ptr %last_sum, ptr %last_x"
-        return _function(self.name, head, body) + tiles.declared + _around(TILE_WORDS)
+        return function(self.name, head, body) + tiles.declared + around(TILE_WORDS)
 
 
 @dataclass(frozen=True)
-class _Tiles:
+class Tiles:
     """Instructions on a rectangle of sums, by row of tiles."""
 
     instructions: tuple[str, ...]
@@ -425,7 +274,7 @@ class _Tiles:
             for column in range(self.columns):
                 place = f"%s{row}_{column}"
                 lines += [
-                    f"  {place} = getelementptr i8, ptr %s{row}, i64 {column * TILE_WORDS * _WORD}",
+                    f"  {place} = getelementptr i8, ptr %s{row}, i64 {column * TILE_WORDS * WORD}",
                     f"  call void @llvm.x86.tilestored64"
                     f"(i8 {row * self.columns + column}, ptr {place}, i64 %sums_stride)",
                 ]
@@ -439,30 +288,30 @@ def _loaded(before: str, name: str, tile: str, index: int, register: int, stride
     return [*lines, f"  call void @llvm.x86.tileloadd64(i8 {register}, ptr {source}, i64 {stride})"]
 
 
-def _fetched(lines: int) -> list[str]:
+def fetched(lines: int) -> list[str]:
     """Requests for so many cache lines from ``%fa`` on; ``%fn`` is the place behind them."""
     found = []
     for line in range(lines):
         found += [
-            f"  %f{line} = getelementptr i8, ptr %fa, i64 {line * _LINE}",
+            f"  %f{line} = getelementptr i8, ptr %fa, i64 {line * LINE}",
             f"  call void @llvm.prefetch.p0(ptr %f{line}, i32 0, i32 2, i32 1)",
         ]
-    return [*found, f"  %fn = getelementptr i8, ptr %fa, i64 {lines * _LINE}"]
+    return [*found, f"  %fn = getelementptr i8, ptr %fa, i64 {lines * LINE}"]
 
 
-def _function(name: str, arguments: str, body: list[str], stride: str = " i64 %sums_stride,") -> str:
+def function(name: str, arguments: str, body: list[str], stride: str = " i64 %sums_stride,") -> str:
     head = f"define linkonce_odr i32 @{name}(ptr %sums,{stride} {arguments}) noinline {{"
     return "\n".join([head, "entry:", *body, "  ret i32 0", "}"]) + "\n"
 
 
-def _around(words: int) -> str:
+def around(words: int) -> str:
     """The functions around products: permission, once per process; the shapes of tiles; their release."""
     config = bytearray(64)
     config[0] = 1
     for register in range(REGISTERS):
         left = _LEFT <= register < _LEFT + 2
         right = register >= _LEFT + 2
-        config[16 + 2 * register] = words * _WORD if left else TILE_WORDS * _WORD
+        config[16 + 2 * register] = words * WORD if left else TILE_WORDS * WORD
         config[48 + register] = words if right else TILE_ROWS
     shapes = ", ".join(f"i8 {byte}" for byte in config)
     clobbered = "~{rcx},~{r11},~{memory}"

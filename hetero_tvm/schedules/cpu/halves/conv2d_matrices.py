@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_tvm.codegen.amx import BF16, END, TILE_ROWS, PixelProduct, begin
+from hetero_tvm.codegen.amx import BF16, END, TILE_ROWS, begin
+from hetero_tvm.codegen.amx_images import PixelProduct
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d

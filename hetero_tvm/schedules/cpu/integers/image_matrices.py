@@ -20,7 +20,8 @@ import dataclasses
 
 import numpy as np
 
-from hetero_tvm.codegen.amx import END, TILE_ROWS, TILE_WORDS, WindowProduct, begin
+from hetero_tvm.codegen.amx import END, TILE_ROWS, TILE_WORDS, begin
+from hetero_tvm.codegen.amx_images import WindowProduct
 from hetero_tvm.codegen.saturation import saturation_ir
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
