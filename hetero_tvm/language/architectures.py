@@ -4,7 +4,8 @@ family."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from hetero_tvm.errors import ModelError
@@ -62,13 +63,8 @@ def describe(config: Config) -> tuple[Decoder, Names]:
             f"the weights are quantized by {method}, which cannot be read",
             hint="build from the float checkpoint with --precision int8 or int4, or from a GGUF file",
         )
-    check_counts(config)
-    try:
+    with reading(config, kind):
         decoder, names = ARCHITECTURES[kind](config)
-    except KeyError as error:
-        raise ModelError(f"config.json of a {kind} model has no {error.args[0]!r}") from None
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError, AttributeError, MemoryError) as error:
-        raise ModelError(f"config.json of a {kind} model is damaged: {error}") from error
     decoder = dataclasses.replace(decoder, tied=bool(config.get("tie_word_embeddings", decoder.tied)))
     check_sizes(decoder)
     return decoder, names
@@ -79,8 +75,20 @@ def kind_of(config: Config) -> str:
     return str(config.get("model_type"))
 
 
-def check_counts(config: Config) -> None:
-    """Raise :class:`ModelError` for more layers than any model has, before there is an object for each."""
+@contextmanager
+def reading(config: Config, kind: str) -> Iterator[None]:
+    """Reading of the configuration of a model of a type: what is missing or damaged is a :class:`ModelError`,
+    and so are more layers than any model has, before there is an object for each."""
+    _check_counts(config)
+    try:
+        yield
+    except KeyError as error:
+        raise ModelError(f"config.json of a {kind} model has no {error.args[0]!r}") from None
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError, AttributeError, MemoryError) as error:
+        raise ModelError(f"config.json of a {kind} model is damaged: {error}") from error
+
+
+def _check_counts(config: Config) -> None:
     for name in _LAYER_COUNTS:
         count = config.get(name)
         if isinstance(count, int | float) and count > _MOST_LAYERS:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import activation_of, check_counts, check_sizes, kind_of, stop_of
+from hetero_tvm.language.architectures import activation_of, check_sizes, kind_of, reading, stop_of
 from hetero_tvm.language.decoder import Decoder, Layer, Names, Relative
 
 Config = Mapping[str, Any]
@@ -55,8 +55,7 @@ def describe_pair(config: Config) -> EncoderDecoder:
             f"the weights of this {kind} are quantized, which cannot be read",
             hint="build from the float checkpoint with --precision int8 or int4",
         )
-    check_counts(config)
-    try:
+    with reading(config, kind):
         pair = ENCODER_DECODERS[kind](config)
         names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
         start = next((config[name] for name in names if config.get(name) is not None), None)
@@ -69,10 +68,6 @@ def describe_pair(config: Config) -> EncoderDecoder:
             suppressed=tuple(map(int, [*(config.get("suppress_tokens") or ()), *bad])),
             suppressed_first=tuple(map(int, config.get("begin_suppress_tokens") or ())),
         )
-    except KeyError as error:
-        raise ModelError(f"config.json of a {kind} model has no {error.args[0]!r}") from None
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError, AttributeError, MemoryError) as error:
-        raise ModelError(f"config.json of a {kind} model is damaged: {error}") from error
     for half in (pair.encoder, pair.decoder):
         check_sizes(half)
     first, second = ((h.heads, h.dim, h.width) for h in (pair.encoder, pair.decoder))

@@ -111,6 +111,11 @@ class CpuModel:
             return 0.75
         return 1.35 if self.lanes == 8 and self.fma_units <= 1 else 0.5
 
+    def has_tiles(self, feature: str) -> bool:
+        """Whether a matrix unit multiplies what ``feature`` says, ``amx_int8`` or ``amx_bf16``, and its tiles
+        are as wide as vectors."""
+        return self.lanes == 16 and {"amx_tile", feature} <= set(self.features)
+
     @property
     def streamed_ahead(self) -> int:
         """Rows of a packed weight between what is fetched and what a lone row is multiplied with.

@@ -18,7 +18,7 @@ from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.opening import load
 from hetero_tvm.torch.cache import GraphCache
 from hetero_tvm.torch.call import TensorCall
-from hetero_tvm.torch.complexes import ComplexCall, complex_results, with_real_ends
+from hetero_tvm.torch.complexes import ComplexCall, with_real_ends
 from hetero_tvm.torch.examine import Findings, output_arguments, returning
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.program import exported, key_of
@@ -63,7 +63,7 @@ def compile_graph(
     bound = {**{i: a for i, a in enumerate(arguments) if not isinstance(a, torch.Tensor)}, **bound}
     plain = returning(gm, findings.results)
     free = [index for index in range(len(arguments)) if index not in bound]
-    complexes = [i for i in free if arguments[i].is_complex()], complex_results(plain, arguments)
+    complexes = [i for i in free if arguments[i].is_complex()], findings.complexes
     if any(complexes):
         plain, arguments = with_real_ends(plain, arguments, *complexes)
     with unset_fake_temporarily(), torch._guards.tracing(None):

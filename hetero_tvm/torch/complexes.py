@@ -6,19 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hetero_tvm.torch.call import TensorCall
-from hetero_tvm.torch.examine import Source, copied, fake, output_arguments
-
-
-def complex_results(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> list[int]:
-    """Numbers of the outputs that are complex; the graph returns tensors only."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [fake(mode, a) if isinstance(a, torch.Tensor) else a for a in arguments]
-    with mode, torch.no_grad():
-        returned = torch.fx.Interpreter(gm).run(*fakes, enable_io_processing=False)
-    return [i for i, value in enumerate(torch.utils._pytree.tree_leaves(returned)) if value.is_complex()]
+from hetero_tvm.torch.examine import Source, copied, output_arguments
 
 
 def with_real_ends(

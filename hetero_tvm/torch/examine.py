@@ -27,12 +27,14 @@ class Findings:
     results : indices of the outputs that are computed, each tensor once.
     changed : numbers of the arguments that are changed in place.
     shares_memory : whether an output is a view of an argument or of another output.
+    complexes : numbers of the computed tensors that are complex.
     """
 
     outputs: tuple[Source, ...]
     results: tuple[int, ...]
     changed: tuple[int, ...]
     shares_memory: bool
+    complexes: tuple[int, ...]
 
     @property
     def is_pure(self) -> bool:
@@ -84,6 +86,7 @@ def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
     outputs: list[Source] = []
     results: dict[int, int] = {}
     computed: list[int] = []
+    complexes: list[int] = []
     shares = False
     for index, value in enumerate(leaves):
         if not isinstance(value, torch.Tensor):
@@ -93,11 +96,13 @@ def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
         else:
             if id(value) not in results:
                 results[id(value)] = len(computed)
+                if value.is_complex():
+                    complexes.append(len(computed))
                 computed.append(index)
                 shares |= _memory(value) in taken
                 taken.add(_memory(value))
             outputs.append(("result", results[id(value)]))
-    return Findings(tuple(outputs), tuple(computed), changed, shares)
+    return Findings(tuple(outputs), tuple(computed), changed, shares, tuple(complexes))
 
 
 class _Writes(TorchDispatchMode):

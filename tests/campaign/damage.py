@@ -423,6 +423,6 @@ def records_mixed(data: bytes, rng: random.Random) -> bytes:
     return b"\n".join(json.dumps(line).encode() for line in lines) + b"\n"
 
 
-RECORDS: tuple[Damage, ...] = (*BYTES, record_field, record_field, record_field, records_mixed)
 DOCUMENTS: tuple[Damage, ...] = (*BYTES, record_field, record_field, record_field)
 """Of one JSON document, which is a line of records."""
+RECORDS: tuple[Damage, ...] = (*DOCUMENTS, records_mixed)

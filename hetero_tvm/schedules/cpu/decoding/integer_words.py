@@ -23,10 +23,10 @@ from collections.abc import Callable
 
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import Linear
-from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
-from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, Tile, each_row, each_tile
-from hetero_tvm.schedules.cpu.decoding.words import Finish, WordProduct
+from hetero_tvm.schedules.cpu.decoding.layout import VECTORS
+from hetero_tvm.schedules.cpu.decoding.parts import Parts
+from hetero_tvm.schedules.cpu.decoding.symbolic import Tile, each_row, each_tile
+from hetero_tvm.schedules.cpu.decoding.words import WordProduct
 from hetero_tvm.schedules.cpu.dots import Dot, dot_for
 from hetero_tvm.schedules.emit import Index, constant, int32
 
@@ -49,22 +49,13 @@ def has_integer_words(machine: CpuModel) -> bool:
 class IntegerWordProduct(WordProduct):
     """Code of one kernel's products with packed integers, x rounded to integers as well."""
 
-    def __init__(
-        self,
-        op: Linear,
-        layout: PanelLayout,
-        k: SymbolicKernel,
-        x: Buffer,
-        weight: list[Buffer],
-        finish: Finish,
-        machine: CpuModel,
-    ):
-        super().__init__(op, layout, k, x, weight, finish)
-        self._machine = machine
-        dot = dot_for(machine)
+    def __init__(self, p: Parts):
+        super().__init__(p)
+        self._machine = p.machine
+        dot = dot_for(p.machine)
         self._dot: Dot | None = dot if dot.name == "dot4" and self._bits == 4 else None
         """Sums of products of bytes in 32 bits, where the machine has them."""
-        self._height = 4 if machine.registers >= 32 else 3
+        self._height = 4 if p.machine.registers >= 32 else 3
         """Rows of a register tile."""
         self._x_bits = 16 if self._bits == 8 else 8
         """Bits of x's integers."""

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from hetero_tvm.codegen import vector_math
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
@@ -30,6 +28,7 @@ from hetero_tvm.schedules.cpu.decoding.matrix_halves import (
     halves_product,
 )
 from hetero_tvm.schedules.cpu.decoding.matrix_words import integer_product
+from hetero_tvm.schedules.cpu.decoding.parts import Parts
 from hetero_tvm.schedules.cpu.decoding.symbolic import (
     SymbolicKernel,
     Tile,
@@ -40,7 +39,7 @@ from hetero_tvm.schedules.cpu.decoding.symbolic import (
 )
 from hetero_tvm.schedules.cpu.decoding.words import WordProduct
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
-from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32, vector_pieces
+from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32
 
 _UNROLL = 4
 _TILES_WORTH_A_COPY = 3
@@ -63,98 +62,18 @@ def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
         rows = k.count(symbol)
         integers: IntegerWordProduct | None = None
         if op.storage.bits and has_integer_words(machine):
-            integers = integer_product(op, layout, k, x, weight, parts.finish, machine)
-        halves = halves_product(op, layout, k, x, weight, parts.finish, machine)
+            integers = integer_product(parts)
+        halves = halves_product(parts)
         with k.imported(
             *activation.imports, *(text for way in (integers, halves) if way for text in way.imports)
         ):
             if integers is not None:
                 integers.emit_rows(rows)
             elif op.storage.bits:
-                words = WordProduct(op, layout, k, x, weight, parts.finish)
-                words.emit(rows, lambda: many_rows(parts, rows))
+                WordProduct(parts).emit(rows, lambda: many_rows(parts, rows))
             else:
                 k.branch(tirx.EQ(rows, 1), lambda: one_row(parts), lambda: _several_rows(parts, rows, halves))
     return k.function
-
-
-@dataclass
-class Parts:
-    """Buffers and helpers that the pieces of one kernel share."""
-
-    op: Linear
-    machine: CpuModel
-    layout: PanelLayout
-    k: SymbolicKernel
-    x: Buffer
-    weight: list[Buffer]
-    bias: Buffer | None
-    residual: Buffer | None
-    y: Buffer
-    activation: ActivationCode
-
-    @property
-    def lanes(self) -> int:
-        return self.layout.lanes
-
-    def floats(self, panel: Index, at: Expr, column: Expr) -> Expr:
-        """A vector of stored floats as float32."""
-        if self.layout.pairs:
-            word = self.k.load(self.weight[0], [panel, quotient(at, 2), column])
-            return half_of_pair(self.k, word, at, self.lanes)
-        value = self.k.load(self.weight[0], [panel, at, column])
-        return value if self.op.storage.dtype == "float32" else tirx.Cast(f"float32x{self.lanes}", value)
-
-    def finish(self, row: Expr, panel: Expr, value_at: Callable[[Index, int], Expr]) -> None:
-        """Store the results of a panel for a row; ``value_at(column, width)`` are its sums."""
-        columns = self.layout.columns
-        whole, rest = divmod(self.op.n, columns)
-        k = self.k
-
-        def some(count: int) -> None:
-            self.put(row, panel, value_at, count)
-
-        def last() -> None:
-            if rest:
-                with k.when(tirx.EQ(panel, whole)):
-                    some(rest)
-
-        if whole == self.layout.panels:
-            some(columns)
-        elif rest:
-            k.branch(panel < whole, lambda: some(columns), last)
-        else:
-            with k.when(panel < whole):
-                some(columns)
-
-    def put(self, row: Expr, panel: Expr, value_at: Callable[[Index, int], Expr], count: int) -> None:
-        """Store ``count`` results of a panel for a row."""
-        k, op, lanes = self.k, self.op, self.lanes
-
-        def sums(start: Index, width: int) -> Expr:
-            value = value_at(start, width)
-            return value if self.bias is None else value + k.load(self.bias, [panel, k.ramp(start, width)])
-
-        for start, width in vector_pieces(count, lanes):
-            value = sums(start, width)
-            if op.activation:
-                value = self.activation.apply(op.activation, value, width)
-            if op.gated:
-                value = value * sums(lanes + start, width)
-            if op.softcap:
-                scaled = vector_math.tanh(value * k.splat(1.0 / op.softcap, width))
-                value = scaled * k.splat(op.softcap, width)
-            at = [row, k.ramp(panel * self.layout.columns + start, width)]
-            if self.residual is not None:
-                value = value + k.load(self.residual, at)
-            k.store(self.y, value, at)
-
-
-def half_of_pair(k: SymbolicKernel, word: Expr, at: Expr, lanes: int) -> Expr:
-    """The bfloat16 of place ``at`` in words of two neighbours, as float32."""
-    up = (int32(1) - remainder(at, 2)) * 16
-    kept = tirx.bitwise_and(tirx.shift_left(word, k.splat(up, lanes)), k.splat(int32(-65536), lanes))
-    return tirx.reinterpret(f"float32x{lanes}" if lanes > 1 else "float32", kept)
 
 
 def one_row(p: Parts) -> None:
@@ -237,7 +156,7 @@ def _panel_reader(p: Parts, panel: Expr, copied: bool) -> Callable[[Index, Expr]
                 k.store(copy, p.floats(panel, at, column), [at, column])
         return lambda at, column: k.load(copy, [at, column])
     copy = k.scratch((p.layout.groups * op.storage.group, p.layout.width))
-    WordProduct(op, p.layout, k, p.x, p.weight, p.finish).dequantize(panel, copy)
+    WordProduct(p).dequantize(panel, copy)
     return lambda at, column: k.load(copy, [at, column])
 
 

@@ -18,19 +18,15 @@ order of the sums is that of the tiles, so that a row among many differs from it
 from __future__ import annotations
 
 from hetero_tvm.codegen.amx import END, TILE_ROWS, TILE_WORDS, PartsProduct, begin
-from hetero_tvm.host.tvm import Buffer, Expr, tirx
-from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import Linear
-from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
+from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.schedules.cpu.decoding.parts import Parts
 from hetero_tvm.schedules.cpu.decoding.symbolic import (
     BLOCK_ROWS,
-    SymbolicKernel,
     each_row,
     quotient,
     remainder,
-    row_blocks,
+    shared_blocks,
 )
-from hetero_tvm.schedules.cpu.decoding.words import Finish
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32
 
 ENOUGH_FOR_TILES = 8
@@ -41,45 +37,25 @@ _STEP = 2 * TILE_WORDS
 """Elements of a row in one tile."""
 _TILE = TILE_ROWS * _STEP
 _SHARE_OF_L2 = 0.25
-_NEEDED = {"amx_tile", "amx_bf16"}
 
 
-def halves_product(
-    op: Linear,
-    layout: PanelLayout,
-    k: SymbolicKernel,
-    x: Buffer,
-    weight: list[Buffer],
-    finish: Finish,
-    machine: CpuModel,
-) -> MatrixHalfProduct | None:
+def halves_product(p: Parts) -> MatrixHalfProduct | None:
     """Code of products with bfloat16 weights in tiles; None where there are no such weights or tiles."""
-    if not layout.pairs or machine.lanes != TILE_ROWS or not set(machine.features) >= _NEEDED:
-        return None
-    return MatrixHalfProduct(op, layout, k, x, weight, finish, machine)
+    return MatrixHalfProduct(p) if p.layout.pairs and p.machine.has_tiles("amx_bf16") else None
 
 
 class MatrixHalfProduct:
     """Code of one kernel's products of many rows."""
 
-    def __init__(
-        self,
-        op: Linear,
-        layout: PanelLayout,
-        k: SymbolicKernel,
-        x: Buffer,
-        weight: list[Buffer],
-        finish: Finish,
-        machine: CpuModel,
-    ):
-        self._op, self._layout, self._k, self._x, self._finish = op, layout, k, x, finish
-        self._w, self._machine = weight[0], machine
-        self._steps = layout.pairs // TILE_WORDS
+    def __init__(self, p: Parts):
+        self._op, self._layout, self._k, self._x, self._finish = p.op, p.layout, p.k, p.x, p.finish
+        self._w, self._machine = p.weight[0], p.machine
+        self._steps = p.layout.pairs // TILE_WORDS
         self._tile = self._steps * _PARTS * 2 * _TILE
         """Elements of 32 rows of x."""
-        fitting = int(_SHARE_OF_L2 * machine.l2 / (2 * self._tile)) * _ROWS
+        fitting = int(_SHARE_OF_L2 * p.machine.l2 / (2 * self._tile)) * _ROWS
         self._most_rows = min(BLOCK_ROWS, max(_ROWS, fitting))
-        lines = layout.pairs * layout.width // LINE_FLOATS
+        lines = p.layout.pairs * p.layout.width // LINE_FLOATS
         fetches = -(-lines // (self._steps * (self._most_rows // _ROWS)))
         self._products = {rows: PartsProduct(rows, _PARTS, fetches) for rows in (1, 2)}
         self._share = fetches * self._steps
@@ -94,14 +70,10 @@ class MatrixHalfProduct:
         k, panels = self._k, -(-self._op.n // self._layout.columns)
         tiles = k.let(quotient(rows + (_ROWS - 1), _ROWS))
         self._take(rows, tiles)
-        blocks = row_blocks(k, rows, self._machine, self._most_rows)
-        with k.shared_out(blocks * panels) as piece:
-            number, panel = k.let(quotient(piece, panels)), k.let(remainder(piece, panels))
-            first = k.let(tirx.truncdiv(number * tiles, blocks))
-            end = k.let(tirx.truncdiv((number + 1) * tiles, blocks))
+        with shared_blocks(k, rows, tiles, panels, self._machine, self._most_rows) as block:
             k.call(begin())
-            with k.serial(end - first) as tile:
-                self._tile_of_rows(rows, first + tile, tile, panel)
+            with k.serial(block.end - block.first) as tile:
+                self._tile_of_rows(rows, block.first + tile, tile, block.panel)
             k.call(END)
 
     def _take(self, rows: Expr, tiles: Expr) -> None:

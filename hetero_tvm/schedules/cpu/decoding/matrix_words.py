@@ -26,19 +26,17 @@ from __future__ import annotations
 
 from hetero_tvm.codegen.amx import END, S8S8, S8U8, TILE_ROWS, TILE_WORDS, U8U8, GroupProduct, begin
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
-from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct
-from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
+from hetero_tvm.schedules.cpu.decoding.layout import VECTORS
+from hetero_tvm.schedules.cpu.decoding.parts import Parts
 from hetero_tvm.schedules.cpu.decoding.symbolic import (
     BLOCK_ROWS,
-    SymbolicKernel,
+    Block,
     each_row,
     quotient,
     remainder,
-    row_blocks,
+    shared_blocks,
 )
-from hetero_tvm.schedules.cpu.decoding.words import Finish
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32
 
 _INSTRUCTIONS = {4: (S8S8, S8S8), 8: (S8U8, U8U8)}
@@ -46,38 +44,18 @@ _INSTRUCTIONS = {4: (S8S8, S8S8), 8: (S8U8, U8U8)}
 _ENOUGH = {4: 16, 8: 6}
 """Bits -> rows from which tiles are faster than vectors, although they multiply rows that are not there."""
 _WORD = 4
-_NEEDED = {"amx_tile", "amx_int8"}
 
 
-def integer_product(
-    op: Linear,
-    layout: PanelLayout,
-    k: SymbolicKernel,
-    x: Buffer,
-    weight: list[Buffer],
-    finish: Finish,
-    machine: CpuModel,
-) -> IntegerWordProduct:
+def integer_product(p: Parts) -> IntegerWordProduct:
     """Code of products with packed integers, by the instructions that the machine has."""
-    tiles = _NEEDED <= set(machine.features) and machine.lanes == TILE_ROWS
-    kind = MatrixWordProduct if tiles else IntegerWordProduct
-    return kind(op, layout, k, x, weight, finish, machine)
+    return MatrixWordProduct(p) if p.machine.has_tiles("amx_int8") else IntegerWordProduct(p)
 
 
 class MatrixWordProduct(IntegerWordProduct):
     """Code of one kernel's products with packed integers, many rows in tiles."""
 
-    def __init__(
-        self,
-        op: Linear,
-        layout: PanelLayout,
-        k: SymbolicKernel,
-        x: Buffer,
-        weight: list[Buffer],
-        finish: Finish,
-        machine: CpuModel,
-    ):
-        super().__init__(op, layout, k, x, weight, finish, machine)
+    def __init__(self, p: Parts):
+        super().__init__(p)
         self._planes = _INSTRUCTIONS[self._bits]
         self._step = min(self._group, TILE_WORDS * _WORD)
         """Bytes of a row of x in one tile."""
@@ -99,12 +77,8 @@ class MatrixWordProduct(IntegerWordProduct):
         k, panels = self._k, -(-self._op.n // self._layout.columns)
         tiles = k.let(quotient(rows + (self._tile_rows - 1), self._tile_rows))
         self._take(rows, tiles)
-        blocks = row_blocks(k, rows, self._machine)
-        with k.shared_out(blocks * panels) as piece:
-            number, panel = k.let(quotient(piece, panels)), k.let(remainder(piece, panels))
-            first = k.let(tirx.truncdiv(number * tiles, blocks))
-            end = k.let(tirx.truncdiv((number + 1) * tiles, blocks))
-            self._block(rows, tiles, first, end, panel)
+        with shared_blocks(k, rows, tiles, panels, self._machine) as block:
+            self._block(rows, tiles, block)
 
     # x -----------------------------------------------------------------------------------------
     def _take(self, rows: Expr, tiles: Expr) -> None:
@@ -136,8 +110,9 @@ class MatrixWordProduct(IntegerWordProduct):
         each_row(k, rows, self._machine, lambda r: self._round(r, keep))
 
     # products ----------------------------------------------------------------------------------
-    def _block(self, rows: Expr, tiles: Expr, first: Expr, end: Expr, panel: Expr) -> None:
-        """The tiles of rows from ``first`` to ``end`` times a panel."""
+    def _block(self, rows: Expr, tiles: Expr, block: Block) -> None:
+        """The tiles of rows of a block times its panel."""
+        first, end, panel = block.first, block.end, block.panel
         k, lanes, width = self._k, self._lanes, self._layout.width
         columns = [k.ramp(v * lanes, lanes) for v in range(VECTORS)]
         first_row = k.let(first * self._tile_rows)

@@ -7,7 +7,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
 from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
-from hetero_tvm.schedules.cpu.decoding.linear import half_of_pair
+from hetero_tvm.schedules.cpu.decoding.parts import half_of_pair
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient, remainder
 from hetero_tvm.schedules.cpu.rows.normalization import normalize_row
 from hetero_tvm.schedules.cpu.rows.row_reduction import each_vector

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Buffer, Expr, T, Var, tirx
 from hetero_tvm.machines.cpu import CpuModel
@@ -79,12 +80,39 @@ def each_row(k: SymbolicKernel, rows: Expr, machine: CpuModel, body: Callable[[E
         k.branch(rows < _ROWS_WORTH_A_LAUNCH, alone, shared)
 
 
-def row_blocks(k: SymbolicKernel, rows: Expr, machine: CpuModel, most: int = BLOCK_ROWS) -> Expr:
-    """Blocks of at most ``most`` rows that threads share beside the panels of columns: one while there are
-    few rows."""
+@dataclass(frozen=True)
+class Block:
+    """Tiles of rows that a thread multiplies with one panel of columns.
+
+    Attributes
+    ----------
+    panel : number of the panel.
+    first, end : tiles of rows.
+    is_last : whether the last rows are among them.
+    """
+
+    panel: Expr
+    first: Expr
+    end: Expr
+    is_last: Expr
+
+
+@contextmanager
+def shared_blocks(
+    k: SymbolicKernel, rows: Expr, tiles: Expr, panels: int, machine: CpuModel, most: int = BLOCK_ROWS
+) -> Iterator[Block]:
+    """Blocks of at most ``most`` rows, in ``tiles`` of them, and panels, shared among the threads.
+
+    Threads share panels, and blocks of rows as well once each has enough of them.
+    """
     block = most * machine.threads
     wanted = quotient(rows + (block - 1), block) * machine.threads
-    return k.let(tirx.Select(rows >= _ROWS_SHARED, wanted, int32(1)))
+    blocks = k.let(tirx.Select(rows >= _ROWS_SHARED, wanted, int32(1)))
+    with k.shared_out(blocks * panels) as piece:
+        number, panel = k.let(quotient(piece, panels)), k.let(remainder(piece, panels))
+        first = k.let(tirx.truncdiv(number * tiles, blocks))
+        end = k.let(tirx.truncdiv((number + 1) * tiles, blocks))
+        yield Block(panel, first, end, tirx.EQ(number, blocks - 1))
 
 
 Tile = Callable[[Expr, int, Expr | None], None]
@@ -102,21 +130,16 @@ def each_tile(
 ) -> None:
     """Code of register tiles over blocks of rows and panels of columns.
 
-    Threads share panels, and blocks of rows as well once each has enough of them.  The rows that are left
-    make one tile of their height; with ``halve`` several, each of a power of two, which is less code.
-    ``panel_code(panel)`` begins a panel in one block.
+    The rows that are left make one tile of their height; with ``halve`` several, each of a power of two,
+    which is less code.  ``panel_code(panel)`` begins a panel in one block.
     """
     full = k.let(quotient(rows, height))
     rest = k.let(rows - full * height)
     tiles = k.let(full + tirx.Cast("int32", rest > 0))
-    blocks = row_blocks(k, rows, machine)
-    with k.shared_out(blocks * panels) as piece:
-        number, panel = k.let(quotient(piece, panels)), k.let(remainder(piece, panels))
-        first = k.let(tirx.truncdiv(number * tiles, blocks))
-        end = k.let(tirx.min(tirx.truncdiv((number + 1) * tiles, blocks), full))
-        tile_code = panel_code(panel)
-        with k.serial(end - first) as tile:
-            tile_code((first + tile) * height, height, tile)
+    with shared_blocks(k, rows, tiles, panels, machine) as block:
+        tile_code = panel_code(block.panel)
+        with k.serial(tirx.min(block.end, full) - block.first) as tile:
+            tile_code((block.first + tile) * height, height, tile)
 
         def tail(low: int, high: int) -> None:
             if low == high:
@@ -132,7 +155,7 @@ def each_tile(
                     tile_code(full * height + tirx.bitwise_and(rest, int32(-2 * power)), power, None)
                 power //= 2
 
-        with k.when(tirx.all(tirx.EQ(number, blocks - 1), rest > 0)):
+        with k.when(tirx.all(block.is_last, rest > 0)):
             if halve:
                 tails()
             else:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
-from hetero_tvm.ops.decoding.contracts import Linear
-from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
-from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, fetch_ahead
+from hetero_tvm.schedules.cpu.decoding.layout import VECTORS
+from hetero_tvm.schedules.cpu.decoding.parts import Parts
+from hetero_tvm.schedules.cpu.decoding.symbolic import fetch_ahead
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32
 
 FEW = 8
@@ -21,27 +21,17 @@ FEW = 8
 _SPLITS = 2
 """Accumulators of a column: neighbours in a word go to them in turn."""
 
-Finish = Callable[[Expr, Expr, Callable[[Index, int], Expr]], None]
-
 
 class WordProduct:
     """Code of one kernel's products with packed integers."""
 
-    def __init__(
-        self,
-        op: Linear,
-        layout: PanelLayout,
-        k: SymbolicKernel,
-        x: Buffer,
-        weight: list[Buffer],
-        finish: Finish,
-    ):
-        self._op, self._layout, self._k, self._x, self._finish = op, layout, k, x, finish
-        self._w, self._s, *rest = weight
+    def __init__(self, p: Parts):
+        self._op, self._layout, self._k, self._x, self._finish = p.op, p.layout, p.k, p.x, p.finish
+        self._w, self._s, *rest = p.weight
         self._z = rest[0] if rest else None
-        self._bits, self._per, self._group = op.storage.bits, layout.per_word, op.storage.group
-        self._lanes = layout.lanes
-        self._vector = max(layout.lanes, self._per)
+        self._bits, self._per, self._group = p.op.storage.bits, p.layout.per_word, p.op.storage.group
+        self._lanes = p.lanes
+        self._vector = max(p.lanes, self._per)
         """Values of x in one vector of the preparation."""
 
     def emit_few(self, rows: int) -> None:

@@ -133,7 +133,7 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
             for j in range(op.kernel[1])
         )
         return PixelProduct(
-            *(BF16, tiles, self.vectors, _BYTES * across),
+            *(tiles, self.vectors, _BYTES * across),
             _BYTES * (TILE_ROWS * across if rows == 1 else down * pitch),
             *(places, self.planes, self.plane * _BYTES),
         )
@@ -142,12 +142,11 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
         k, lanes, vectors = self.k, self.lanes, self.vectors
         product = self._product(rows, columns)
         sums = k.scratch((product.rows * TILE_ROWS, vectors * lanes))
-        weights = k.address(self.w, [panel, int32(0), int32(0)])
         k.call(
             product.name,
             k.address(sums, [int32(0), int32(0)]),
             k.address(self.copy, [self.place(y, x) * CHANNELS]),
-            *(weights, weights),
+            k.address(self.w, [panel, int32(0), int32(0)]),
             k.address(sums, [int32(extent - 1) for extent in sums.shape]),
             k.address(self.copy, [self.copy.shape[0] - 1]),
         )

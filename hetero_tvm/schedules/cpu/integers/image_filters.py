@@ -37,7 +37,7 @@ from hetero_tvm.schedules.cpu.integers.image_kernel import (
 )
 from hetero_tvm.schedules.cpu.integers.image_words import LINE_WORDS, ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.integer_tile import step_cycles
-from hetero_tvm.schedules.cpu.integers.requantize import CHAINS, Steps, joined
+from hetero_tvm.schedules.cpu.integers.requantize import Steps, joined, side_by_side
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, int32
 
@@ -179,12 +179,7 @@ class FilterImageKernel(ImageKernel):
             for value, place in zip(values, places, strict=True):
                 k.store(by_pixel, value, place)
 
-        full, rest = divmod(pixels, CHAINS)
-        if full:
-            with k.serial(full) as group:
-                put([group * CHAINS + n for n in range(CHAINS)])
-        if rest:
-            put([int32(full * CHAINS + n) for n in range(rest)])
+        side_by_side(pixels, 1, k.serial, put)
         self._transpose(by_filter, by_pixel)
         with k.serial(lanes) as f:
             for at, many in pieces:

@@ -15,7 +15,7 @@ from hetero_tvm.schedules.cpu.dots import Dot
 from hetero_tvm.schedules.cpu.images.blocked import each_column_tile, each_tile, share
 from hetero_tvm.schedules.cpu.integers.image_packing import ImagePacker
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
-from hetero_tvm.schedules.cpu.integers.requantize import CHAINS, Steps, joined
+from hetero_tvm.schedules.cpu.integers.requantize import CHAINS, Steps, joined, side_by_side
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
 
 _FEW_WORDS = 2
@@ -113,10 +113,13 @@ class ImageResult:
 
     def put(self, sums: list[Sums]) -> None:
         """Write results, some vectors at a time.  A residual may lie where they go: each is read once."""
+        join: tuple[Expr, ...] = ()
+        if self.op.residual:
+            join = joined(self.k, self.op, [self.k.load(self.join, [int32(n)]) for n in range(4)])
         for first in range(0, len(sums), CHAINS):
-            self._together(sums[first : first + CHAINS])
+            self._together(sums[first : first + CHAINS], join)
 
-    def _together(self, sums: list[Sums]) -> None:
+    def _together(self, sums: list[Sums], join: tuple[Expr, ...]) -> None:
         k, op = self.k, self.op
         filters, values, pixels, widths = (list(column) for column in zip(*sums, strict=True))
         steps = Steps(k, op, widths)
@@ -124,14 +127,12 @@ class ImageResult:
             [way.plane, k.ramp(pixel, width)]
             for way, pixel, width in zip(filters, pixels, widths, strict=True)
         ]
-        starts = [k.splat(way.start, width) for way, width in zip(filters, widths, strict=True)]
-        totals = steps.each(lambda w, v, start: v + start, values, starts)
+        totals = steps.each(lambda w, v, way: v + k.splat(way.start, w), values, filters)
         scales = None
         if self.scale is not None:
             scales = [k.splat(way.scale, width) for way, width in zip(filters, widths, strict=True)]
         results = steps.requantized(totals, scales, whole=bool(op.residual))
         if op.residual:
-            join = joined(k, op, [k.load(self.join, [int32(n)]) for n in range(4)])
             residuals = [k.load(self.residual, place) for place in places]
             results = steps.with_residual(results, residuals, join)
         for value, place in zip(results, places, strict=True):
@@ -299,13 +300,7 @@ class ImageKernel:
                     found.append((way, value, (t.y + row) * shape.out_width + t.x + at, many))
             self.result.put(found)
 
-        many = max(1, CHAINS // len(pieces))
-        full, rest = divmod(t.height, many)
-        if full:
-            with loop(full) as group:
-                put([group * many + n for n in range(many)])
-        if rest:
-            put([int32(full * many + n) for n in range(rest)])
+        side_by_side(t.height, len(pieces), loop, put)
 
     def _pieces(self, columns: int, followed: bool) -> list[tuple[int, int]]:
         """Vectors of the results of a row; of one that is ``followed`` by the next the last vector may be too

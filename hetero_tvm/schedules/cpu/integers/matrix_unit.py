@@ -23,8 +23,8 @@ from hetero_tvm.schedules.cpu.integers.integer_tile import Panels
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Kernel, int32
 
-_NEEDED = {U8S8: {"amx_int8", "avx512_vnni"}, BF16: {"amx_bf16", "avx512_bf16"}}
-"""Features by instruction: words are packed as those of the vector instruction are."""
+_NEEDED = {U8S8: ("amx_int8", "avx512_vnni"), BF16: ("amx_bf16", "avx512_bf16")}
+"""Features by instruction, of tiles and of vectors, whose words are packed alike."""
 _LINE = 64
 _PRODUCT_CYCLES, _LOAD_CYCLES, _STORE_CYCLES = 16, 8, 16
 """Cycles of one product of tiles, and of a tile's way from L1 and into it."""
@@ -32,8 +32,8 @@ _PRODUCT_CYCLES, _LOAD_CYCLES, _STORE_CYCLES = 16, 8, 16
 
 def has_matrix_unit(machine: CpuModel, instruction: str = U8S8) -> bool:
     """Whether the machine multiplies tiles by ``instruction``."""
-    needed = {"amx_tile", *_NEEDED[instruction]}
-    return needed <= set(machine.features) and machine.lanes == TILE_ROWS
+    tiles, vectors = _NEEDED[instruction]
+    return machine.has_tiles(tiles) and vectors in machine.features
 
 
 def tile_for(m: int, n: int, parts: int = 1) -> RegisterTile:

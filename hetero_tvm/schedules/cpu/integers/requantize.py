@@ -11,6 +11,7 @@ waits: so several vectors take every step together.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from hetero_tvm.codegen.saturation import between, greater, nearest
 from hetero_tvm.host.tvm import Expr, tirx
@@ -19,6 +20,23 @@ from hetero_tvm.schedules.emit import Kernel, int32
 
 CHAINS = 4
 """Vectors that take every step together."""
+
+
+def side_by_side(
+    count: int,
+    vectors: int,
+    loop: Callable[[int], AbstractContextManager[Expr]],
+    put: Callable[[list[Expr]], None],
+) -> None:
+    """``put(numbers)`` of all numbers below ``count``: in a ``loop`` as many at once as have :data:`CHAINS`
+    vectors, each ``vectors`` of them, and then those that are left."""
+    many = max(1, CHAINS // vectors)
+    full, rest = divmod(count, many)
+    if full:
+        with loop(full) as group:
+            put([group * many + n for n in range(many)])
+    if rest:
+        put([int32(full * many + n) for n in range(rest)])
 
 
 class Steps:

@@ -32,8 +32,9 @@ from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
-from hetero_tvm.schedules.cpu.decoding.linear import Parts, many_rows, one_row, tile_height
+from hetero_tvm.schedules.cpu.decoding.linear import many_rows, one_row, tile_height
 from hetero_tvm.schedules.cpu.decoding.matrix_words import integer_product
+from hetero_tvm.schedules.cpu.decoding.parts import Parts
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel
 from hetero_tvm.schedules.cpu.decoding.words import FEW, WordProduct
 from hetero_tvm.schedules.cpu.integers.bf16_matmul import LEAST_ROWS, rounds_rows
@@ -155,28 +156,27 @@ class StoredMatmulSpace(DesignSpace):
 
     def _rows(self, parts: _Finished, op: StoredMatmul, rows: Expr) -> None:
         """Emit the product of as many rows as a call has."""
-        k, given = parts.k, (parts.op, parts.layout, parts.k, parts.x, parts.weight, parts.finish)
+        k = parts.k
         if op.x_bits and op.storage.bits:
-            integers = integer_product(*given, parts.machine)
+            integers = integer_product(parts)
             with k.imported(*integers.imports):
                 integers.emit_rows(rows)
         elif op.storage.bits:
-            WordProduct(*given).emit(rows, lambda: many_rows(parts, rows))
+            WordProduct(parts).emit(rows, lambda: many_rows(parts, rows))
         else:
             k.branch(tirx.EQ(rows, 1), lambda: one_row(parts), lambda: many_rows(parts, rows))
 
     def _product(self, parts: _Finished, op: StoredMatmul, height: int) -> None:
         rows = int32(op.m)
-        given = (parts.op, parts.layout, parts.k, parts.x, parts.weight, parts.finish)
         if op.x_bits and op.storage.bits:
-            integers = integer_product(*given, parts.machine)
+            integers = integer_product(parts)
             with parts.k.imported(*integers.imports):
                 if op.m < FEW:
                     integers.emit_few(op.m)
                 else:
                     integers.emit_rows(rows)
         elif op.storage.bits and op.m < FEW:
-            WordProduct(*given).emit_few(op.m)
+            WordProduct(parts).emit_few(op.m)
         elif op.m == 1:
             one_row(parts)
         else:
