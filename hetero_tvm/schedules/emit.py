@@ -159,6 +159,10 @@ class Kernel(FunctionBuilder):
         """Ask for the cache line of one element, into L2 and kept there (prefetcht1)."""
         T.evaluate(prefetch(self.address(buffer, indices)))
 
+    def ask(self, buffer: Buffer, indices: Sequence[Index]) -> None:
+        """Ask for the cache line of one element, into L1 (prefetcht0)."""
+        T.evaluate(prefetch(self.address(buffer, indices), into=1))
+
     @staticmethod
     def ramp(base: Index, lanes: int) -> Expr:
         """Index of ``lanes`` consecutive elements from ``base``."""
@@ -179,9 +183,9 @@ def for_graph(function: PrimFunc, flops: int = 0) -> PrimFunc:
     return named.with_attr({"op_pattern": 8, "estimated_flops": flops})
 
 
-def prefetch(address: Expr) -> Expr:
-    """Call that asks for the cache line of an address, into L2 and kept there (prefetcht1)."""
-    return tirx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(2), int32(1))
+def prefetch(address: Expr, into: int = 2) -> Expr:
+    """Call that asks for the cache line of an address, into L2 and kept there (prefetcht1) or into L1."""
+    return tirx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(4 - into), int32(1))
 
 
 def int32(value: int) -> Expr:

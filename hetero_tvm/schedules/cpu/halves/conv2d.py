@@ -149,9 +149,9 @@ class Bf16Conv2dSpace(DesignSpace):
         share = busiest_share(panels, groups, units, blocks, op.batch, machine)
         rounding = copied * _PIXEL_CYCLES * blocks * groups  # every group rounds for itself
         weights_bytes = panel_bytes * panels
-        beyond = max(0.0, 1.0 - 0.75 * machine.l2 / (block_bytes + panel_bytes))
+        beyond = max(0.0, 1.0 - machine.kept_l2 / (block_bytes + panel_bytes))
         reread = beyond * block_bytes * blocks * (panels - 1) / 12
-        reread += weights_bytes * (blocks - 1) * (weights_bytes / groups > machine.l2 / 2) / 12
+        reread += weights_bytes * (blocks - 1) * (weights_bytes / groups > machine.kept_l2 / 1.5) / 12
         total = plane_cycles(shape, tile, cycles) * panels + rounding + reread
         return total * op.batch * share + 300.0 * blocks * groups * op.batch / machine.threads
 

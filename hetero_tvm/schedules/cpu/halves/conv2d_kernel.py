@@ -53,6 +53,7 @@ class Bf16ConvKernel(BlockedConvKernel):
 
     shape: HalfShape
     weight_dtype = "int32"
+    reads_input = False
 
     def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, groups: int, machine: CpuModel):
         super().__init__(op, tile, blocks, groups, machine)

@@ -176,6 +176,12 @@ _CROWDED_L2 = 0.4
 """Share of L2's rate that is left beside transforms."""
 
 
+_ASKED_FOR = 0.5
+"""Rate of lines that are asked for one by one, by that of streams: L1 waits for few at a time."""
+
+_ENOUGH_TURNS = 4
+"""Items of a thread with which none waits for long."""
+
 LINE, LINE_CYCLES = 64, 2.0
 """Bytes of a cache line, and cycles that loads wait for a line of pixels from L2: such lines are apart from
 one another, so that none is fetched ahead (measured with vectors of 8, where it shows)."""
@@ -215,7 +221,7 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     spilled = max(0, sums - machine.l2 / 2) / 8 * panels * blocks
     # What is transformed is written once and read for each panel: from L2 while it fits beside the sums.
     kept = transformed * (block if groups == 1 else tiles.count * op.batch) + sums
-    beyond = max(0.0, 1.0 - 0.75 * machine.l2 / kept)
+    beyond = max(0.0, 1.0 - machine.kept_l2 / kept)
     moved = (
         transformed * tiles.count * op.batch * (1 + panels) * (share if groups == 1 else 1 / machine.threads)
     )
@@ -226,13 +232,34 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     fetched = panels * weights / _MEMORY
     rereads = 0 if weights <= machine.l2 / 2 else blocks - 1
     far = machine.far_bytes * machine.threads if panels * weights <= machine.l3 / 2 else _MEMORY
-    return max(compute, fetched + rereads * panels * weights / far) + 0.3 * fetched + spilled + again
+    waits = image_cycles(shape.read_bytes, groups, blocks, op.batch, machine)
+    return max(compute, fetched + rereads * panels * weights / far) + 0.3 * fetched + spilled + again + waits
 
 
 def busiest_share(panels: int, groups: int, units: int, blocks: int, batch: int, machine: CpuModel) -> float:
     """Part of the work that the busiest thread does: whole panels, whole tiles, whole items."""
     largest = -(-panels // groups) / panels * (-(-units // blocks) / units) / batch
-    return min(1.0, largest * -(-blocks * groups * batch // machine.threads))
+    items = blocks * groups * batch
+    turns = -(-items // machine.threads)
+    slower = machine.uneven_threads / min(turns, _ENOUGH_TURNS) if machine.threads > 1 else 0.0
+    return min(1.0, largest * turns) * (1.0 + slower)
+
+
+def image_cycles(input_bytes: float, groups: int, blocks: int, batch: int, machine: CpuModel) -> float:
+    """Cycles that a thread waits for its part of the images, which little is asked for early enough."""
+    pieces = blocks * batch
+    # Who takes over a group of panels reads the image that another thread has, too.
+    taken = 1.0 + machine.uneven_threads if groups > 1 else 1.0
+    read = input_bytes * batch * -(-pieces // machine.threads) / pieces
+    return taken * machine.exposed_reads * read / machine.far_bytes
+
+
+def with_weights(compute: float, weight_bytes: float, groups: int, pieces: int, machine: CpuModel) -> float:
+    """Cycles of ``compute`` of them and of the weights' way from beyond L2, which are fetched ahead, when
+    ``pieces`` of the images pass over ``groups`` of panels each."""
+    part = min(1.0, -(-pieces * groups // machine.threads) / groups)
+    weights = weight_bytes * part / (_ASKED_FOR * machine.far_bytes)
+    return max(compute, weights) + machine.exposed_fetches * min(compute, weights)
 
 
 def share_inside(op: Conv2d) -> float:
@@ -292,8 +319,10 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     weights_bytes = shape.depth * panels * vectors * lanes * 4
     # Each panel passes over the block's input, each block over the group's weights.
     kept = block_bytes + weights_bytes / panels
-    beyond = max(0.0, 1.0 - 0.75 * machine.l2 / kept)
+    beyond = max(0.0, 1.0 - machine.kept_l2 / kept)
     reread = beyond * block_bytes * blocks * (panels - 1) / 12
-    reread += weights_bytes * (blocks - 1) * (weights_bytes / groups > machine.l2 / 2) / 12
+    reread += weights_bytes * (blocks - 1) * (weights_bytes / groups > machine.kept_l2 / 1.5) / 12
     total = plane_cycles(shape, chosen, tile) * panels * op.batch + reread * op.batch
-    return total * share + 300.0 * work / machine.threads
+    compute = with_weights(total * share, weights_bytes, groups, blocks * op.batch, machine)
+    images = image_cycles(shape.read_bytes, groups, blocks, op.batch, machine)
+    return compute + images + 300.0 * work / machine.threads

@@ -43,6 +43,9 @@ class BlockedConvKernel:
     weight_dtype = "float32"
     """Type of the packed weights."""
 
+    reads_input = True
+    """Whether the products read X itself."""
+
     def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, groups: int, machine: CpuModel):
         self.op, self.lanes = op, machine.lanes
         self.shape = self.shape_of(op, machine)
@@ -51,6 +54,7 @@ class BlockedConvKernel:
         self.tiles = self.shape.tile_units(self.rows, self.columns)
         self.blocks, self.groups = min(blocks, self.tiles), min(groups, self.panels)
         self.steps, self.pitch = op.strides, self.shape.pitch
+        self.asks_ahead = self.reads_input and machine.exposed_reads > 0
         self.k = Kernel()
         self.out = BlockedOutput(self.k, op, machine)
 
@@ -124,6 +128,7 @@ class BlockedConvKernel:
         self.begin(first_tile, tiles)
         with k.serial(count) as p:
             panel = first + p
+            self.is_first = p == 0
             if shape.flat:
                 pixels = functools.partial(self._flat_tile, panel)
                 each_tile(k, first_tile, tiles, shape.width, self.columns, pixels)
@@ -216,6 +221,9 @@ class BlockedConvKernel:
                     source = k.splat(self.value(planes + channel_block, at), lanes)
                     k.store(acc, self.added(k.load(acc, target), source, weights), target)
 
+            if self.asks_ahead:
+                with k.when(self.is_first):
+                    self._ask_ahead(planes, channel_block, y, x, (rows, columns), i * kw + j)
             if part is not None:
                 after = tirx.min(panel + 1, int32(self.panels - 1))
                 prefetch_lines(k, self.w, [after], depth, count, part, self._passes)
@@ -236,6 +244,26 @@ class BlockedConvKernel:
                 taps(channel_block, words)
         if rest:
             taps(int32(full), -(-rest * words // shape.x.block))
+
+    def _ask_ahead(
+        self, planes: Expr, channel_block: Expr, y: Index, x: Index, tile: tuple[int, int], tap: Expr
+    ) -> None:
+        """Emit fetches of the pixels that a tile reads in the next plane, a part with each tap.
+
+        The first panel finds the image beyond L2, in more planes than the hardware follows at once.
+        """
+        op, k, shape = self.op, self.k, self.shape
+        down, across = (
+            range(0, (count - 1) * step + (taps - 1) * dilation + 1, step if taps == 1 else 1)
+            for count, step, taps, dilation in zip(tile, self.steps, op.kernel, op.dilation, strict=True)
+        )
+        following = planes + tirx.min(channel_block + 1, int32(shape.channel_blocks - 1))
+        first, part = self.place(y, x), -(-len(down) * len(across) // len(shape.taps))
+        for number in range(part):
+            at = tap * part + number
+            row, column = tirx.floordiv(at, len(across)), tirx.floormod(at, len(across))
+            pixel = first + row * (down.step * self.pitch) + column * across.step
+            k.ask(self.x, [following, pixel * shape.words])
 
     def place(self, y: Index, x: Index) -> Expr:
         """Pixel, in a plane of what the products read, of output pixel (y, x)'s first tap."""
