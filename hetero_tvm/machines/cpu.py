@@ -29,6 +29,13 @@ has twins among those on integers.
 """
 
 
+_UNEVEN = 0.08
+"""Share of a kernel's time that a thread waits for another that has one piece of work as well."""
+
+_ENOUGH_TURNS = 4
+"""Pieces of work of a thread with which none waits for long."""
+
+
 @dataclass(frozen=True)
 class CpuModel:
     """A CPU as the design spaces see it.
@@ -111,11 +118,15 @@ class CpuModel:
         """Bytes of L2 in which what a kernel reads again stays; other guests use a Xeon's too (measured)."""
         return (0.4 if "amx_tile" in self.features else 0.75) * self.l2
 
-    @property
-    def uneven_threads(self) -> float:
-        """Share of a kernel's time that a thread waits for a slower one from which it can take nothing over:
-        other guests work on the other halves of a Xeon's cores (measured)."""
-        return 0.08 if "amx_tile" in self.features else 0.0
+    def waiting(self, items: int) -> float:
+        """Time of a kernel of ``items`` pieces of work, as a multiple of that on cores that are equally fast.
+
+        Other guests work on the other halves of a Xeon's cores: a thread waits for a slower one unless it can
+        take pieces over (measured).
+        """
+        if "amx_tile" not in self.features or self.threads == 1:
+            return 1.0
+        return 1.0 + _UNEVEN / min(-(-items // self.threads), _ENOUGH_TURNS)
 
     @property
     def broadcast_cycles(self) -> float:

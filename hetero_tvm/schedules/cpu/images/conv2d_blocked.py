@@ -179,9 +179,6 @@ _CROWDED_L2 = 0.4
 _ASKED_FOR = 0.5
 """Rate of lines that are asked for one by one, by that of streams: L1 waits for few at a time."""
 
-_ENOUGH_TURNS = 4
-"""Items of a thread with which none waits for long."""
-
 LINE, LINE_CYCLES = 64, 2.0
 """Bytes of a cache line, and cycles that loads wait for a line of pixels from L2: such lines are apart from
 one another, so that none is fetched ahead (measured with vectors of 8, where it shows)."""
@@ -240,16 +237,14 @@ def busiest_share(panels: int, groups: int, units: int, blocks: int, batch: int,
     """Part of the work that the busiest thread does: whole panels, whole tiles, whole items."""
     largest = -(-panels // groups) / panels * (-(-units // blocks) / units) / batch
     items = blocks * groups * batch
-    turns = -(-items // machine.threads)
-    slower = machine.uneven_threads / min(turns, _ENOUGH_TURNS) if machine.threads > 1 else 0.0
-    return min(1.0, largest * turns) * (1.0 + slower)
+    return min(1.0, largest * -(-items // machine.threads)) * machine.waiting(items)
 
 
 def image_cycles(input_bytes: float, groups: int, blocks: int, batch: int, machine: CpuModel) -> float:
     """Cycles that a thread waits for its part of the images, which little is asked for early enough."""
     pieces = blocks * batch
     # Who takes over a group of panels reads the image that another thread has, too.
-    taken = 1.0 + machine.uneven_threads if groups > 1 else 1.0
+    taken = machine.waiting(1) if groups > 1 else 1.0
     read = input_bytes * batch * -(-pieces // machine.threads) / pieces
     return taken * machine.exposed_reads * read / machine.far_bytes
 
