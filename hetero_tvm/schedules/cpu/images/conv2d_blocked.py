@@ -24,7 +24,8 @@ convolution without halos is one long row.
 
 Weights are packed as [panels, channel blocks, taps, block, NR]: a panel is read front to back and
 stays in L2 while the pixels of the block pass over it.  In a convolution with groups a panel is one
-block of filters; its weights cover the channel blocks that its groups read, zero where they do not.
+block of filters, or several of one group; its weights cover the channel blocks that its groups read, zero
+where they do not.
 """
 
 from __future__ import annotations
@@ -153,9 +154,10 @@ def bias_packers(shape: BlockedShape, vectors: int) -> dict[int, Packer]:
 
 def register_tiles(shape: BlockedShape, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
     """Register tiles (rows, columns, vectors) that fit, with columns that divide a row evenly."""
-    most_vectors = 1 if shape.op.groups > 1 else min(4, shape.filter_blocks)
     seen = set()
-    for vectors in range(1, most_vectors + 1):
+    for vectors in range(1, min(4, shape.filter_blocks) + 1):
+        if vectors > 1 and not shape.shares_blocks(vectors):
+            continue
         limit = (machine.registers - 1 - vectors) // vectors  # one register for the splat
         pieces = -(-shape.width // limit)
         for parts in range(pieces, pieces + 3):

@@ -354,5 +354,5 @@ class BlockedConvKernel:
         """First input block that a filter block reads, as an expression (it is linear in steps)."""
         op = self.op
         per_in, per_out = op.channels // op.groups, op.filters // op.groups
-        first = tirx.floordiv(tirx.floordiv(panel * self.lanes, per_out) * per_in, self.lanes)
+        first = tirx.floordiv(tirx.floordiv(panel * self.vectors * self.lanes, per_out) * per_in, self.lanes)
         return tirx.min(first, int32(self.shape.x.blocks(op.channels) - self.shape.group_blocks.count))

@@ -81,6 +81,11 @@ class BlockedShape:
         blocks = -(-op.channels // lanes)
         return GroupBlocks([min(first, blocks - most) for first in firsts], most)
 
+    def shares_blocks(self, vectors: int) -> bool:
+        """Whether ``vectors`` blocks of filters side by side read the same blocks of channels."""
+        op = self.op
+        return op.groups == 1 or not self.straddled and op.filters // op.groups % (vectors * self.lanes) == 0
+
     @property
     def straddled(self) -> bool:
         """Whether a filter block reads channels of groups that are not all of its filters' own."""

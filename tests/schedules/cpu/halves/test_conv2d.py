@@ -80,6 +80,7 @@ def test_every_choice_computes_the_convolution(op):
         (Conv2d(1, 12, 9, 9, 3, (1, 3), (2, 3), (0, 2, 0, 2), (1, 2)), "+2,3,2,2"),
         (Conv2d(1, 64, 6, 6, 8, (1, 1), padding=PAD, epilogue=("gelu_erf",)), "+1,1,1,1"),
         (Conv2d(1, 32, 6, 7, 64, (3, 3), padding=PAD, groups=2), "+1,1,1,1"),
+        (Conv2d(1, 64, 6, 7, 128, (3, 3), padding=PAD, groups=2), "+1,1,1,1"),
     ],
     ids=str,
 )

@@ -83,6 +83,30 @@ def test_unusual_shapes(op, x):
             assert op.groups == 3 and machine.lanes == 16
 
 
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups", "vectors"),
+    [(32, 128, 2, 4), (64, 32, 2, 1), (128, 192, 2, 3), (192, 192, 3, 4), (48, 64, 2, 1)],
+)
+def test_a_panel_holds_filters_of_one_group(channels, filters, groups, vectors):
+    machine = MACHINES["avx512"]
+    op = on(machine, Conv2d(2, channels, 5, 6, filters, (3, 3), padding=PAD, groups=groups), "+1,1,1,1")
+    default = SPACE.default(op, machine)
+    tiles = {tile[2]: tile for tile in SPACE.knobs(op, machine)[1].choices}
+    assert max(tiles) == vectors
+    points = [{**default, "tile": tile} for tile in tiles.values()]
+    check_points(SPACE, op, points, machine, tolerance=WINOGRAD_ERROR)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_pixels_are_asked_for_ahead_where_reads_show(groups):
+    xeon = dataclasses.replace(MACHINES["avx512"], features=(*MACHINES["avx512"].features, "amx_tile"))
+    op = on(xeon, Conv2d(2, 64, 9, 6, 64, (3, 3), (2, 1), PAD, groups=groups, epilogue=("bias",)), "+1,1,1,1")
+    point = SPACE.default(op, xeon)
+    few, more = (SPACE.emit(op, point, m).script().count("llvm.prefetch") for m in (MACHINES["avx512"], xeon))
+    assert few < more
+    check_points(SPACE, op, [SPACE.default(op, xeon)], xeon, tolerance=WINOGRAD_ERROR)
+
+
 @pytest.mark.thorough
 @settings(max_examples=12)
 @given(st.data())
