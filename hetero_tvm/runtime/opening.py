@@ -96,8 +96,8 @@ def _check_cpu(path: Path, manifest: Manifest) -> None:
             raise LibraryError(
                 f"{built} with AMX, which this process may not use",
                 problems=[reason],
-                hint="set signal stacks of at least 64 KB, or build it with --target cpu:x86-64-v4, which has "
-                "no AMX",
+                hint="set signal stacks of at least 64 KB, or build it with --target cpu:x86-64-v4, which "
+                "has no AMX",
             )
         raise LibraryError(
             f"{built}; this CPU cannot run it",
