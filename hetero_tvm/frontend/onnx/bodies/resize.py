@@ -25,8 +25,8 @@ _MOST_TAPS = 16
 """Most neighbours that are gathered."""
 OLD_NEAREST = "as_before_opset_11"
 """A ``nearest_mode`` of ours: ``floor`` along axes that grow, ``ceil`` along those that shrink."""
-_PLAIN = ("half_pixel", "align_corners", "asymmetric")
-"""Coordinate transformations that TVM has in ONNX's sense."""
+_PLAIN = ("half_pixel", "asymmetric")
+"""Coordinate transformations that TVM has in ONNX's sense, of any extents."""
 
 
 def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
@@ -75,7 +75,8 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     plain = not smooth and (mode != "nearest" or (integers and usual)) and not (mode == "cubic" and exclude)
     plain = plain and not double  # TVM's weights are float32
     spatial = 3 <= len(shape) <= 5 and all(a >= 2 for a, _, _ in changed)
-    same = coordinates in _PLAIN or (coordinates == "pytorch_half_pixel" and min(extents[2:], default=0) > 1)
+    several = min(extents[2:], default=0) > 1  # TVM divides by the distance between the corners of the result
+    same = coordinates in _PLAIN or (several and coordinates in ("align_corners", "pytorch_half_pixel"))
     # Corners are aligned by the two extents, whatever the scale that led to them.
     exact = exact or coordinates == "align_corners"
     if plain and spatial and exact and same and "axes" not in b.attributes:

@@ -124,6 +124,14 @@ def test_aligned_corners_of_broken_sizes_are_those_of_the_result(mode, scales):
     np.testing.assert_allclose(run_tvm(import_onnx(source), {"x": x})[0], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [[1, 1, 6], [1, 2, 4, 1], [1, 2, 1, 3, 5]])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_aligned_corners_of_one_pixel(mode, sizes):
+    given = [*sizes[:2], *([4] * (len(sizes) - 2))]
+    source = _model(given, sizes, scales=False, mode=mode, coordinate_transformation_mode="align_corners")
+    against_original(source)
+
+
 @pytest.mark.parametrize("opset", [11, 12])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_empty_scales_beside_sizes(opset, mode):
