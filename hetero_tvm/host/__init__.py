@@ -5,7 +5,7 @@ cheaply; ``native`` and ``tvm`` are imported by those who need them.
 """
 
 from hetero_tvm.host.cores import available_cores, cpu_quota
-from hetero_tvm.host.cpu import cpu_features
+from hetero_tvm.host.cpu import cpu_features, refusal_of_tiles, withheld_features
 from hetero_tvm.host.facts import Host, detect
 from hetero_tvm.host.peaks import measure_bandwidth, measure_peak
 
@@ -13,6 +13,8 @@ __all__ = [
     "Host",
     "available_cores",
     "cpu_features",
+    "refusal_of_tiles",
+    "withheld_features",
     "cpu_quota",
     "detect",
     "measure_bandwidth",

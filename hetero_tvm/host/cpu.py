@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import platform
 import re
@@ -43,21 +44,39 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 def cpu_features() -> frozenset[str]:
     """Feature flags as the kernel names them (``avx2``, ``fma``, ``avx512f``, ``avx512_vnni``); those of AMX
     only where this process may use tiles, which it asks for here."""
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", _cpuinfo(), re.MULTILINE)
-    shown = frozenset(match.group(1).split()) if match else frozenset()
+    shown = _shown_features()
     if "amx_tile" in shown and not tiles_are_permitted():
         return frozenset(name for name in shown if not name.startswith("amx_"))
     return shown
 
 
+def withheld_features() -> frozenset[str]:
+    """Features of this CPU that the operating system keeps from this process."""
+    return _shown_features() - cpu_features()
+
+
+def _shown_features() -> frozenset[str]:
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", _cpuinfo(), re.MULTILINE)
+    return frozenset(match.group(1).split()) if match else frozenset()
+
+
 def tiles_are_permitted() -> bool:
     """Whether the operating system lets this process use AMX's tiles; a sandbox may not."""
+    return refusal_of_tiles() is None
+
+
+def refusal_of_tiles() -> str | None:
+    """Reason that the operating system keeps AMX's tiles from this process; None where it permits them."""
     try:
         call = ctypes.CDLL(None, use_errno=True).syscall
     except (OSError, AttributeError):
-        return False
+        return "no system call can be made"
     call.argtypes, call.restype = (ctypes.c_long,) * 3, ctypes.c_long
-    return call(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
+    if call(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0:
+        return None
+    if ctypes.get_errno() == errno.ENOSPC:
+        return "the signal stack of a thread (sigaltstack) is too small for the registers of tiles"
+    return "the operating system does not let this process use tiles"
 
 
 def shown_as(name: str, features: frozenset[str]) -> str:

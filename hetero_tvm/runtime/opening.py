@@ -91,8 +91,16 @@ def _check_cpu(path: Path, manifest: Manifest) -> None:
     features = host.cpu_features()
     missing = [flag for flag in manifest.target.isa if flag not in features]
     if missing and features:
+        built = f"{path} was built for {manifest.target.cpu or 'another CPU'}"
+        if set(missing) <= host.withheld_features() and (reason := host.refusal_of_tiles()):
+            raise LibraryError(
+                f"{built} with AMX, which this process may not use",
+                problems=[reason],
+                hint="set signal stacks of at least 64 KB, or build it with --target cpu:x86-64-v4, which "
+                "has no AMX",
+            )
         raise LibraryError(
-            f"{path} was built for {manifest.target.cpu or 'another CPU'}; this CPU cannot run it",
+            f"{built}; this CPU cannot run it",
             problems=[f"missing CPU feature: {flag}" for flag in missing],
             hint="build it on this machine, or with --target cpu:NAME for the oldest CPU that must run it "
             "(cpu:x86-64-v3 needs AVX2)",

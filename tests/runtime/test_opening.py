@@ -1,6 +1,8 @@
 """Files that can be opened, and those that are refused before any of their code runs."""
 
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -53,6 +55,37 @@ def test_a_cpu_without_the_features_is_told_before_loading(tmp_path):
         load(path)
     with open("/proc/self/maps") as maps:
         assert str(path) not in maps.read()
+
+
+_WITH_SMALL_SIGNAL_STACK = """
+import ctypes, sys
+class Stack(ctypes.Structure):
+    _fields_ = [("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+memory = ctypes.create_string_buffer(8192)  # room for the vectors of AVX-512, not for 8 KB of tiles
+stack = Stack(ctypes.addressof(memory), 0, 8192)
+assert ctypes.CDLL(None).sigaltstack(ctypes.byref(stack), None) == 0
+message = ctypes.create_string_buffer(4096)
+ctypes.CDLL(sys.argv[1]).hetero_tvm_check_cpu(message, ctypes.c_size_t(4096))
+print(message.value.decode())
+from hetero_tvm.errors import LibraryError
+from hetero_tvm.runtime import load
+try:
+    load(sys.argv[1])
+except LibraryError as error:
+    print(error)
+"""
+
+
+def test_a_signal_stack_too_small_for_tiles_is_no_missing_feature(tmp_path):
+    if "amx_tile" not in host.cpu_features():
+        pytest.skip("this CPU has no tiles")
+    path = compile_manifest(tmp_path, make_manifest(isa=("avx2", "amx_tile"), cpu="sapphirerapids"))
+    run = subprocess.run(
+        [sys.executable, "-c", _WITH_SMALL_SIGNAL_STACK, str(path)], capture_output=True, text=True
+    )
+    assert "lacks: amx_tile (a signal stack is too small for tiles)" in run.stdout, run.stdout + run.stderr
+    assert "with AMX, which this process may not use" in run.stdout, run.stdout + run.stderr
+    assert "sigaltstack" in run.stdout and "missing CPU feature" not in run.stdout
 
 
 def test_another_release_of_tvm_is_refused_with_the_pip_command(tmp_path):

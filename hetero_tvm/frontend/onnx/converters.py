@@ -209,7 +209,8 @@ def _mod(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
 
 
 def _top_k(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
-    """The greatest, or least, values, among which NaN counts as infinity; no sort knows an order of NaN.
+    """The greatest, or least, values.  NaN is above infinity; as no sort knows an order of NaN, it counts as
+    infinity, and that as the largest number.
 
     Any order is asked for: in order is one.  TVM's converter refuses the attribute.
     """
@@ -224,7 +225,10 @@ def _top_k(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
         return relax.Tuple([relax.op.gather_elements(x, places, axis), places])
     if not is_float(x):
         return None if attrs.get("sorted", 1) else relax.op.topk(x, count, axis, "both", largest, "int64")
-    ordered = relax.op.where(relax.op.isnan(x), relax.const(np.inf, str(x.ty.dtype)), x)
+    dtype = str(x.ty.dtype)
+    infinity, largest_number = (relax.const(value, dtype) for value in (np.inf, np.finfo(dtype).max))
+    ordered = relax.op.where(relax.op.equal(x, infinity), largest_number, x)
+    ordered = relax.op.where(relax.op.isnan(x), infinity, ordered)
     places = relax.op.topk(ordered, count, axis, "indices", largest, "int64")
     return relax.Tuple([relax.op.gather_elements(x, places, axis), places])
 

@@ -3,7 +3,8 @@
 Its own evaluator computes Erf in single precision, BatchNormalization of opset 9 to 13 as in
 training, the softmaxes from before opset 13 along one axis, convolutions and pools too slowly for real
 networks, global maxima of images alone, norms of magnitudes with their signs, LRN for as many channels as
-there are images, and gathers no elements of long axes.
+there are images, gathers no elements of long axes,
+and resizes no axes that count from the end, nor to aligned corners of broken extents.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19 as _SlowAveragePool
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as _ConvTransposeOfGroups
 from onnx.reference.ops.op_max_pool import MaxPool as _SlowMaxPool
+from onnx.reference.ops.op_resize import Resize as _ResizeByScales
 
 
 class Erf(OpRun):
@@ -252,6 +254,26 @@ class LRN(OpRun):
         return ((x / (bias + alpha / size * total) ** beta).astype(x.dtype),)
 
 
+class Resize(_ResizeByScales):
+    """Resize, whose aligned corners are those of the result as it is, not of a broken extent before it.
+
+    So the specification, ONNX Runtime and PyTorch have it: 9 elements by 1.5 are 13, the last one the corner.
+    Axes may count from the end.
+    """
+
+    op_domain = ""
+
+    def _run(self, x, roi=None, scales=None, sizes=None, **attributes):
+        if attributes.get("axes"):
+            attributes["axes"] = [a % x.ndim for a in attributes["axes"]]
+        aligned = attributes.get("coordinate_transformation_mode") in ("align_corners", b"align_corners")
+        if aligned and scales is not None and scales.size:
+            axes = attributes.get("axes") or range(x.ndim)
+            sizes = np.array([int(np.float32(x.shape[a]) * s) for a, s in zip(axes, scales, strict=True)])
+            scales = None
+        return super()._run(x, roi, scales, sizes, **attributes)
+
+
 class DequantizeLinear(OpRun):
     """Values of quantised tensors in the scale's precision; onnx has none before opset 19."""
 
@@ -275,7 +297,7 @@ class DequantizeLinear(OpRun):
 #: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
 REFERENCE_OPS: tuple[type[OpRun], ...] = (
     *(Erf, Conv, ConvTranspose, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN),
-    *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization),
+    *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization, Resize),
 )
 
 

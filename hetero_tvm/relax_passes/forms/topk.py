@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.host.tvm import Expr, PrimFunc, Var, relax
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 _MOST_VALUES = 8
@@ -125,6 +125,7 @@ class OrderAsKernel(Rule):
         shape = shape_of(x)
         if dtype_of(x) != "float32" or not math.prod(shape) or not shape:
             return None
+        x = _with_nan(graph, x)
         axis = int(attrs.axis) % len(shape)
         extent = shape[axis]
         if graph.op_name(var) == "relax.sort":
@@ -143,6 +144,30 @@ class OrderAsKernel(Rule):
         fields = var.ty.fields if isinstance(var.ty, relax.TupleType) else None
         gvar = graph.add_function(function, name)
         graph.replace(var, relax.call_tir(gvar, [found.x], out_ty=list(fields) if fields else var.ty))
+
+
+def _with_nan(graph: Graph, x: Expr) -> Expr:
+    """Source of ``x`` where it has infinity in the place of NaN and the largest number in that of infinity.
+
+    That is for sorts that know no order of NaN; a kernel does, and of that number and infinity as well.
+    """
+
+    def chosen(expr: Expr, condition: str) -> tuple[Expr, ...] | None:
+        """Operands of a condition by an operator, and the alternatives."""
+        if not isinstance(expr, Var) or graph.op_name(expr) != "relax.where":
+            return None
+        asked, *values = graph.value(expr).args
+        if not isinstance(asked, Var) or graph.op_name(asked) != condition:
+            return None
+        return (*graph.value(asked).args, *values)
+
+    if (lost := chosen(x, "relax.isnan")) is None or (raised := chosen(lost[2], "relax.equal")) is None:
+        return x
+    source = lost[0]
+    if not (raised[0].same_as(source) and raised[3].same_as(source)):
+        return x
+    known = [scalar_of(value) for value in (lost[1], *raised[1:3])]
+    return source if known == [np.inf, np.inf, np.finfo(np.float32).max] else x
 
 
 class _Suppression(NamedTuple):

@@ -107,6 +107,21 @@ def test_orders_are_kernels(build, asked):
     np.testing.assert_array_equal(result(after, [x]), result(rewritten(build, [x], [])[0], [x]))
 
 
+def test_kernels_know_the_order_of_nan():
+    """What stands for NaN and infinity in other sorts is not computed."""
+    largest = np.finfo(np.float32).max
+
+    def build(x):
+        high, most = (constant(np.array(value, np.float32)) for value in (np.inf, largest))
+        ordered = op.where(op.isnan(x), high, op.where(op.equal(x, high), most, x))
+        return op.topk(ordered, 4, 1, "indices", True, "int64")
+
+    x = np.array([[1, np.inf, np.nan, largest, np.inf, 2]], np.float32)
+    after, _ = rewritten(build, [x], [OrderAsKernel(_kernel)])
+    assert "R.where" not in after.script(show_meta=False)
+    assert result(after, [x]).tolist() == [[2, 1, 4, 3]]
+
+
 def test_whole_numbers_are_sorted_by_the_library():
     x = np.arange(6, dtype=np.int32).reshape(2, 3)
     after, _ = rewritten(lambda v: op.sort(v), [x], [OrderAsKernel(_kernel)])

@@ -25,8 +25,8 @@ _MOST_TAPS = 16
 """Most neighbours that are gathered."""
 OLD_NEAREST = "as_before_opset_11"
 """A ``nearest_mode`` of ours: ``floor`` along axes that grow, ``ceil`` along those that shrink."""
-_PLAIN = ("half_pixel", "align_corners", "asymmetric")
-"""Coordinate transformations that TVM has in ONNX's sense."""
+_PLAIN = ("half_pixel", "asymmetric")
+"""Coordinate transformations that TVM has in ONNX's sense, of any extents."""
 
 
 def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
@@ -53,6 +53,9 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     given = {i: pool.array(b.input(i)) for i in (1, 2, 3) if b.input(i) and pool.array(b.input(i)).size}
     scales, extents = _sizes(shape, axes, given, policy)
     ratios = {a: e / shape[a] for a, e in zip(axes, extents, strict=True)}
+    if nearest == OLD_NEAREST and all(ratio == 1 for ratio in ratios.values()):
+        # Those opsets give no formula; ONNX Runtime, which does, copies.
+        scales = [1.0] * len(axes)
     exact = all(math.isclose(s, ratios[a], rel_tol=1e-6) for a, s in zip(axes, scales, strict=True))
     changed = [(a, s, e) for a, s, e in zip(axes, scales, extents, strict=True) if e != shape[a] or s != 1.0]
     shrinks = any(s < 1 for _, s, _ in changed)
@@ -65,10 +68,6 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     if not changed and not crops:  # an image of one pixel has no corners to align
         b.end(0, node.input[0])
         return b.nodes
-    if coordinates == "align_corners" and not exact:
-        raise _refusal(
-            node, f"coordinate_transformation_mode={coordinates} and scales that give broken sizes"
-        )
     double = pool.dtype(node.input[0], types) == "float64" and mode != "nearest"
     real = np.float64 if double else np.float32
     integers = all(float(s).is_integer() for _, s, _ in changed)
@@ -76,9 +75,12 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     plain = not smooth and (mode != "nearest" or (integers and usual)) and not (mode == "cubic" and exclude)
     plain = plain and not double  # TVM's weights are float32
     spatial = 3 <= len(shape) <= 5 and all(a >= 2 for a, _, _ in changed)
-    same = coordinates in _PLAIN or (coordinates == "pytorch_half_pixel" and min(extents[2:], default=0) > 1)
+    several = min(extents[2:], default=0) > 1  # TVM divides by the distance between the corners of the result
+    same = coordinates in _PLAIN or (several and coordinates in ("align_corners", "pytorch_half_pixel"))
+    # Corners are aligned by the two extents, whatever the scale that led to them.
+    exact = exact or coordinates == "align_corners"
     if plain and spatial and exact and same and "axes" not in b.attributes:
-        return _with_sizes(b, shape, scales, extents) if 2 in given else None
+        return _with_sizes(b, shape, scales if 2 in given else None, extents)
     if crops:  # the region matters also where the extent stays
         changed = list(zip(axes, scales, extents, strict=True))
     region = [float(v) for v in given.get(1, [])]
@@ -95,7 +97,11 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
             rounding = nearest
             if nearest == OLD_NEAREST:
                 rounding = "ceil" if scale < 1 else "floor"
-            x = b.op("Gather", x, b.const(_nearest(at, rounding, shape[axis]), "int64"), axis=axis)
+            index = _nearest(at, rounding)
+            inside = np.clip(index, 0, shape[axis] - 1)
+            if exclude and (index != inside).any():
+                raise _refusal(node, "exclude_outside of nearest neighbours")
+            x = b.op("Gather", x, b.const(inside, "int64"), axis=axis)
             continue
         cubic = float(b.attributes.get("cubic_coeff_a", -0.75)) if mode == "cubic" else None
         dtype = pool.dtype(node.input[0], types)
@@ -139,13 +145,17 @@ def _refusal(node: onnx.NodeProto, what: str) -> UnsupportedOperatorError:
 
 
 def _with_sizes(
-    b: Body, shape: tuple[int, ...], scales: list[float], extents: list[int]
+    b: Body, shape: tuple[int, ...], scales: list[float] | None, extents: list[int]
 ) -> list[onnx.NodeProto] | None:
-    """A plain form with its sizes, where ONNX's inference, which multiplies in float64, gets others.
+    """A plain form with its sizes; None where it says them, or scales from which ONNX's inference gets them.
 
-    A float32 scale of 1.3 is below 1.3: it makes 65 elements of 50 in ONNX Runtime, 64 in the inference.
+    The inference multiplies in float64, and a float32 scale of 1.3 is below 1.3: it makes 65 elements of 50
+    in ONNX Runtime, 64 in the inference.  Opset 11 gives empty scales beside sizes.
     """
-    if all(math.floor(d * s) == e for d, s, e in zip(shape, scales, extents, strict=True)):
+    if scales is None:
+        if not b.input(2):
+            return None
+    elif all(math.floor(d * s) == e for d, s, e in zip(shape, scales, extents, strict=True)):
         return None
     given = [b.node.input[0], b.input(1), "", b.const(extents, "int64")]
     b.op("Resize", *given, output=b.node.output[0], **b.attributes)
@@ -204,8 +214,8 @@ def _coordinates(
     raise _refusal(node, f"coordinate_transformation_mode={mode}")
 
 
-def _nearest(at: np.ndarray, rounding: str, length: int) -> np.ndarray:
-    """Index of the nearest element of the operand.
+def _nearest(at: np.ndarray, rounding: str) -> np.ndarray:
+    """Index of the nearest element, which may lie beyond the edges of the operand.
 
     Halfway is what is this near to it, as in ONNX Runtime: float32 misses the middle of 19.5 / 1.3.
     """
@@ -217,7 +227,7 @@ def _nearest(at: np.ndarray, rounding: str, length: int) -> np.ndarray:
         "floor": down,
         "ceil": np.ceil(at),
     }[rounding]
-    return np.clip(rounded, 0, length - 1).astype(np.int64)
+    return rounded.astype(np.int64)
 
 
 def _weights(at: np.ndarray, length: int, cubic: float | None, exclude: bool, narrow: float) -> np.ndarray:

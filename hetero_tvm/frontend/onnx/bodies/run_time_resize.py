@@ -74,9 +74,7 @@ def _scales(
     extents = b.const([wanted[a] for a in axes])
     if not by_sizes:
         scales = b.op("Cast", b.input(2), to=TensorProto.FLOAT)
-        counted = b.op("Mul", lengths, scales)
-        if _text(b, "coordinate_transformation_mode", "") != "align_corners":
-            counted = b.op("Floor", counted)  # of broken sizes it is not agreed what a corner is
+        counted = b.op("Floor", b.op("Mul", lengths, scales))
         return scales, b.guard(b.input(0), b.op("Equal", counted, extents))
     sizes = b.op("Cast", b.input(3), to=TensorProto.FLOAT)
     ratios = b.op("Div", sizes, lengths)

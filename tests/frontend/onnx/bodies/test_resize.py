@@ -9,6 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
+from hetero_tvm.reference import run_reference
 from tests.frontend.onnx.helpers import (
     add_weight,
     against_original,
@@ -112,11 +113,49 @@ def test_antialiasing_widens_what_takes_part(mode, exclude):
     against_reference(source, {"x": x}, judge="onnxruntime", atol=1e-5)
 
 
-def test_aligned_corners_of_broken_sizes_are_refused():
-    corners = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
-    source = _model([1, 1, 4, 4], [1, 1, 0.8, 0.8], **corners)
-    with pytest.raises(UnsupportedOperatorError, match="coordinate_transformation_mode=align_corners"):
-        import_onnx(source)
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("scales", [[1, 1, 1.3, 1.5], [1, 1, 0.7, 0.4]])
+def test_aligned_corners_of_broken_sizes_are_those_of_the_result(mode, scales):
+    source = _model([1, 2, 7, 9], scales, mode=mode, coordinate_transformation_mode="align_corners")
+    x = np.random.default_rng(0).standard_normal((1, 2, 7, 9), np.float32)
+    (checked,) = run_reference(import_onnx(source), {"x": x}).float64
+    expected = ort.InferenceSession(source.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_allclose(checked, expected, atol=1e-5)
+    np.testing.assert_allclose(run_tvm(import_onnx(source), {"x": x})[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 6], [1, 2, 4, 1], [1, 2, 1, 3, 5]])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_aligned_corners_of_one_pixel(mode, sizes):
+    given = [*sizes[:2], *([4] * (len(sizes) - 2))]
+    source = _model(given, sizes, scales=False, mode=mode, coordinate_transformation_mode="align_corners")
+    against_original(source)
+
+
+@pytest.mark.parametrize("opset", [11, 12])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_empty_scales_beside_sizes(opset, mode):
+    source = _model([1, 2, 5, 7], [1, 2, 11, 3], opset, scales=False, mode=mode)
+    source.graph.initializer.append(numpy_helper.from_array(np.zeros(0, np.float32), "none"))
+    source.graph.node[0].input[1:3] = ["none", "none"]
+    against_original(source)
+
+
+def test_outside_of_nearest_neighbours_is_refused():
+    """ONNX Runtime refuses it, and only its evaluator gives 0."""
+    taken = {"exclude_outside": 1, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}
+    with pytest.raises(UnsupportedOperatorError, match="exclude_outside"):
+        import_onnx(_model([1, 1, 3, 6], [1, 1, 6, 7], scales=False, **taken))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("operator, opset", [("Resize", 10), ("Upsample", 9)])
+def test_before_opset_11_an_image_that_keeps_its_extents_stays(mode, operator, opset):
+    model = _model([1, 2, 3, 2], [1, 1, 1.25, 1.4], opset, mode=mode)
+    model.graph.node[0].op_type = operator
+    model.graph.node[0].input[1:] = ["v"]
+    x = np.random.default_rng(0).standard_normal((1, 2, 3, 2), np.float32)
+    np.testing.assert_array_equal(run_tvm(import_onnx(model), {"x": x})[0], x)
 
 
 @pytest.mark.parametrize("operator, opset", [("Resize", 10), ("Upsample", 9)])

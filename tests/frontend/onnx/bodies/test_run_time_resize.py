@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
-from tests.frontend.onnx.helpers import against_reference, run_onnxruntime, text_model
+from tests.frontend.onnx.helpers import against_reference, run_onnxruntime, run_tvm, text_model
 
 
 def test_scales():
@@ -21,6 +21,20 @@ def test_scales():
     model = text_model(f"g (float[1,1,5,6] x, float[4] scales) => ({outputs}) {{ {nodes} }}", opset=19)
     x = np.random.default_rng(0).standard_normal((1, 1, 5, 6), np.float32)
     against_reference(model, {"x": x, "scales": np.array([1, 1, 0.7, 1.5], np.float32)}, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_aligned_corners_of_broken_sizes(mode):
+    model = text_model(
+        f"""g (float[1,1,5,9] x, float[4] s) => (float[1,1,6,13] y) {{
+          y = Resize <mode = "{mode}", coordinate_transformation_mode = "align_corners"> (x, "", s)
+        }}""",
+        opset=19,
+    )
+    x = np.random.default_rng(0).standard_normal((1, 1, 5, 9), np.float32)
+    feeds = {"x": x, "s": np.array([1, 1, 1.3, 1.5], np.float32)}
+    (expected,) = run_onnxruntime(model, feeds)
+    np.testing.assert_allclose(run_tvm(import_onnx(model), feeds)[0], expected, atol=1e-5)
 
 
 def test_sizes_and_regions():

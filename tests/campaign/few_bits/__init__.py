@@ -1,0 +1,1 @@
+"""Random small products and convolutions of few bits, compared with their definitions."""
