@@ -121,7 +121,7 @@ class CpuModel:
         """Panels of a packed weight that a lone row is multiplied with at once, where vectors have 512 bits.
 
         One panel is one stream of memory, and on Zen 4 a row takes .6 to .95 of the time of several at once.
-        A Xeon's memory is farther, and its prefetchers look ahead by stream: with eight of them decoding takes
+        A Xeon has memory farther off, and prefetchers look ahead by stream: with eight of them decoding takes
         .80 of the time of one whose lines are asked for ahead (halves; .90 with 8 bits, .95 with 4, .90 to 1
         with float32: measured on one with tiles).
         """
