@@ -115,7 +115,7 @@ def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:
 
 
 def _loop_of_terms(sch: Schedule, block):
-    """Outermost loop of a reduction over terms whose number is known at run time; None where there is none."""
+    """Outermost loop of a reduction over terms that are counted at run time; None where there is none."""
     loops, found = sch.get_loops(block), sch.get(block)
     if found.init is None or len(loops) != len(found.iter_vars):
         return None
