@@ -67,7 +67,7 @@ _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
 """Layers of the Gemmas of 27 B.  They scale queries by the width of the model over its heads, which is not
 the channels of a head, and files do not say so."""
 _UNSAID = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "attention.sliding_window": 4096}
-"""What the first files of Gemma 2 do not say."""
+"""Values that the first files of Gemma 2 leave out."""
 _PREFIX = re.compile(r"^(?:model\.language_model|language_model\.model|model|transformer)\.")
 _LAYER = re.compile(r"^(?:layers|h)\.(\d+)\.(.+)$")
 
