@@ -57,6 +57,8 @@ def speculate(
                 if token in stop or len(text) == end:
                     return
             count = min(guesses, end - len(text) - 1)
+            if len(text) <= model.facts.short_texts:  # positions of long texts are others: all rows or none
+                count = min(count, model.facts.short_texts - len(text))
             guessed, chances = _guess(small, text, count, sampling, random)
             new = [*text[len(large) :], *guessed]
             logits = model.step([(large, new)], [len(guessed) + 1])

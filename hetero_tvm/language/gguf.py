@@ -63,6 +63,11 @@ _GPT2 = {
     "mlp.c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down",
 }
+_LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
+"""Layers of the Gemmas of 27 B.  They scale queries by the width of the model over its heads, which is not
+the channels of a head, and files do not say so."""
+_UNSAID = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "attention.sliding_window": 4096}
+"""Values that the first files of Gemma 2 leave out."""
 _PREFIX = re.compile(r"^(?:model\.language_model|language_model\.model|model|transformer)\.")
 _LAYER = re.compile(r"^(?:layers|h)\.(\d+)\.(.+)$")
 
@@ -159,8 +164,9 @@ class GgufFile:
         return f"{self._words.get(base, base)}.{suffix}"
 
     # configuration -----------------------------------------------------------------------------
-    def _get(self, name: str, default: Any = None) -> Any:
-        return self._fields.get(f"{self._kind}.{name}", default)
+    def _get(self, name: str) -> Any:
+        unsaid = _UNSAID.get(name) if self._kind == "gemma2" else None
+        return self._fields.get(f"{self._kind}.{name}", unsaid)
 
     def _need(self, name: str) -> Any:
         return self._fields[f"{self._kind}.{name}"]
@@ -206,8 +212,11 @@ class GgufFile:
             "sliding_window": self._get("attention.sliding_window"),
             "attn_logit_softcapping": self._get("attn_logit_softcapping"),
             "final_logit_softcapping": self._get("final_logit_softcapping"),
-            "query_pre_attn_scalar": dim,
+            "query_pre_attn_scalar": width // heads if self._is_largest_gemma() else dim,
         }
+
+    def _is_largest_gemma(self) -> bool:
+        return int(self._need("block_count")) == _LARGEST_GEMMA.get(self._kind)
 
     def _scaling(self) -> dict[str, Any] | None:
         kind = self._get("rope.scaling.type")

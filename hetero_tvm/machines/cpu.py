@@ -145,20 +145,25 @@ class CpuModel:
         return self.lanes == 16 and {"amx_tile", feature} <= set(self.features)
 
     @property
-    def streamed_ahead(self) -> int:
-        """Rows of a packed weight between what is fetched and what a lone row is multiplied with.
+    def weight_streams(self) -> int:
+        """Panels of a packed weight that a lone row is multiplied with at once, where vectors have 512 bits.
 
-        On Zen 4 that is 1 or 2 KB: beyond, a line is asked for before the hardware's own prefetch and evicted
-        before it is read.  A Xeon's memory is farther: 8 or 16 KB read halves at .85 of the bandwidth and not
-        at .63, integers at .83 and not at .67 (measured on one with tiles).
+        One panel is one stream of memory, and on Zen 4 a row takes .6 to .95 of the time of several at once.
+        A Xeon has memory farther off, and prefetchers look ahead by stream: with eight of them decoding takes
+        .80 of the time of one whose lines are asked for ahead (halves; .90 with 8 bits, .95 with 4, .90 to 1
+        with float32: measured on one with tiles).
         """
-        return 128 if "amx_tile" in self.features else 16
+        return 8 if "amx_tile" in self.features else 1
 
     @property
-    def fetches_streams(self) -> bool:
-        """Whether the hardware's own prefetch lags behind a lone stream of float32 (.87 of the bandwidth
-        alone, .92 when asked ahead)."""
-        return "amx_tile" in self.features
+    def streamed_ahead(self) -> int:
+        """Rows of a packed weight between what is fetched and what a lone row is multiplied with; 0 where the
+        hardware's own prefetch does better.
+
+        On Zen 4 that is 1 or 2 KB: beyond, a line is asked for before the hardware's own prefetch and evicted
+        before it is read.  Beside eight streams it only takes time.
+        """
+        return 0 if "amx_tile" in self.features else 16
 
     def codegen_target(self) -> dict[str, Any]:
         """The configuration of ``tvm.target.Target`` that code for this CPU is generated with."""

@@ -5,6 +5,8 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm.errors import CapacityError
+from hetero_tvm.generation.generate import generate
+from hetero_tvm.generation.speculative import speculate
 from tests import tiny_llama
 
 SHORT, LONG = [1.0, 1.2, 1.4, 1.6], [1.0, 3.0, 6.0, 9.0]
@@ -42,6 +44,16 @@ def test_a_text_that_becomes_long_is_long_from_its_beginning(model):
         close(session.append(TOKENS[20:]), TOKENS)  # several pieces of a step
     with model.session() as session:
         close(session.append(TOKENS), TOKENS)
+
+
+@pytest.mark.parametrize("guesses", [1, 5])
+def test_guesses_are_checked_at_the_positions_that_they_have_alone(model, guesses):
+    """A draft that is always right, and one that never is, as the text becomes long."""
+    (alone,) = generate(model, [TOKENS[:12]], max_new_tokens=20, stop=())
+    other = hetero_tvm.load_language_model(tiny_llama.built())
+    for draft in (model, other):
+        made = list(speculate(model, draft, TOKENS[:12], max_new_tokens=20, stop=(), guesses=guesses))
+        assert made == alone.tokens
 
 
 def test_short_and_long_texts_together(model):

@@ -95,6 +95,31 @@ def test_integers_stay_as_they_are(tmp_path, kind, storage):
         np.testing.assert_array_equal(got.dequantized(), want)
 
 
+@pytest.mark.parametrize(
+    ("kind", "layers", "dim"), [("gemma2", 42, 16), ("gemma2", 46, 12), ("gemma3", 62, 12)]
+)
+def test_what_files_of_gemma_leave_unsaid(tmp_path, kind, layers, dim):
+    """The largest ones scale queries by the width over the heads, 48 / 4; early files name no softcaps."""
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", kind)
+    writer.add_context_length(64)
+    writer.add_embedding_length(48)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(4)
+    writer.add_key_length(16)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_tensor("token_embd.weight", np.zeros((8, 48), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    decoder, _ = describe(GgufFile(tmp_path / "m.gguf").config)
+    assert decoder.scale == pytest.approx(dim**-0.5)
+    caps = (50.0, 30.0) if kind == "gemma2" else (0.0, 0.0)
+    assert (decoder.softcap, decoder.logits_softcap) == caps
+    assert max(layer.window or 0 for layer in decoder.layers) == (4096 if kind == "gemma2" else 0)
+
+
 def test_other_types_become_floats(tmp_path):
     tensors = weights()
     file = GgufFile(write_gguf(tmp_path / "m.gguf", tensors, "Q5_1"))

@@ -25,11 +25,13 @@ from hetero_tvm.ops.decoding.storage import QuantizedWeight, Weight
 
 VECTORS = 2
 """Vectors of columns in a panel."""
-_GROUPS = (4, 2, 1)
+_GROUPS = (8, 4, 2, 1)
 _STEP = 32
 """Neighbours of bfloat16 that a tile of a matrix unit has along K."""
 _WIDE = 16
 """Lanes from which one panel's accumulators are enough."""
+_NARROW = 4
+"""Panels at once that hide the latency of an addition where vectors are shorter."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class PanelLayout:
     lanes : float32 values in a vector.
     together : panels that one row is multiplied with at once: enough accumulators to hide the latency.
     panels : panels stored, a multiple of ``together``.
-    ahead : rows of a panel between what is fetched and what one row is multiplied with.
+    ahead : rows of a panel between what is fetched and what one row is multiplied with; 0: nothing is.
     """
 
     op: Linear
@@ -54,15 +56,19 @@ class PanelLayout:
     def of(cls, op: Linear, machine: CpuModel) -> PanelLayout:
         """The layout of ``op`` for a machine: threads share groups of panels, so there are enough of them.
 
-        One panel is one stream of memory, which the hardware follows best: with vectors of 512 bits its two
-        accumulators are faster than the memory, and a row takes 0.6 to 0.95 of the time of several panels at
-        once (Zen 4).  Shorter vectors need several to hide the latency of an addition.
+        One panel is one stream of memory: with vectors of 512 bits its two accumulators are faster than that,
+        and the machine says how many streams it follows best.  Shorter vectors need several panels to hide
+        the latency of an addition.
         """
         per_panel = machine.lanes if op.gated else VECTORS * machine.lanes
         count = -(-op.n // per_panel)
-        most = 1 if machine.lanes >= _WIDE else 2 if op.storage.bits else _GROUPS[0]
-        enough = [g for g in _GROUPS if g <= most and (-(-count // g) >= 4 * machine.threads or g == 1)]
-        together = enough[0]
+        most = machine.weight_streams if machine.lanes >= _WIDE else 2 if op.storage.bits else _NARROW
+
+        def shared_evenly(group: int) -> bool:
+            pieces = -(-count // group)
+            return pieces >= 4 * machine.threads or count % (group * machine.threads) == 0
+
+        together = next(g for g in _GROUPS if g == 1 or g <= most and shared_evenly(g))
         panels = -(-count // together) * together
         return cls(op, machine.lanes, together, panels, machine.streamed_ahead)
 

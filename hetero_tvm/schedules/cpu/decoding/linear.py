@@ -93,7 +93,7 @@ def one_row(p: Parts) -> None:
                 k.store(acc, k.load(acc, place) + product, place)
 
         full = depth // _UNROLL
-        fetched = p.op.storage.dtype != "float32" or p.machine.fetches_streams
+        fetched = layout.ahead and p.op.storage.dtype != "float32"
         rows = _UNROLL // 2 if layout.pairs else _UNROLL
         with k.serial(full) as ko:
             for i in range(layout.together if fetched else 0):

@@ -198,8 +198,8 @@ class WordProduct:
     # weights -----------------------------------------------------------------------------------
     def _word(self, panel: Expr, at: Expr, vector: int, abreast: int) -> Expr:
         """Words of a vector; ``abreast`` panels are read at once."""
-        if vector * self._lanes % LINE_FLOATS == 0:
-            ahead = self._layout.ahead
+        ahead = self._layout.ahead
+        if ahead and vector * self._lanes % LINE_FLOATS == 0:
             fetch_ahead(self._k, self._w, panel, at, ahead, abreast, vector * self._lanes)
         place = [panel, at, self._k.ramp(vector * self._lanes, self._lanes)]
         return self._k.let(self._k.load(self._w, place))

@@ -79,8 +79,9 @@ class StoredMatmulSpace(DesignSpace):
         return INT8 if op.x_bits and op.storage.bits else FLOAT32
 
     def knobs(self, op: StoredMatmul, machine: CpuModel) -> tuple[Knob, ...]:
-        most = 4 if not op.storage.bits else 2
-        together = [t for t in (_layout(op, machine).together, 1, 2, 4) if t <= most] if op.m == 1 else [1]
+        best = _layout(op, machine).together
+        most = max(best, 4 if not op.storage.bits else 2)
+        together = [t for t in (best, 1, 2, 4) if t <= most] if op.m == 1 else [1]
         highest = tile_height(machine)
         heights = [h for h in range(highest, 1, -1) if h <= op.m] if _tiled(op) else []
         return (

@@ -260,8 +260,10 @@ class RunTimeAttentionKernel(OneQueryKernel):
             total.take(value, lanes, slot)
 
         each(exponent)
-        of_blind = 0.0 if self.op.zero_masked else math.nan
-        factor = tirx.Select(blind, constant(of_blind), constant(1.0) / total.finish())
+        of_blind = constant(0.0 if self.op.zero_masked else math.nan)
+        if not isinstance(self.kv_len, int):  # a sum over no keys at all is 0
+            of_blind = tirx.Select(self.kv_len > 0, of_blind, constant(0.0))
+        factor = tirx.Select(blind, of_blind, constant(1.0) / total.finish())
         k.store(self.factors, factor, [r])
 
 

@@ -7,7 +7,7 @@ the pitch, the pixels and the number of their blocks are computed at the call::
     parallel over input planes:  copy into phases
     parallel over blocks of rows (of a single row: of its pixels) x groups of filters:
         for each tile of MR filters:
-            for each panel of NR pixels:
+            for each panel of NR pixels, the last of fewer vectors:
                 acc[MR][NR] += W[tile, c, tap, MR] * X[phase, c, p + shift(tap)]
                 acc -> strip[MR][pixels of the block]
             epilogue on whole rows of the strip, stored to Y
@@ -241,28 +241,44 @@ class RunTimeConvKernel:
         with k.serial(last - first) as t:
             tile = self._named(first + t)
             with k.serial(panels) as panel:
-                self._panel(tile, panel)
+                self._panel(tile, panel, pixels - panel * self.columns)
             self._store(tile)
 
-    def _panel(self, tile: Expr, panel: Expr) -> None:
+    def _panel(self, tile: Expr, panel: Expr, left: Expr) -> None:
+        """Emit the register tile of a panel, no wider than the pixels that are ``left``."""
+        # Halves and single vectors: of a short text or a small image the last panel is much, or all.
+        widths = sorted({1, -(-self.vectors // 2), self.vectors})
+
+        def narrowest(at: int) -> None:
+            if at == len(widths) - 1:
+                self._register_tile(tile, panel, self.vectors)
+                return
+            fits = left <= widths[at] * self.lanes
+            self.k.branch(
+                fits, lambda: self._register_tile(tile, panel, widths[at]), lambda: narrowest(at + 1)
+            )
+
+        narrowest(0)
+
+    def _register_tile(self, tile: Expr, panel: Expr, vectors: int) -> None:
         """Emit one register tile, to the strip."""
         k, lanes = self.k, self.lanes
-        acc = k.scratch((self.rows, self.columns))
-        with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
+        acc = k.scratch((self.rows, vectors * lanes))
+        with k.unroll(self.rows) as r, k.unroll(vectors) as v:
             k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
-        self._accumulate(acc, tile, self._named(self.block * self.step + panel * self.columns))
-        with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
+        self._accumulate(acc, tile, self._named(self.block * self.step + panel * self.columns), vectors)
+        with k.unroll(self.rows) as r, k.unroll(vectors) as v:
             value = k.load(acc, [r, k.ramp(v * lanes, lanes)])
             place = r * self.strip_row + panel * self.columns + v * lanes
             k.store(self.strip, value, [k.ramp(place, lanes)])
 
-    def _accumulate(self, acc: Buffer, tile: Expr, pixel: Expr) -> None:
+    def _accumulate(self, acc: Buffer, tile: Expr, pixel: Expr, vectors: int) -> None:
         """acc[MR][NR] += sum over channels and taps."""
         k, lanes, taps = self.k, self.lanes, len(self.taps)
         first = self._named(self.image * self.op.channels + self._place(tile)[0] * self.depth)
 
         def tap_product(weights: Expr, tap: int, start: Expr) -> None:
-            with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
+            with k.unroll(self.rows) as r, k.unroll(vectors) as v:
                 at = k.ramp(v * lanes, lanes)
                 weight = k.splat(k.load(self.flat_w, [weights + (tap * self.rows + r)]), lanes)
                 source = k.load(self.planes, [k.ramp(start + v * lanes, lanes)])

@@ -103,12 +103,26 @@ def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:
         except ScheduleError:
             pass  # an output, a reduction, or used in a way that cannot be inlined
     for block in sch.get_child_blocks(root):
+        terms = _loop_of_terms(sch, block)
         try:
             _schedule_block(sch, block, work, machine)
         except ScheduleError:
-            continue  # the block keeps the steps that succeeded before
+            pass  # the block keeps the steps that succeeded before
+        if terms is not None:  # it would begin at its first term, and of an empty axis there is none
+            sch.decompose_reduction(block, terms)
     scheduled = without_rounding(sch.mod["main"])
     return scheduled.without_attr("global_symbol").with_attr("tirx.noalias", True)
+
+
+def _loop_of_terms(sch: Schedule, block):
+    """Outermost loop of a reduction over terms that are counted at run time; None where there is none."""
+    loops, found = sch.get_loops(block), sch.get(block)
+    if found.init is None or len(loops) != len(found.iter_vars):
+        return None
+    kinds = [int(axis.iter_type) == tirx.IterVar.CommReduce for axis in found.iter_vars]
+    terms = [loop for loop, reduced in zip(loops, kinds, strict=True) if reduced]
+    known = all(isinstance(sch.get(loop).extent, tirx.IntImm) for loop in terms)
+    return None if known else terms[0]
 
 
 def _schedule_block(sch: Schedule, block, work: int, machine: CpuModel) -> None:

@@ -169,12 +169,14 @@ def test_tiles_multiply_many_rows_only(storage):
     assert "hetero_tvm_tiles_end" not in str(emit_linear(op, WIDE))
 
 
-def test_streams_are_fetched_ahead_where_memory_is_far():
-    """Distances differ by machine; float32 is fetched where the hardware does not keep up."""
-    op = Linear(64, 256)
-    assert PanelLayout.of(op, TILES).ahead > PanelLayout.of(op, WIDE).ahead > 0
-    one_row = [str(emit_linear(op, machine)).count("llvm.prefetch") for machine in (TILES, WIDE)]
-    assert one_row[0] > one_row[1]
+def test_a_row_reads_several_streams_where_memory_is_far():
+    """As many panels at once as give every thread the same; there the hardware looks ahead by itself."""
+    halves = Linear(1024, 256, Storage("f16"))
+    assert [PanelLayout.of(halves, machine).together for machine in (TILES, WIDE)] == [8, 1]
+    prefetches = [str(emit_linear(halves, machine)).count("llvm.prefetch") for machine in (TILES, WIDE)]
+    assert prefetches[0] < prefetches[1]
+    uneven = Linear(1024 + 32 * TILES.threads, 256, Storage("f16"))
+    assert PanelLayout.of(uneven, TILES).together < 8
 
 
 def test_threads_share_groups_of_panels():

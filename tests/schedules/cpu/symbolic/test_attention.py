@@ -1,11 +1,14 @@
 """Attention of any length: masks of every shape, causality, windows, grouped heads, heads of odd widths."""
 
+import numpy as np
 import pytest
 
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.symbolic import kernels
-from tests.schedules.cpu.running import MACHINES
+from tests.schedules.cpu.running import MACHINES, TARGET
 from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
 
 SWEEP = pytest.mark.exhaustive
@@ -32,6 +35,17 @@ def test_attention_of_any_length(dim, kv_heads, mask, options):
     witnesses = witnesses_of(make)
     point = SPACE.default(witnesses.largest, AVX2)
     check(make, kernels.emit(witnesses, SPACE, point, AVX2))
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+def test_attention_to_no_keys_is_zero(queries):
+    witnesses = witnesses_of(lambda b, s: Attention(b, 2, queries, s, 16, 0.25, 2))
+    kernel = kernels.emit(witnesses, SPACE, SPACE.default(witnesses.largest, AVX2), AVX2)
+    run = compile_kernels(kernel, TARGET).jit()["main"]
+    ones = [np.ones(shape, "float32") for shape in ((2, queries, 32), (2, 0, 32), (2, 0, 32))]
+    result = tvm.runtime.tensor(np.full((2, queries, 32), 7.0, "float32"))
+    run(*map(tvm.runtime.tensor, ones), result)
+    assert not result.numpy().any()
 
 
 @pytest.mark.thorough

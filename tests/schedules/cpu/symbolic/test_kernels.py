@@ -1,6 +1,7 @@
 """Plain schedules for kernels of any size, and what a point keeps."""
 
 import numpy as np
+import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import te, tirx, tvm
@@ -24,6 +25,25 @@ def test_chains_of_any_size_run_in_parallel_and_in_vectors():
         result = tvm.runtime.tensor(np.zeros_like(given))
         run(tvm.runtime.tensor(given), result)
         np.testing.assert_array_equal(result.numpy(), given * 2 + 1)
+
+
+@pytest.mark.parametrize(("reducer", "begin"), [(te.sum, 0.0), (te.max, -np.inf)], ids=["sum", "max"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_reduction_of_nothing_is_what_it_begins_with(reducer, begin, axis):
+    n = tirx.Var("n", "int64")
+    x = te.placeholder((n, 24) if axis == 0 else (24, n), "float32", name="x")
+    term = te.reduce_axis((0, n), "term")
+    at = (lambda i: x[term, i]) if axis == 0 else (lambda i: x[i, term])
+    y = te.compute((24,), lambda i: reducer(at(i), axis=term), name="y")
+    function = te.create_prim_func([x, y]).without_attr("global_symbol")
+    run = compile_kernels(kernels.schedule(function, 1 << 20, MACHINES["avx2"]), TARGET).jit()["main"]
+    for size in (0, 1, 7, 0):
+        given = np.random.default_rng(size).standard_normal((size, 24) if axis == 0 else (24, size))
+        given = given.astype("float32")
+        result = tvm.runtime.tensor(np.full(24, 7.0, "float32"))
+        run(tvm.runtime.tensor(given), result)
+        wanted = given.sum(axis) if reducer is te.sum else given.max(axis, initial=begin)
+        np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-6, atol=1e-6)  # sums of 7 floats
 
 
 def test_weights_are_packed_in_whole_depths():
