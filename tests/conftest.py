@@ -1,7 +1,13 @@
 """Three selections: a newcomer's tests, the thorough ones, which CI runs too, and the sweeps behind them."""
 
 import os
+import sys
 from collections.abc import Callable, Sequence
+
+# Compiled modules are kept, also where the environment says otherwise, as containers do: each process of a test
+# would compile 500 files of ours again, and each of pytest's the sources of hypothesis.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 from hypothesis import HealthCheck, settings
