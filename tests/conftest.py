@@ -4,8 +4,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-# Compiled modules are kept, also where the environment says otherwise, as containers do: each process of a test
-# would compile 500 files of ours again, and each of pytest's the sources of hypothesis.
+# Compiled modules are kept, also where the environment says otherwise, as containers do: each process of a
+# test would compile 500 files of ours again, and each of pytest the sources of hypothesis.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
