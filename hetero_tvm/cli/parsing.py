@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def _several_values(self, args: Sequence[str], unknown: Sequence[str]) -> list[str]:
-        """How to write what was given as several words behind an option that takes one."""
+        """Ways to write what was given as several words behind an option that takes one."""
         hints = []
         for at, word in enumerate(args):
             action = self._option_string_actions.get(word)

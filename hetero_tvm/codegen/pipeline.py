@@ -270,8 +270,8 @@ def _compact_buffers() -> Any:
     """TVM's pass that makes buffers as large as what is used of them, for kernels that gain by it.
 
     Where only the kernel's own sizes come at run time, it makes expressions of them out of extents that are
-    constant, a thousand terms each, which become strides: such buffers are off the stack, and attention of open
-    lengths took half a minute to compile.
+    constant, a thousand terms each, which become strides: such buffers are off the stack, and attention of
+    open lengths took half a minute to compile.
     """
     compact = s_tir.transform.CompactBufferAllocation()
 

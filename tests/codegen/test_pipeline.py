@@ -225,6 +225,8 @@ def test_buffers_of_kernels_that_state_them_stay(size, room, found):
     function = tirx.PrimFunc([x, y], body).with_attr("s_tir", True)
     result = pipeline._compact_buffers()(tvm.IRModule({"main": function}))["main"]
     shapes = []
-    tvm_ffi.structural_map(result.body, (tirx.AllocBuffer, lambda one: shapes.append(one.buffer.shape) or one))
+    tvm_ffi.structural_map(
+        result.body, (tirx.AllocBuffer, lambda one: shapes.append(one.buffer.shape) or one)
+    )
     ((extent,),) = shapes
     assert (int(extent) if isinstance(extent, tirx.IntImm) else str(extent)) == found
