@@ -54,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", dest="source", metavar="FILE", help="the model of an exported .so")
     parser.add_argument(
         "--vs",
-        metavar="NAMES",
+        metavar="NAME[,NAME]",
         help=f"of {','.join(PEERS)} (default: {_DEFAULT_PEER} where a model is named, else none)",
     )
     parser.add_argument(
@@ -65,7 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="timed calls per turn (0.3)")
     parser.add_argument("--decode", action="store_true", help="MODEL is a language model that was built")
     prompts = "with --decode: prompts to time as well, for example 128,512"
-    parser.add_argument("--prompts", type=_lengths, default=[], metavar="LENGTHS", help=prompts)
+    parser.add_argument("--prompts", type=_lengths, default=[], metavar="N[,N]", help=prompts)
     parser.add_argument(
         "--streams",
         type=_streams,

@@ -1,7 +1,14 @@
 """Three selections: a newcomer's tests, the thorough ones, which CI runs too, and the sweeps behind them."""
 
+import gc
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+# Compiled modules are kept, also where the environment says otherwise, as containers do: each process of a
+# test would compile 500 files of ours again, and each of pytest the sources of hypothesis.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +27,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Workers of pytest-xdist are told that their terminal has 80 columns; tests write to pipes, which have none.
 os.environ.pop("COLUMNS", None)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Leave modules and tests, 700,000 objects that stay to the end, out of every search for garbage."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(params=["few", pytest.param("every", marks=pytest.mark.exhaustive)])

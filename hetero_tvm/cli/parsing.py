@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from hetero_tvm.errors import did_you_mean, unknown_name
@@ -53,17 +54,40 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         """Options of a command line; one that cannot be ends the process with status 2."""
+        args = sys.argv[1:] if args is None else list(args)
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}", unknown)
+            hints = self._several_values(args, unknown)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}", unknown, hints)
         return options
 
-    def error(self, message: str, unknown: Sequence[str] = ()) -> NoReturn:
-        """End with the message, the option that was probably meant, and where all are listed."""
+    def _several_values(self, args: Sequence[str], unknown: Sequence[str]) -> list[str]:
+        """Ways to write what was given as several words behind an option that takes one."""
+        hints = []
+        for at, word in enumerate(args):
+            action = self._option_string_actions.get(word)
+            if action is None or action.nargs is not None:
+                continue
+            values = list(takewhile(lambda one: not one.startswith("-"), args[at + 1 :]))
+            if not set(values[1:]) & set(unknown):
+                continue
+            if values[1] not in unknown:  # it was taken for the model, and what was left over is the model
+                values.pop()
+            if isinstance(action, argparse._AppendAction):
+                hints.append(f"{word} is repeated: " + " ".join(f"{word} {one}" for one in values) + ";")
+            elif "," in (action.metavar or ""):
+                hints.append(f"{word} takes one list: {word} {','.join(one.strip(',') for one in values)};")
+        return hints
+
+    def error(self, message: str, unknown: Sequence[str] = (), hints: Sequence[str] = ()) -> NoReturn:
+        """End with the message, how it was probably meant, and where all options are listed."""
         hints = [
-            f"{word}: {guess}"
-            for word in unknown
-            if word.startswith("--") and (guess := did_you_mean(word.partition("=")[0], self.options()))
+            *hints,
+            *(
+                f"{word}: {guess}"
+                for word in unknown
+                if word.startswith("--") and (guess := did_you_mean(word.partition("=")[0], self.options()))
+            ),
         ]
         advice = " ".join([*hints, f"{self.prog} --help lists what there is"])
         sys.stderr.write(f"error: {message}\nWhat to do: {advice}\n")

@@ -26,6 +26,7 @@ from hetero_tvm.host.tvm import (
     Expr,
     IRModule,
     PrimFunc,
+    SBlock,
     TVMTarget,
     compilation_pipeline,
     s_tir,
@@ -245,13 +246,61 @@ def take_what_malloc_gives(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFun
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AttrStmt, _less_aligned)))
 
 
+def _states_its_buffers(func: PrimFunc) -> bool:
+    """Whether the sizes of a kernel come at run time, and those of its buffers do not."""
+    whole = [extent for one in func.params if isinstance(one, Buffer) for extent in one.shape]
+    if all(isinstance(extent, tirx.IntImm) for extent in whole):
+        return False
+    sizes: list[int | None] = []
+
+    def of_block(block: SBlock) -> SBlock:
+        sizes.extend(_bytes_of(buffer) for buffer in block.alloc_buffers)
+        return block
+
+    def of_statement(alloc: tirx.AllocBuffer) -> tirx.AllocBuffer:
+        sizes.append(_bytes_of(alloc.buffer))
+        return alloc
+
+    tvm_ffi.structural_map(func.body, (SBlock, of_block))
+    tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, of_statement))
+    return bool(sizes) and None not in sizes
+
+
+def _compact_buffers() -> Any:
+    """TVM's pass that makes buffers as large as what is used of them, for kernels that gain by it.
+
+    Where only the kernel's own sizes come at run time, it makes expressions of them out of extents that are
+    constant, a thousand terms each, which become strides: such buffers are off the stack, and attention of
+    open lengths took half a minute to compile.
+    """
+    compact = s_tir.transform.CompactBufferAllocation()
+
+    @tvm.transform.module_pass(opt_level=0, name=str(compact.info.name))
+    def compact_buffers(module: IRModule, _context: Any) -> IRModule:
+        functions = dict(module.functions.items())
+        kept = {
+            variable: func
+            for variable, func in functions.items()
+            if isinstance(func, tirx.PrimFunc) and _states_its_buffers(func)
+        }
+        if not kept:
+            return compact(module)
+        others = {variable: func for variable, func in functions.items() if variable not in kept}
+        result = compact(tvm.IRModule(others, attrs=module.attrs))
+        for variable, func in kept.items():
+            result.update_func(variable, func)
+        return result
+
+    return compact_buffers
+
+
 def _to_loops() -> list[Any]:
     """TVM's passes up to the one that lowers blocks to loops."""
     s = s_tir.transform
     return [
         *(s.CanonicalizeLoop(), s.LowerCrossThreadReduction(), s.LowerInitBlock()),
         *(s.PlanAndUpdateBufferAllocationLocation(), s.ConvertBlocksToOpaque(), s.LiftThreadBinding()),
-        *(s.ManifestSharedMemoryLocalStage(), s.CompactBufferAllocation(), s.LowerAutoCopy()),
+        *(s.ManifestSharedMemoryLocalStage(), _compact_buffers(), s.LowerAutoCopy()),
         *(s.UnifyThreadBinding(), s.LowerMatchBuffer(), s.StmtSimplify(), s.InjectPermutedLayout()),
         *(s.AnnotateIrregularLoop(), s.InjectSoftwarePipeline(), s.TransformMmaBufferLayout()),
         s.LowerOpaqueBlock(),

@@ -50,6 +50,26 @@ def test_an_option_that_is_none_is_told_with_what_was_meant(capsys):
     assert "did you mean '--target'?" in said and "python -m hetero_tvm.build --help" in said
 
 
+@pytest.mark.parametrize(
+    "given, hint",
+    [
+        ("lib.so --vs onnxruntime openvino", "--vs takes one list: --vs onnxruntime,openvino;"),
+        ("--vs onnxruntime openvino lib.so", "--vs takes one list: --vs onnxruntime,openvino;"),
+        ("lib.so --vs onnxruntime, openvino --quiet", "--vs takes one list: --vs onnxruntime,openvino;"),
+        ("net.onnx --streams 1 2 4", "--streams takes one list: --streams 1,2,4;"),
+        ("net.onnx --shape a=1x2 b=3", "--shape is repeated: --shape a=1x2 --shape b=3;"),
+        ("net.onnx --rounds 2 other", "to do: python -m"),
+        ("net.onnx other --vs onnxruntime", "to do: python -m"),
+    ],
+)
+def test_several_words_behind_an_option_of_one_value(given, hint, capsys):
+    from hetero_tvm.bench import make_parser
+
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(given.split())
+    assert hint in capsys.readouterr().err
+
+
 def test_subcommands_are_checked_alike(capsys):
     parser = command_parser("db", "text", {"x": "y"}, EXITS)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -8,7 +8,7 @@ from scipy import special
 
 from hetero_tvm.codegen import pipeline
 from hetero_tvm.codegen.pipeline import STACK_LIMIT, compile_kernels
-from hetero_tvm.host.tvm import s_tir_pipeline, te, tirx, topi, tvm
+from hetero_tvm.host.tvm import s_tir_pipeline, te, tirx, topi, tvm, tvm_ffi
 from hetero_tvm.schedules.cpu import generic
 from hetero_tvm.schedules.emit import Kernel
 from tests.schedules.cpu.running import MACHINES, TARGET, compiled, llvm_of
@@ -203,3 +203,30 @@ def test_blocks_are_lowered_once(monkeypatch):
     module = tirx.transform.BindTarget(tvm.target.Target(TARGET, "llvm"))(tvm.IRModule({"main": function}))
     lower(module)
     assert {"s_tir.CompactBufferAllocation", "s_tir.LowerOpaqueBlock"} <= set(map(str, left_out))
+
+
+@pytest.mark.parametrize(
+    "size, room, found",
+    [("n", 64, 64), (8, 64, 8), ("n", "n + 5", "n")],
+    ids=["open, constant buffer", "constant", "open buffer"],
+)
+def test_buffers_of_kernels_that_state_them_stay(size, room, found):
+    """What is used of a constant buffer is no expression of the sizes of a call; other buffers shrink."""
+    n = tirx.Var("n", "int64")
+    sizes = {"n": n, "n + 5": n + 5}
+    x, y = (tirx.decl_buffer((sizes.get(size, size),), name=name) for name in "xy")
+    work = tirx.decl_buffer((sizes.get(room, room),), name="work", scope="local")
+    loops = []
+    for source, to in ((x, work), (work, y)):
+        i = tirx.Var("i", "int64")
+        copy = tirx.BufferStore(to, tirx.BufferLoad(source, [i]), [i])
+        loops.append(tirx.For(i, tirx.const(0, "int64"), x.shape[0], tirx.ForKind.SERIAL, copy))
+    body = tirx.SeqStmt([tirx.AllocBuffer(work), *loops])
+    function = tirx.PrimFunc([x, y], body).with_attr("s_tir", True)
+    result = pipeline._compact_buffers()(tvm.IRModule({"main": function}))["main"]
+    shapes = []
+    tvm_ffi.structural_map(
+        result.body, (tirx.AllocBuffer, lambda one: shapes.append(one.buffer.shape) or one)
+    )
+    ((extent,),) = shapes
+    assert (int(extent) if isinstance(extent, tirx.IntImm) else str(extent)) == found

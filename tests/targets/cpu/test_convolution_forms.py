@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.api import build_model, import_model, optimize_model
+from tests.selection import exhaustive
 
 # Float32 sums of up to some thousand products: 1e-5 of the largest value, as everywhere.
 TOLERANCE = 1e-5
@@ -64,17 +65,17 @@ def model_of(operator, x, weight, attributes, bias):
     return onnx.shape_inference.infer_shapes(made)
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "plain"])
+FORMS = {"Conv": CONV1D, "Conv3d": CONV3D, "ConvTranspose": TRANSPOSED}
+WITH_BIAS = [(operator, name, True) for operator, cases in FORMS.items() for name in cases]
+PLAIN = [(operator, name, False) for operator, cases in FORMS.items() for name in cases]
+KINDS = [case for case in PLAIN if case[1] in ("plain", "2x2 s2", "grouped")]
+
+
 @pytest.mark.parametrize(
-    "operator, case",
-    [
-        *(("Conv", name) for name in CONV1D),
-        *(("Conv3d", name) for name in CONV3D),
-        *(("ConvTranspose", name) for name in TRANSPOSED),
-    ],
+    "operator, case, bias", [*WITH_BIAS, *KINDS, *exhaustive(case for case in PLAIN if case not in KINDS)]
 )
 def test_numbers_and_kernels(operator, case, bias):
-    x, weight, attributes = {"Conv": CONV1D, "Conv3d": CONV3D, "ConvTranspose": TRANSPOSED}[operator][case]
+    x, weight, attributes = FORMS[operator][case]
     model = model_of(operator.removesuffix("3d"), x, weight, attributes, bias)
     optimized = optimize_model(import_model(model), "cpu")
     convolutions = [task for task in optimized.tasks if task.op is not None and task.op.kind == "conv2d"]
