@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 rewriter = pytest.importorskip("onnxscript.rewriter")
 
+from onnx.reference import ReferenceEvaluator
 from torch import nn
 from torch.export import Dim, export
 
@@ -105,3 +106,18 @@ def test_pairs_of_slices_are_sought_where_they_are_few(monkeypatch, least, sough
     to_onnx(program)
     assert seen and any(not rule._target_pattern.has_single_output_node for rule in seen) == sought
     assert rewriter._DEFAULT_REWRITE_RULES is before
+
+
+class Guarded(nn.Module):
+    """Small numbers that keep divisions finite, and factors close to one."""
+
+    def forward(self, x, y):
+        return x / (x + 1e-10), (x - 3e-9) / 1e-9, y * 1.000009, (y / 1.000008 - y) * 1e5, 1e-12 + x
+
+
+def test_numbers_close_to_zero_or_one_count():
+    x, y = torch.zeros(4), torch.rand(4) + 1
+    proto = to_onnx(export(Guarded(), (x, y))).proto
+    got = ReferenceEvaluator(proto).run(None, {"x": x.numpy(), "y": y.numpy()})
+    for ours, truth in zip(got, Guarded()(x, y), strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), truth, rtol=1e-6, atol=0)
