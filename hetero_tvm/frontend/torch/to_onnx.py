@@ -99,7 +99,7 @@ def _rules_for(program: ExportedProgram) -> Iterator[None]:
 
 
 def _guesses_numbers(pattern: Iterable[Any]) -> bool:
-    """Whether a pattern is one operator with a number, such as ``x + 0``; numbers are compared by tolerance."""
+    """Whether a pattern is one operator with a number, such as ``x + 0``: it is compared by tolerance."""
     nodes = list(pattern)
     return len(nodes) == 1 and any(hasattr(value, "_abs_tol") for value in nodes[0].inputs)
 
