@@ -63,7 +63,9 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
         table = complexes.decompositions(torch, program) | table
     bases = {_base(operator) for operator in table}
     if not any(
-        isinstance(node.target, torch._ops.OpOverload) and _base(node.target) in bases
+        isinstance(node.target, torch._ops.OpOverload)
+        and _base(node.target) in bases
+        and (node.target is not torch.ops.aten.clamp.default or elements.has_uneven_bounds(node.args))
         for module in program.graph_module.modules()
         if isinstance(module, torch.fx.GraphModule)
         for node in module.graph.nodes

@@ -121,3 +121,20 @@ def test_numbers_close_to_zero_or_one_count():
     got = ReferenceEvaluator(proto).run(None, {"x": x.numpy(), "y": y.numpy()})
     for ours, truth in zip(got, Guarded()(x, y), strict=True):
         torch.testing.assert_close(torch.from_numpy(ours), truth, rtol=1e-6, atol=0)
+
+
+class Bounded(nn.Module):
+    """Bounds after bounds, several of one tensor, and some that leave a single number."""
+
+    def forward(self, x):
+        low, high = torch.tensor(-0.1), torch.tensor(0.3)
+        between = x.maximum(low).minimum(high), x.minimum(high).maximum(high + 1).minimum(-low)
+        clipped = x.clamp(-0.5, 0.3).relu(), x.clamp(-0.5, 0.6).relu(), x.clamp(-3.0, -1.0).relu()
+        return *between, *clipped, x.clamp(0.0, 0.1).clamp(0.2, 0.3), x.relu().clamp(-2.0, -1.0)
+
+
+def test_bounds_keep_their_order():
+    x = torch.linspace(-2, 2, 41)
+    got = ReferenceEvaluator(to_onnx(export(Bounded(), (x,))).proto).run(None, {"x": x.numpy()})
+    for ours, truth in zip(got, Bounded()(x), strict=True):
+        assert torch.equal(torch.from_numpy(ours), truth)

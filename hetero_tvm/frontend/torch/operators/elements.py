@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Signs, lengths and angles of two sides, leaky units of random slopes at rest, aligned corners."""
+    """Signs, lengths, angles, bounds of two kinds, leaky units of random slopes at rest, aligned corners."""
     aten = torch.ops.aten
 
     def negative(x: Tensor) -> Tensor:
@@ -58,6 +58,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     def leaky(x: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, *_: Any) -> Any:
         return NotImplemented if training else torch.where(x >= 0, x, x * ((lower + upper) / 2))
 
+    def between(x: Tensor, least: Any = None, most: Any = None) -> Any:
+        """A clamp whose bounds are numbers of one kind."""
+        if not has_uneven_bounds((x, least, most)):
+            return NotImplemented
+        return aten.clamp.default(x, torch.sym_float(least), torch.sym_float(most))
+
     def with_sizes(operator: Any) -> Callable[..., Any]:
         """A resize whose scales say nothing but the sizes."""
 
@@ -85,5 +91,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.fmax.default: known(torch.maximum),
         aten.fmin.default: known(torch.minimum),
         aten.rrelu.default: leaky,
+        aten.clamp.default: between,
         **{family.vec: with_sizes(family.vec) for family in (*resizes, aten.upsample_bicubic2d)},
     }
+
+
+def has_uneven_bounds(arguments: Sequence[Any]) -> bool:
+    """Whether a clamp has one whole and one fractional bound, which PyTorch's exporter does not take."""
+    bounds = [bound for bound in arguments[1:3] if bound is not None]
+    return len(bounds) == 2 and isinstance(bounds[0], float) != isinstance(bounds[1], float)
