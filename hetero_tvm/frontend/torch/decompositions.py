@@ -62,8 +62,11 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     if _is_complex(program):
         table = complexes.decompositions(torch, program) | table
     bases = {_base(operator) for operator in table}
+    exceptions = elements.in_part(torch)
     if not any(
-        isinstance(node.target, torch._ops.OpOverload) and _base(node.target) in bases
+        isinstance(node.target, torch._ops.OpOverload)
+        and _base(node.target) in bases
+        and (node.target not in exceptions or exceptions[node.target](node.args))
         for module in program.graph_module.modules()
         if isinstance(module, torch.fx.GraphModule)
         for node in module.graph.nodes

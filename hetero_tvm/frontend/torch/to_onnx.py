@@ -6,9 +6,9 @@ import ast
 import contextlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _MANY_SLICES = 200
 """Slices of a program from which on PyTorch's exporter would take minutes to look for pairs of them."""
+_BOUNDS = re.compile("Fuse(Successive|MinMax|MaxMin)")
+"""Names of the exporter's rules that unite bounds."""
 _APART = SHARED | {"bfloat16"}
 """Types of weights that are kept as arrays."""
 
@@ -75,22 +77,36 @@ def to_onnx(program: ExportedProgram) -> StoredModel:
 
 @contextlib.contextmanager
 def _rules_for(program: ExportedProgram) -> Iterator[None]:
-    """The optimiser of PyTorch's exporter, without its rules about several nodes where slices are many.
+    """The optimiser of PyTorch's exporter, without the rules that change numbers or take minutes.
 
-    It tries these on each two slices: a loop of assignments to rows (gated delta rules, chunks of 64) takes
-    five times as long as all the rest.
+    It takes a number within 1e-8 for zero and one within 1e-5 for one, and so drops ``x + 1e-10``, which
+    keeps a division finite.  Bounds that follow each other become one pair, whatever their order, and two
+    pairs of one tensor get one name.  Where slices are many, its rules about several nodes are tried on
+    each two of them: a loop of assignments to rows (gated delta rules, chunks of 64) takes five times as
+    long as all the rest.
     """
     rewriter = require("onnxscript.rewriter")
     slices = sum("aten.slice" in str(node.target) for node in program.graph.nodes)
     known = getattr(rewriter, "_DEFAULT_REWRITE_RULES", None)
-    if slices < _MANY_SLICES or known is None:
+    if known is None:
         yield
         return
-    rewriter._DEFAULT_REWRITE_RULES = tuple(r for r in known if r._target_pattern.has_single_output_node)
+    patterns = {rule: rule._target_pattern for rule in known if not _BOUNDS.match(rule.name or "")}
+    rewriter._DEFAULT_REWRITE_RULES = tuple(
+        rule
+        for rule, pattern in patterns.items()
+        if not _guesses_numbers(pattern) and (slices < _MANY_SLICES or pattern.has_single_output_node)
+    )
     try:
         yield
     finally:
         rewriter._DEFAULT_REWRITE_RULES = known
+
+
+def _guesses_numbers(pattern: Iterable[Any]) -> bool:
+    """Whether a pattern is one operator with a number, such as ``x + 0``: it is compared by tolerance."""
+    nodes = list(pattern)
+    return len(nodes) == 1 and any(hasattr(value, "_abs_tol") for value in nodes[0].inputs)
 
 
 def _stored(model: ir.Model) -> StoredModel:

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 rewriter = pytest.importorskip("onnxscript.rewriter")
 
+from onnx.reference import ReferenceEvaluator
 from torch import nn
 from torch.export import Dim, export
 
@@ -105,3 +106,35 @@ def test_pairs_of_slices_are_sought_where_they_are_few(monkeypatch, least, sough
     to_onnx(program)
     assert seen and any(not rule._target_pattern.has_single_output_node for rule in seen) == sought
     assert rewriter._DEFAULT_REWRITE_RULES is before
+
+
+class Guarded(nn.Module):
+    """Small numbers that keep divisions finite, and factors close to one."""
+
+    def forward(self, x, y):
+        return x / (x + 1e-10), (x - 3e-9) / 1e-9, y * 1.000009, (y / 1.000008 - y) * 1e5, 1e-12 + x
+
+
+def test_numbers_close_to_zero_or_one_count():
+    x, y = torch.zeros(4), torch.rand(4) + 1
+    proto = to_onnx(export(Guarded(), (x, y))).proto
+    got = ReferenceEvaluator(proto).run(None, {"x": x.numpy(), "y": y.numpy()})
+    for ours, truth in zip(got, Guarded()(x, y), strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), truth, rtol=1e-6, atol=0)
+
+
+class Bounded(nn.Module):
+    """Bounds after bounds, several of one tensor, and some that leave a single number."""
+
+    def forward(self, x):
+        low, high = torch.tensor(-0.1), torch.tensor(0.3)
+        between = x.maximum(low).minimum(high), x.minimum(high).maximum(high + 1).minimum(-low)
+        clipped = x.clamp(-0.5, 0.3).relu(), x.clamp(-0.5, 0.6).relu(), x.clamp(-3.0, -1.0).relu()
+        return *between, *clipped, x.clamp(0.0, 0.1).clamp(0.2, 0.3), x.relu().clamp(-2.0, -1.0)
+
+
+def test_bounds_keep_their_order():
+    x = torch.linspace(-2, 2, 41)
+    got = ReferenceEvaluator(to_onnx(export(Bounded(), (x,))).proto).run(None, {"x": x.numpy()})
+    for ours, truth in zip(got, Bounded()(x), strict=True):
+        assert torch.equal(torch.from_numpy(ours), truth)

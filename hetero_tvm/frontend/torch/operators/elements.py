@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Signs, lengths and angles of two sides, leaky units of random slopes at rest, aligned corners."""
+    """Signs, lengths, angles, bounds, ranges of fractions, leaky units at rest, aligned corners."""
     aten = torch.ops.aten
 
     def negative(x: Tensor) -> Tensor:
@@ -58,6 +58,20 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     def leaky(x: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, *_: Any) -> Any:
         return NotImplemented if training else torch.where(x >= 0, x, x * ((lower + upper) / 2))
 
+    def between(x: Tensor, least: Any = None, most: Any = None) -> Any:
+        """A clamp whose bounds are numbers of one kind."""
+        if not has_uneven_bounds((x, least, most)):
+            return NotImplemented
+        return aten.clamp.default(x, torch.sym_float(least), torch.sym_float(most))
+
+    def steps(start: float, end: float, step: float = 1, *, dtype: Any = None, **_: Any) -> Any:
+        """Numbers as many as float64 counts: float32 counts four from 0 to 0.3 in steps of 0.1."""
+        wanted = dtype or torch.get_default_dtype()
+        if not (wanted.is_floating_point and has_fractions((start, end, step))):
+            return NotImplemented
+        count = torch.arange(max(0, math.ceil((end - start) / step)))
+        return (count.to(torch.float64) * step + start).to(wanted)
+
     def with_sizes(operator: Any) -> Callable[..., Any]:
         """A resize whose scales say nothing but the sizes."""
 
@@ -85,5 +99,26 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.fmax.default: known(torch.maximum),
         aten.fmin.default: known(torch.minimum),
         aten.rrelu.default: leaky,
+        aten.clamp.default: between,
+        aten.arange.start: steps,
+        aten.arange.start_step: steps,
         **{family.vec: with_sizes(family.vec) for family in (*resizes, aten.upsample_bicubic2d)},
     }
+
+
+def has_uneven_bounds(arguments: Sequence[Any]) -> bool:
+    """Whether a clamp has one whole and one fractional bound, which PyTorch's exporter does not take."""
+    bounds = [bound for bound in arguments[1:3] if bound is not None]
+    return len(bounds) == 2 and isinstance(bounds[0], float) != isinstance(bounds[1], float)
+
+
+def has_fractions(arguments: Sequence[Any]) -> bool:
+    """Whether a range of fixed numbers is not one of whole numbers."""
+    return all(isinstance(a, int | float) for a in arguments) and any(isinstance(a, float) for a in arguments)
+
+
+def in_part(torch: ModuleType) -> dict[Any, Callable[[Sequence[Any]], bool]]:
+    """Operators of the table that PyTorch's exporter takes, except with such arguments."""
+    aten = torch.ops.aten
+    ranges = dict.fromkeys((aten.arange.start, aten.arange.start_step), has_fractions)
+    return {aten.clamp.default: has_uneven_bounds, **ranges}

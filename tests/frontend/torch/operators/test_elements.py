@@ -63,3 +63,34 @@ def test_extrema_of_which_one_may_be_no_number():
     torch.testing.assert_close(
         decompositions()[torch.ops.aten.fmin.default](x, y), torch.fmin(x, y), equal_nan=True
     )
+
+
+class Between(torch.nn.Module):
+    def forward(self, x, n):
+        return x.clamp(0, 0.5), x.clamp(-0.5, 1), n.clamp(0.5, 2), torch.clamp(n, max=1.5, min=0)
+
+
+def test_bounds_of_two_kinds():
+    x, n = torch.tensor([-1.0, 0.2, 0.7, 3.0, math.nan]), torch.tensor([-3, 0, 1, 5])
+    program = torch.export.export(Between(), (x, n))
+    built = build_model(optimize_model(import_model(program), "cpu"))
+    for ours, truth in zip(built.run({"x": x.numpy(), "n": n.numpy()}), Between()(x, n), strict=True):
+        assert torch.equal(torch.from_numpy(ours).nan_to_num(9.0), truth.nan_to_num(9.0))
+
+
+class Ranges(torch.nn.Module):
+    def forward(self, x):
+        falling = torch.arange(0.1, -7.9, -4.0)
+        return (
+            torch.arange(0, 0.3, 0.1) * x,
+            torch.arange(0.1, 3.1) * x,
+            falling * x,
+            torch.arange(2, 5, 2) + x,
+        )
+
+
+def test_ranges_of_fractions_are_counted_in_float64():
+    x = torch.rand(1)
+    built = build_model(optimize_model(import_model(torch.export.export(Ranges(), (x,))), "cpu"))
+    for ours, truth in zip(built.run({"x": x.numpy()}), Ranges()(x), strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), truth, rtol=1e-6, atol=1e-7)
