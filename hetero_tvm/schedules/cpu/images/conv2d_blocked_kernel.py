@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
@@ -54,7 +56,8 @@ class BlockedConvKernel:
         self.tiles = self.shape.tile_units(self.rows, self.columns)
         self.blocks, self.groups = min(blocks, self.tiles), min(groups, self.panels)
         self.steps, self.pitch = op.strides, self.shape.pitch
-        self.asks_ahead = self.reads_input and machine.exposed_reads > 0
+        # Of planes of one channel a line holds many pixels, which the hardware fetches by itself.
+        self.asks_ahead = self.reads_input and machine.exposed_reads > 0 and self.shape.x.blocked
         self.k = Kernel()
         self.out = BlockedOutput(self.k, op, machine)
 
@@ -253,17 +256,25 @@ class BlockedConvKernel:
         The first panel finds the image beyond L2, in more planes than the hardware follows at once.
         """
         op, k, shape = self.op, self.k, self.shape
-        down, across = (
-            range(0, (count - 1) * step + (taps - 1) * dilation + 1, step if taps == 1 else 1)
-            for count, step, taps, dilation in zip(tile, self.steps, op.kernel, op.dilation, strict=True)
-        )
         following = planes + tirx.min(channel_block + 1, int32(shape.channel_blocks - 1))
-        first, part = self.place(y, x), -(-len(down) * len(across) // len(shape.taps))
-        for number in range(part):
-            at = tap * part + number
-            row, column = tirx.floordiv(at, len(across)), tirx.floormod(at, len(across))
-            pixel = first + row * (down.step * self.pitch) + column * across.step
-            k.ask(self.x, [following, pixel * shape.words])
+        first = self.place(y, x)
+
+        def ask(row: Index, column: Index) -> None:
+            k.ask(self.x, [following, (first + row * self.pitch + column) * shape.words])
+
+        reached = [
+            (count - 1) * step + (taps - 1) * dilation + 1
+            for count, step, taps, dilation in zip(tile, self.steps, op.kernel, op.dilation, strict=True)
+        ]
+        part = -(-math.prod(reached) // len(shape.taps))
+        if part < math.prod(tile):  # taps share pixels
+            for number in range(part):
+                at = tap * part + number
+                ask(tirx.floordiv(at, reached[1]), tirx.floormod(at, reached[1]))
+            return
+        i, j = tirx.floordiv(tap, op.kernel[1]), tirx.floormod(tap, op.kernel[1])
+        for r, q in itertools.product(*map(range, tile)):
+            ask(i * op.dilation[0] + r * self.steps[0], j * op.dilation[1] + q * self.steps[1])
 
     def place(self, y: Index, x: Index) -> Expr:
         """Pixel, in a plane of what the products read, of output pixel (y, x)'s first tap."""
