@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from hetero_tvm import build_model, import_model, optimize_model
 from hetero_tvm.frontend.torch.decompositions import decompositions
 
 ATEN = torch.ops.aten
@@ -91,3 +92,26 @@ def test_put(accumulate):
         twice = torch.tensor([3, 3, 3])
         found = TABLE[ATEN.put.default](x, twice, torch.ones(3), True)
         torch.testing.assert_close(found, x.put(twice, torch.ones(3), True))
+
+
+class Places(torch.nn.Module):
+    def forward(self, bounds, x, rows):
+        order = bounds.flip(0).argsort()
+        return (
+            torch.searchsorted(bounds, x),
+            torch.searchsorted(bounds, x, side="right", out_int32=True),
+            torch.searchsorted(rows, x, right=True),
+            torch.searchsorted(bounds.flip(0), x, sorter=order),
+            torch.bucketize(x, bounds, right=True),
+        )
+
+
+def test_places_between_bounds():
+    bounds = torch.tensor([-1.0, 0.0, 0.5, 0.5, 2.0])
+    x = torch.tensor([[-3.0, -1.0, 0.2, 0.5], [2.0, 9.0, math.inf, math.nan]])
+    rows = torch.stack([bounds, bounds * 2])
+    given = bounds, x, rows
+    built = build_model(optimize_model(import_model(torch.export.export(Places(), given)), "cpu"))
+    inputs = dict(zip(("bounds", "x", "rows"), (value.numpy() for value in given), strict=True))
+    for ours, truth in zip(built.run(inputs), Places()(*given), strict=True):
+        assert torch.equal(torch.from_numpy(ours), truth) and torch.from_numpy(ours).dtype == truth.dtype
