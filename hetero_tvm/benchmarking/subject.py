@@ -181,8 +181,8 @@ def _fixed(signature: Signature, sizes: Sizes) -> Signature:
             asked.append(f"--shape {spec.name}={'x'.join(str(highest.get(size, size)) for size in shape)}")
         for have, want in wanted:
             symbol = symbols.get(have)
-            if symbol is not None and isinstance(want, int) and not symbol.low <= want <= symbol.high:
-                problems.append(f"{spec.name}: {have} is {want}, outside of {symbol.low}..{symbol.high}")
+            if symbol is not None and isinstance(want, int) and want not in symbol.sizes:
+                problems.append(f"{spec.name}: {have} is {want}, {symbol.misfit(want)}")
         fixed.append(replace(spec, shape=shape))
     first = signature.inputs[0].shape[:1] if signature.inputs else ()
     if sizes.batch is not None and first and isinstance(first[0], int) and first[0] != sizes.batch:

@@ -191,8 +191,8 @@ def model_parser(
         default=[],
         metavar="NAME=1x128",
         help="shape of an input (also NAME=[1,128]); may be repeated; 1x8..256 is a range of lengths for one "
-        "library (? leaves the range open), [batch,past+sequence] has a sum; past=0..512 is for every "
-        "dimension that the model calls past",
+        "library (? leaves the range open), 64..512:8 has the multiples of 8, [batch,past+sequence] a sum; "
+        "past=0..512 is for every dimension that the model calls past",
     )
     result.add_argument(
         "--value",

@@ -29,7 +29,7 @@ def judged_model(optimized: OptimizedModel, inputs: Mapping[str, np.ndarray] | N
         return model.open.at(sizes_of(lengths.signature, inputs))
     known = list(zip([model, *model.open.others], lengths.sizes, strict=True))
     for candidate, sizes in reversed(known):
-        if all(s.low <= sizes[s.name] <= s.high for s in lengths.symbols):
+        if all(sizes[s.name] in s.sizes for s in lengths.symbols):
             return candidate
     return model.open.at({s.name: s.high for s in lengths.symbols})
 
@@ -63,7 +63,7 @@ def other_sizes(symbols: Sequence[Symbol]) -> list[dict[str, int]]:
     found: list[dict[str, int]] = []
     for sizes in (
         {s.name: s.low for s in symbols},
-        {s.name: (s.low + s.high) // 2 | 1 if s.high - s.low > 2 else s.low for s in symbols},
+        {s.name: s.nearest(s.step * ((s.low + s.high) // s.step // 2 | 1)) for s in symbols},
         {s.name: s.high for s in symbols},
     ):
         if sizes not in found:

@@ -340,7 +340,7 @@ class _Lifting:
     def _alike(self, arrays: Sequence[np.ndarray]) -> tuple[dict[str, int], list[np.ndarray]]:
         """Small sizes, and the model's constants there that are of the type and shape of this one."""
         symbols = self._lengths.symbols
-        small = {s.name: max(s.low, min(s.high, _SMALL[n % len(_SMALL)])) for n, s in enumerate(symbols)}
+        small = {s.name: s.nearest(s.step * _SMALL[n % len(_SMALL)]) for n, s in enumerate(symbols)}
         small = completed(small, self._quotients)
         if self._small is None:
             self._small = _constants_at(self._lengths, small)

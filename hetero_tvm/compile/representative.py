@@ -201,7 +201,7 @@ def _recorded_sizes(
     numbers = dict.fromkeys(n for text in texts for n in _numbers(json.loads(text)))
     found: list[tuple[Sizes, float]] = []
     for size in numbers:
-        if symbol.low <= size <= symbol.high and len(found) < _MOST_SIZES:
+        if size in symbol.sizes and len(found) < _MOST_SIZES:
             with contextlib.suppress(Unfit, ValueError, ArithmeticError):
                 if witnesses.at({symbol.name: size}).to_json() in texts:
                     found.append(({symbol.name: size}, 1.0))

@@ -52,7 +52,7 @@ def _sizes(optimized: OptimizedModel) -> list[Sizes]:
     found = other_sizes(symbols)
     size = 1
     while size < max(s.high for s in symbols):
-        between: dict[str, int] = {s.name: min(max(size, s.low), s.high) for s in symbols}
+        between: dict[str, int] = {s.name: s.nearest(size) for s in symbols}
         if between not in found:
             found.append(between)
         size *= 2

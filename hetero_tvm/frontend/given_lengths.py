@@ -81,7 +81,7 @@ def weighted_sizes(
         problems += [f"there is no open dimension {name}" for name in sizes if name not in known]
         problems += [f"{sizes_text(sizes)} has no size for {name}" for name in known if name not in sizes]
         for name, size in sizes.items():
-            if name in known and not known[name].low <= size <= known[name].high:
+            if name in known and size not in known[name].sizes:
                 problems.append(f"{name} = {size} is outside of {known[name]}")
         if not 0 < weight < 1e30:
             problems.append(f"the weight of {sizes_text(sizes)} is {weight:g}, not a positive number")

@@ -24,6 +24,9 @@ _DEFAULT_LENGTH = 512
 _LEAST = 5
 """Least of the largest sizes that tell: below, too many numbers of a model are the same by accident."""
 
+_STEPS = (2, 4, 8, 16, 32, 64)
+"""Steps that are tried where a model does not import at all sizes of a range."""
+
 
 def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel:
     """Import a model at the sizes that tell what it is at all sizes in the ranges.
@@ -57,7 +60,17 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
     if not symbols:
         return at({})
     sizes = telling_sizes(symbols)
-    models = [at(one) for one in sizes]
+    try:
+        models = [at(one) for one in sizes]
+    except HeteroTVMError as error:
+        if (fewer := _multiples(symbols, at)) is None:
+            raise
+        raise ShapeError(
+            "The model takes no size between multiples.",
+            problems=str(error).splitlines()[:1],
+            hint=f"give the ranges as {', '.join(map(str, fewer))}: with ':' and the step, or as the third "
+            "number of hetero_tvm.Span",
+        ) from error
     if (usual := _at_usual_sizes(symbols, models, at)) is not None:
         sizes, models = usual
     first, *others = models
@@ -95,14 +108,18 @@ def _symbols(given: Given, declared: Declared) -> tuple[dict[tuple[str, int], st
                 axes.setdefault(symbol, axis)
     symbols = []
     for symbol, spans in ranges.items():
-        low = max(span.low for _, span in spans)
+        step = math.lcm(*(span.step for _, span in spans))
+        low = -(-max(span.low for _, span in spans) // step) * step
         highs = {span.high for _, span in spans if span.high is not None}
         lows = {span.low for _, span in spans if span.high is not None}
         if len(highs) > 1 or len(lows) > 1:
             listed = ", ".join(f"{span} ({where})" for where, span in spans)
             problems.append(f"{symbol} has several ranges: {listed}")
         high = min(highs, default=max(low, _DEFAULT_HIGH.get(axes[symbol], _DEFAULT_LENGTH)))
-        symbols.append(Symbol(symbol, low, high))
+        if high - high % step < max(low, 1):
+            listed = ", ".join(f"{span} ({where})" for where, span in spans)
+            problems.append(f"{symbol} has no size: {listed}")
+        symbols.append(Symbol(symbol, low, high - high % step, step))
     if problems:
         raise ShapeError(
             "The given ranges do not fit the model.",
@@ -110,6 +127,36 @@ def _symbols(given: Given, declared: Declared) -> tuple[dict[tuple[str, int], st
             hint="Export the model with dynamic_shapes or dynamic_axes where lengths vary.",
         )
     return names, tuple(symbols)
+
+
+def _multiples(
+    symbols: Sequence[Symbol], at: Callable[[Mapping[str, int]], ImportedModel]
+) -> list[Symbol] | None:
+    """The same ranges in the least steps with which the model imports; None where there are none.
+
+    Encoders that halve images and join them again, doubled, take the multiples of 8 or 32 only.
+    """
+
+    def stepped(symbol: Symbol, step: int) -> Symbol:
+        low, high = symbol.low + -symbol.low % step, symbol.high - symbol.high % step
+        return dataclasses.replace(symbol, low=low, high=high, step=step) if max(1, low) < high else symbol
+
+    def imports(several: Sequence[Symbol]) -> bool:
+        try:
+            return all(at(one) is not None for one in telling_sizes(several))
+        except HeteroTVMError:
+            return False
+
+    for step in _STEPS:
+        found = [stepped(symbol, step) for symbol in symbols]
+        if found == list(symbols) or not imports(found):
+            continue
+        for n, symbol in enumerate(symbols):
+            fewer = [*found[:n], symbol, *found[n + 1 :]]
+            if fewer != found and imports(fewer):
+                found = fewer
+        return found
+    return None
 
 
 def _at_usual_sizes(
@@ -126,7 +173,7 @@ def _at_usual_sizes(
     special = [s for s, changed in zip(symbols, taken[1:], strict=False) if changed != taken[0]]
     if not special:
         return None
-    wider = [dataclasses.replace(s, high=s.high + 1) if s in special else s for s in symbols]
+    wider = [dataclasses.replace(s, high=s.high + s.step) if s in special else s for s in symbols]
     sizes = telling_sizes(wider)
     try:
         found = [at(one) for one in sizes]
@@ -149,14 +196,14 @@ def telling_sizes(symbols: Sequence[Symbol]) -> tuple[dict[str, int], ...]:
     They lie in the upper part of the range, where no part of a model is a special case, and are primes where
     there are some: no other number of a model is likely to be one of them, or a multiple.
     """
-    chosen = {symbol.name: _three(symbol) for symbol in symbols}
+    chosen = {s.name: tuple(s.step * n for n in _three(s.low // s.step, s.high // s.step)) for s in symbols}
     top = {name: sizes[0] for name, sizes in chosen.items()}
     changed = [{**top, name: sizes[1]} for name, sizes in chosen.items()]
     return (top, *changed, {name: sizes[2] for name, sizes in chosen.items()})
 
 
-def _three(symbol: Symbol) -> tuple[int, int, int]:
-    top, low = max(symbol.high, _LEAST), max(2, symbol.low)
+def _three(low: int, high: int) -> tuple[int, int, int]:
+    top, low = max(high, _LEAST), max(2, low)
     kinds: tuple[tuple[int, Callable[[int], bool]], ...] = (
         (low, lambda n: top % n > 0 and _is_prime(n)),
         (low, lambda n: top % n > 0),

@@ -92,23 +92,31 @@ class ImportedModel:
 
 @dataclass(frozen=True)
 class Span:
-    """The sizes that a dimension may have: ``low`` to ``high``, None where the model or we decide."""
+    """The sizes that a dimension may have: ``low`` to ``high``, None where the model or we decide.
+
+    With ``step``, only its multiples: many networks of images take no others.
+    """
 
     low: int = 1
     high: int | None = None
+    step: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what is no range: :class:`UsageError`."""
-        numbers = [self.low] if self.high is None else [self.low, self.high]
+        numbers = [self.low, self.step] if self.high is None else [self.low, self.high, self.step]
         whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
-        if not whole or (self.high is not None and not max(1, self.low) <= self.high):
+        if not whole or self.step < 1 or (self.high is not None and not self._has_sizes(self.high)):
             raise UsageError(
-                f"Span({self.low!r}, {self.high!r}) is no range of sizes",
-                hint="as in hetero_tvm.Span(8, 256)",
+                f"Span({self.low!r}, {self.high!r}, {self.step!r}) is no range of sizes",
+                hint="as in hetero_tvm.Span(8, 256), or hetero_tvm.Span(64, 512, 8) for the multiples of 8",
             )
 
+    def _has_sizes(self, high: int) -> bool:
+        return max(1, self.low) <= high - high % self.step
+
     def __str__(self) -> str:
-        return f"{self.low}..{'?' if self.high is None else self.high}"
+        ends = f"{self.low}..{'?' if self.high is None else self.high}"
+        return f"{ends}:{self.step}" if self.step > 1 else ends
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,8 @@ class OpenShapes:
 def parse_shape_option(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
     """Read one ``--shape`` value, ``NAME=1x128``, as (name, dimensions).
 
-    A dimension ``1..512`` may have any of these sizes when the model is called; ``?`` leaves its range open,
+    A dimension ``1..512`` may have any of these sizes when the model is called, ``64..512:8`` only the
+    multiples of 8 among them; ``?`` leaves its range open,
     and ``past+sequence`` is the sum of two others, by the names that the model has for them.
     ``NAME=[1,128]`` is the same as ``NAME=1x128``.
 
@@ -165,7 +174,10 @@ def _dimension(text: str, named: bool) -> int | str | Span | None:
         return Span()
     if re.fullmatch(r"[A-Za-z_][\w.]*(\s*\+\s*[\w.]+)*", text) and (named or "+" in text):
         return text
+    text, colon, step = text.partition(":")
     low, dots, high = text.partition("..")
+    if colon and not (dots and step.isascii() and step.isdecimal() and int(step)):
+        return None
     # isdecimal alone would also let other scripts' digits through
     least = 0 if dots else 1
     if not all(part.isascii() and part.isdecimal() for part in (low, high) if part or dots):
@@ -174,4 +186,12 @@ def _dimension(text: str, named: bool) -> int | str | Span | None:
         return None
     if not dots:
         return int(low) if low else None
-    return None if int(low) > int(high) else int(low) if int(low) == int(high) else Span(int(low), int(high))
+    several = int(step or 1)
+    first, last = -(-int(low) // several) * several, int(high) // several * several
+    return (
+        None
+        if max(least, first) > last or not last
+        else last
+        if first == last
+        else Span(first, last, several)
+    )

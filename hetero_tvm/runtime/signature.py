@@ -51,21 +51,46 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A dimension that is known when a model is called: its name, and the sizes that it may have."""
+    """A dimension that is known when a model is called: its name, and the sizes that it may have.
+
+    These are the multiples of ``step`` from ``low`` to ``high``, which are multiples themselves.
+    """
 
     name: str
     low: int
     high: int
+    step: int = 1
 
     def __str__(self) -> str:
-        return f"{self.name} = {self.low}..{self.high}"
+        return f"{self.name} = {self.span}"
+
+    @property
+    def span(self) -> str:
+        """The sizes as they are given: ``8..256``, ``64..512:8``."""
+        return f"{self.low}..{self.high}" + (f":{self.step}" if self.step > 1 else "")
+
+    @property
+    def sizes(self) -> range:
+        """Sizes that the dimension may have."""
+        return range(self.low, self.high + 1, self.step)
+
+    def nearest(self, size: int) -> int:
+        """The size in range that is next to ``size``; below it, where it lies between two."""
+        return min(max(size - size % self.step, self.low), self.high)
+
+    def misfit(self, size: int) -> str:
+        """Reason why the dimension may not have a size."""
+        if self.low <= size <= self.high:
+            return f"not a multiple of {self.step}"
+        return f"outside {self.span}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "low": self.low, "high": self.high}
+        plain = {"name": self.name, "low": self.low, "high": self.high}
+        return {**plain, "step": self.step} if self.step > 1 else plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Symbol:
-        return cls(str(data["name"]), int(data["low"]), int(data["high"]))
+        return cls(str(data["name"]), int(data["low"]), int(data["high"]), int(data.get("step", 1)))
 
 
 def size_of(dimension: int | str, sizes: Mapping[str, int]) -> int:
@@ -203,10 +228,9 @@ class Signature:
                     if isinstance(name, str):
                         sums.append((spec.name, axis, name, size))
                     continue
-                if not symbol.low <= size <= symbol.high:
+                if size not in symbol.sizes:
                     problems.append(
-                        f"{spec.name}: dimension {axis} ({name}) is {size}, "
-                        f"outside {symbol.low}..{symbol.high}"
+                        f"{spec.name}: dimension {axis} ({name}) is {size}, {symbol.misfit(size)}"
                     )
                 first = taken.setdefault(symbol.name, (spec.name, axis, size))
                 if first[2] != size:

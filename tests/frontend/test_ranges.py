@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetero_tvm.errors import ShapeError
+from hetero_tvm.errors import HeteroTVMError, ShapeError
 from hetero_tvm.frontend import Span, import_model
 from hetero_tvm.frontend.ranges import import_open, telling_sizes
 from hetero_tvm.frontend.signature import Symbol
@@ -24,6 +24,39 @@ def test_equal_names_are_one_symbol_and_other_inputs_follow():
         wanted = (sizes["batch"], sizes["width"])
         assert [spec.shape for spec in imported.signature.inputs[:2]] == [wanted, wanted]
     assert model.open.at({"batch": 2, "width": 9}).signature.outputs[0].shape == (2, 9)
+
+
+HALVES = """
+net (float[batch, 2, n] x) => (float[batch, 2, m] y)
+{
+    half = MaxPool<kernel_shape = [2], strides = [2]>(x)
+    scales = Constant<value_floats = [1.0, 1.0, 2.0]>()
+    twice = Resize<mode = "nearest">(half, , scales)
+    y = Add(x, twice)
+}
+"""
+
+
+def test_sizes_are_multiples_of_the_step():
+    shapes = {"x": (1, 2, Span(9, 101, 8))}
+    model = import_model(text_model(HALVES), shapes=shapes)
+    assert [str(symbol) for symbol in model.open.symbols] == ["n = 16..96:8"]
+    assert all(one["n"] % 8 == 0 for one in model.open.sizes)
+    with pytest.raises(ShapeError, match="a has no size"):
+        import_open(
+            {"x": (Span(13, 22, 4),), "y": (Span(13, 22, 6),)},
+            {"x": ["a"], "y": ["a"]},
+            lambda shapes: pytest.fail("nothing is imported"),
+        )
+
+
+def test_the_step_that_a_model_needs_is_told():
+    with pytest.raises(ShapeError) as caught:
+        import_model(text_model(HALVES), shapes={"x": (Span(1, 8), 2, Span(4, 99))})
+    assert "batch = 1..8, n = 4..98:2" in str(caught.value)
+    with pytest.raises(HeteroTVMError) as caught:  # no step helps
+        import_model(text_model(HALVES.replace("2.0]", "3.0]")), shapes={"x": (1, 2, Span(4, 99))})
+    assert ":2" not in str(caught.value)
 
 
 def test_contradictions_are_listed():

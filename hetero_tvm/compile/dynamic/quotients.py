@@ -93,7 +93,7 @@ def images_differ(model: ImportedModel) -> bool:
 
 def _beside(symbol: Symbol, top: int) -> int:
     """The size next to the largest: from one to the next, a quotient grows by nothing or by too much."""
-    return top - 1 if top - 1 >= min(symbol.low, 2) else top + 1
+    return top - symbol.step if top - symbol.step >= min(symbol.low, 2 * symbol.step) else top + symbol.step
 
 
 def _key(sizes: Sizes) -> tuple[tuple[str, int], ...]:
@@ -141,7 +141,8 @@ def _liked(symbol: Symbol, top: int) -> list[int]:
     first = [at[symbol.name] for at in telling_sizes([symbol])]
     low = max(2, symbol.low, top // 3)
     generator = np.random.default_rng(top)
-    others = generator.permutation(np.arange(low, top))[:200].tolist() if top > low else []
+    between = np.arange(low + -low % symbol.step, top, symbol.step)
+    others = generator.permutation(between)[:200].tolist()
     return [*first[1:], *(n for n in others if n not in first)]
 
 
@@ -251,8 +252,11 @@ class _Search:
                 self._ask_others()
                 continue
             if size is None:
-                fits = self._fitting([(candidates[0], candidates[0].least)], place, base)
-                return _quotient_in(candidates[0].name(candidates[0].least)) if fits else None
+                first = candidates[0]
+                # Among multiples many sums have one quotient: that of the size itself is the plainest.
+                plus = first.least if self._symbol.step == 1 else min(max(0, first.least), first.most)
+                fits = self._fitting([(first, plus)], place, base)
+                return _quotient_in(first.name(plus)) if fits else None
             if len(self._known) > _MOST_IMPORTS:
                 return None
             if not self._divide(candidates, base, size):
@@ -287,7 +291,7 @@ class _Search:
     def _ask_others(self) -> None:
         """Import at a few sizes more: few values agree by accident with a quotient that nobody computes."""
         generator = np.random.default_rng(self._top)
-        sizes = generator.permutation(np.arange(self._symbol.low, self._symbol.high + 1))[:_MOST_ASKED]
+        sizes = generator.permutation(np.array(self._symbol.sizes))[:_MOST_ASKED]
         left = (n for n in sizes.tolist() if n not in self._known and n not in self._refused)
         told = (n for n in itertools.islice(left, 4 * _CONFIRMING) if self._ask(n))
         for _ in itertools.islice(told, _CONFIRMING):
@@ -304,7 +308,7 @@ class _Search:
     def _differing(self, candidates: Sequence[tuple[_Candidate, int]], base: Extent) -> int | None:
         """A size in the range at which the candidates are not equal; None where they are the same."""
         first, *others = candidates
-        sizes = np.arange(self._symbol.low, self._symbol.high + 1)
+        sizes = np.array(self._symbol.sizes)
         for other in others:
             values = self._values([first, other], base, sizes)
             if (differing := np.flatnonzero(values[0] != values[1])).size:
@@ -319,7 +323,8 @@ class _Search:
         ]
         if len(several) > _MOST_ASKED:
             several = [several[n] for n in generator.choice(len(several), _MOST_ASKED, replace=False)]
-        sizes = generator.integers(self._symbol.low, self._symbol.high + 1, _MOST_ASKED)
+        every = self._symbol.sizes
+        sizes = every.start + every.step * generator.integers(0, len(every), _MOST_ASKED)
         sizes = np.unique([*sizes, size])
         values = self._values(several, base, sizes)
         largest = [np.unique(column, return_counts=True)[1].max() for column in values.T]

@@ -46,8 +46,12 @@ def range_check(signature: Signature) -> tvm.transform.Pass:
                 T.arg(f"x{n}", T.buffer(tuple(extents), spec.dtype))
             for variable, symbol, what in problems:
                 inside = tirx.all(variable >= symbol.low, variable <= symbol.high)
-                with T.Assert(inside, f"{what} is outside {symbol.low}..{symbol.high}", INDEX_ERROR):
+                with T.Assert(inside, f"{what} is outside {symbol.span}", INDEX_ERROR):
                     pass
+                if symbol.step > 1:
+                    several = tirx.floormod(variable, tirx.const(symbol.step, "int64")) == 0
+                    with T.Assert(several, f"{what} is not a multiple of {symbol.step}", INDEX_ERROR):
+                        pass
         function = builder.function.without_attr("global_symbol").with_attr(CHECK_ATTR, True)
         made = relax.BlockBuilder(module.clone())
         variable = made.add_func(function, NAME)

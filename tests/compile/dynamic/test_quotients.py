@@ -8,7 +8,10 @@ import hetero_tvm
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.compile.dynamic import quotients
 from hetero_tvm.compile.dynamic.quotients import with_quotients
+from hetero_tvm.compile.linking import machine
+from hetero_tvm.errors import InputError
 from hetero_tvm.frontend import Span
+from hetero_tvm.host.tvm import tvm
 from tests.frontend.onnx.helpers import text_model
 
 STRIDES = """
@@ -136,6 +139,42 @@ def test_a_quotient_is_told_where_multiples_are_another_model(tmp_path):
         x = np.random.default_rng(length).standard_normal((2, 4, length)).astype("float32")
         for ours, wanted in zip(net(x), session.run(None, {"x": x}), strict=True):
             np.testing.assert_allclose(ours, wanted, atol=1e-5)  # float32 sums of 16
+
+
+JOINED = """
+net (float[batch, 2, h, w] x) => (float[batch, 4, h, w] y)
+{
+    k = Constant<value_floats = [0.5, -1.0, 0.25, 2.0, 1.0, -0.5, 0.75, 0.1]>()
+    four = Constant<value_ints = [2, 1, 2, 2]>()
+    kernel = Reshape(k, four)
+    half = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+    quarter = AveragePool<kernel_shape = [2, 2], strides = [2, 2]>(half)
+    up = ConvTranspose<strides = [2, 2], group = 2>(quarter, kernel)
+    both = Add(half, up)
+    scales = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>()
+    large = Resize<mode = "linear">(both, , scales)
+    y = Concat<axis = 1>(x, large)
+}
+"""
+
+
+def test_images_that_are_halved_and_joined_again_take_multiples(tmp_path):
+    model = text_model(JOINED)
+    shapes = {"x": (Span(1, 3), 2, Span(8, 40, 4), Span(4, 36, 4))}
+    optimized = optimize_model(import_model(model, shapes=shapes))
+    assert optimized.signature.outputs[0].shape == ("batch", 4, "h", "w")
+    built = build_model(optimized)
+    net = hetero_tvm.load(built.export(tmp_path / "net.so"))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for batch, height, width in ((1, 8, 4), (3, 40, 36), (2, 12, 28), (1, 36, 8)):
+        x = np.random.default_rng(height).standard_normal((batch, 2, height, width)).astype("float32")
+        (wanted,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(net(x), wanted, atol=1e-5)  # float32 sums of few terms
+    with pytest.raises(InputError, match="not a multiple of 4"):
+        net(np.zeros((1, 2, 10, 8), "float32"))
+    main = machine(built.executable, [tvm.cpu()])["main"]
+    with pytest.raises(IndexError, match="not a multiple of 4"):  # as C and C++ call it
+        main(tvm.runtime.tensor(np.zeros((1, 2, 12, 10), "float32")))
 
 
 def test_a_quotient_that_is_not_told_is_not_guessed(monkeypatch):
