@@ -218,7 +218,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
 
         def piece(at: Expr, width: int) -> None:
             where = [r, k.ramp(at, width)]
-            k.store(self.scores, k.load(self.scores, where) + self._mask_at(query_row, at, width), where)
+            mask = self._mask_at(query_row, at, width)
+            k.store(self.scores, self._masked(k.load(self.scores, where), mask, width), where)
 
         full = k.let(tirx.truncdiv(end - start, int32(lanes)))
         with k.serial(full) as v:
@@ -263,8 +264,12 @@ class RunTimeAttentionKernel(OneQueryKernel):
         of_blind = constant(0.0 if self.op.zero_masked else math.nan)
         if not isinstance(self.kv_len, int):  # a sum over no keys at all is 0
             of_blind = tirx.Select(self.kv_len > 0, of_blind, constant(0.0))
-        factor = tirx.Select(blind, of_blind, constant(1.0) / total.finish())
-        k.store(self.factors, factor, [r])
+        summed = k.let(total.finish())
+        k.store(self.factors, tirx.Select(blind, of_blind, constant(1.0) / summed), [r])
+        self._zero_hidden_row(query_row, r, start, panels * self.key_columns, summed)
+
+    def _keys(self) -> Index:
+        return self.kv_len
 
 
 def _bound(k: Kernel, value: Index) -> Index:
