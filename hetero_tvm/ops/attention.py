@@ -43,10 +43,10 @@ class Attention(FusedOp):
     causal : key j is visible to query i when ``j <= i + Sk - Sq``.
     zero_masked : a query whose scores are all -inf gives zero (exporters of PyTorch's attention guard
         it so); otherwise what it gives is not defined.
-    zero_by_mask : with ``zero_masked``, a query whose mask is -inf for all keys gives zero whatever its scores
-        are, NaN among them (ONNX defines Attention so).
-    replaced : the mask's values other than 0 take the place of the scores instead of being added to them: what
-        a hidden key's score is, NaN or infinity, does not matter.
+    zero_by_mask : with ``zero_masked``, a query whose mask is -inf for all keys gives zero whatever its
+        scores are, NaN among them (ONNX defines Attention so).
+    replaced : the mask's values other than 0 take the place of the scores instead of being added to them:
+        what a hidden key's score is, NaN or infinity, does not matter.
     value_dim : Dv, elements of a value; 0 when it is D.
     window : with ``causal``, only the last ``window`` visible keys are; 0 for all of them.
     softcap : scores s become ``softcap * tanh(s / softcap)`` before the mask (Gemma 2); 0 for none.
@@ -242,7 +242,9 @@ class Attention(FusedOp):
             if self.zero_by_mask and mask is not None:
                 shown = te.reduce_axis((0, self.kv_len), name="shown")
                 largest = te.compute(
-                    scores.shape[:3], lambda b, h, i: te.max(mask_at(b, h, i, shown), axis=shown), name="largest"
+                    scores.shape[:3],
+                    lambda b, h, i: te.max(mask_at(b, h, i, shown), axis=shown),
+                    name="largest",
                 )
                 plain = weights
                 weights = te.compute(

@@ -243,9 +243,7 @@ class AttentionKernel:
         k.store(self.factors, tirx.Select(blind, constant(of_blind), constant(1.0) / summed), [r])
         self._zero_hidden_row(query_row, r, start, length, summed)
 
-    def _zero_hidden_row(
-        self, query_row: Expr, r: Expr, start: Index, length: Index, total: Expr
-    ) -> None:
+    def _zero_hidden_row(self, query_row: Expr, r: Expr, start: Index, length: Index, total: Expr) -> None:
         """Make the weights of a row zero where their sum is NaN and its mask hides all keys."""
         k, op = self.k, self.op
         if self.mask is None or not op.zero_by_mask:

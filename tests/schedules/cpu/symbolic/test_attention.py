@@ -8,8 +8,8 @@ from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.symbolic import kernels
-from tests.schedules.cpu.running import MACHINES, TARGET
 from tests.ops.helpers import sample_inputs
+from tests.schedules.cpu.running import MACHINES, TARGET
 from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
 
 SWEEP = pytest.mark.exhaustive
