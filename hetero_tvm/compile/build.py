@@ -135,11 +135,13 @@ class BuiltModel:
             return self._check(seed, inputs)
 
     def _check(self, seed: int, inputs: Mapping[str, np.ndarray] | None) -> Accuracy:
-        given, model = inputs, judged_model(self.optimized, inputs)
+        given = inputs
+        if inputs is not None:  # first: their sizes say which model judges
+            inputs = checked_inputs(self.optimized.signature, inputs)
+        model = judged_model(self.optimized, inputs)
         if inputs is None:
             inputs, reference = run_sampled(model, seed)
         else:
-            inputs = checked_inputs(model.signature, inputs)
             reference = run_reference(model, inputs)
         target, results = self.optimized.target, self.run(inputs)
 
