@@ -142,6 +142,12 @@ def test_a_check_of_open_lengths_refuses_what_does_not_fit(open_network, inputs,
     assert problem in caught.value.problems
 
 
+@pytest.mark.parametrize("seed", [-1, "a", None, 1.5])
+def test_a_seed_that_is_none_is_refused(open_network, seed):
+    with pytest.raises(UsageError, match="seed is a whole number"):
+        open_network.check(seed=seed)
+
+
 def test_a_check_of_open_lengths_takes_any_in_range(open_network):
     for rows in (1, 3, 6):
         assert open_network.check(inputs={"x": np.ones((rows, 8), np.float32)}).ok
