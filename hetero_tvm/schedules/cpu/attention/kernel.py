@@ -133,8 +133,10 @@ class AttentionKernel:
         with k.serial(panels - skipped) as panel:
             self._score_panel(first_row, height, skipped + panel)
         start = skipped * columns
+        length = panels * columns - start if op.causal else op.kv_len
         with k.serial(height) as r:
-            self._softmax_row(first_row + r, r, start, panels * columns - start if op.causal else op.kv_len)
+            self._softmax_row(r, start, length)
+        self._zero_hidden_rows(first_row, height, start, length)
         depth = tirx.min(panels * columns, int32(op.kv_len)) if op.causal else op.kv_len
         with k.serial(self.value_panels) as panel:
             self._value_panel(first_row, height, panel, start, depth - start)
@@ -208,7 +210,7 @@ class AttentionKernel:
         mask = self.k.let(mask)
         return tirx.Select(tirx.EQ(mask, self.k.splat(0.0, width)), value, mask)
 
-    def _softmax_row(self, query_row: Expr, r: Expr, start: Index, length: Index) -> None:
+    def _softmax_row(self, r: Expr, start: Index, length: Index) -> None:
         """exp(score - max) in place over ``length`` keys from ``start``; ``factors[r]`` = 1 / sum.
 
         A run-time ``length`` must be a multiple of ``lanes``.
@@ -239,21 +241,25 @@ class AttentionKernel:
 
         each(exponent)
         of_blind = 0.0 if self.op.zero_masked else math.nan
-        summed = k.let(total.finish())
-        k.store(self.factors, tirx.Select(blind, constant(of_blind), constant(1.0) / summed), [r])
-        self._zero_hidden_row(query_row, r, start, length, summed)
+        self._store_factor(r, total.finish(), blind, constant(of_blind))
 
-    def _zero_hidden_row(self, query_row: Expr, r: Expr, start: Index, length: Index, total: Expr) -> None:
-        """Make the weights of a row zero where their sum is NaN and its mask hides all keys."""
-        k, op = self.k, self.op
-        if self.mask is None or not op.zero_by_mask:
+    def _store_factor(self, r: Expr, total: Expr, blind: Expr, of_blind: Expr) -> None:
+        """Keep 1 / sum of a row, or that of a row whose keys are all hidden."""
+        if self.op.zero_by_mask:  # NaN among the weights must show in it: the largest score may have lost it
+            total = self.k.let(total)
+            blind = tirx.EQ(total, constant(0.0))
+        self.k.store(self.factors, tirx.Select(blind, of_blind, constant(1.0) / total), [r])
+
+    def _zero_hidden_rows(self, first_row: Expr, height: int, start: Index, length: Index) -> None:
+        """Make the weights of rows zero that have NaN and whose mask hides all keys."""
+        if self.mask is None or not self.op.zero_by_mask:
             return
-        hidden = constant(-math.inf)
-        with k.when(tirx.isnan(total)):
-            seen = k.scratch((1,), "int32")
+        k = self.k
+        seen, hidden = k.scratch((1,), "int32"), constant(-math.inf)
+        with k.serial(height) as r, k.when(tirx.isnan(k.load(self.factors, [r]))):
             k.store(seen, int32(0), [0])
             with k.serial(self._keys()) as j:
-                visible = tirx.NE(self._mask_at(query_row, j, 1), hidden)
+                visible = tirx.NE(self._mask_at(first_row + r, j, 1), hidden)
                 k.store(seen, k.load(seen, [0]) + tirx.Select(visible, int32(1), int32(0)), [0])
             with k.when(tirx.EQ(k.load(seen, [0]), int32(0))):
                 with k.serial(length) as j:
