@@ -1,12 +1,15 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
+import onnx
 import pytest
 
 from hetero_tvm import api, build
 from hetero_tvm.compile import report_page
 from hetero_tvm.errors import AccuracyError
 from hetero_tvm.memory import PlanError
+from tests.campaign import small_models
 
 
 @pytest.fixture
@@ -51,6 +54,25 @@ def test_table_check_and_path(built, capsys, tmp_path):
     out = capsys.readouterr().out
     assert "matmul" in out and "shipped record" in out and "model.so" in out and "1e-06" in out
     assert built.options == {"logs": tmp_path, "use_shipped": True}
+
+
+@pytest.mark.parametrize(
+    ("array", "problem"),
+    [
+        (np.zeros((9, 8), np.float32), "x: dimension 0 (n) is 9, outside 1..6"),
+        (np.zeros((4, 8), np.int64), "x: int64 4x8, not float32 nx8"),
+    ],
+)
+def test_inputs_of_open_lengths_are_refused_before_anything_is_built(tmp_path, capsys, array, problem):
+    source = small_models.network(rows=4, width=8)
+    for value in (*source.graph.input, *source.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(source, tmp_path / "m.onnx")
+    np.savez(tmp_path / "inputs.npz", x=array)
+    command = [str(tmp_path / "m.onnx"), "--out", str(tmp_path / "o"), "--shape", "x=1..6x8"]
+    assert build.main([*command, "--inputs", str(tmp_path / "inputs.npz")]) == 2
+    told = capsys.readouterr()
+    assert problem in told.err and "kernel" not in told.out
 
 
 def test_json(built, capsys, tmp_path):

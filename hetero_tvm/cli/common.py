@@ -257,6 +257,7 @@ def load_model(
 ) -> tuple[ImportedModel, Target]:
     """Import the model that the options name (unless it is given); refuse first what cannot end well."""
     from hetero_tvm import api
+    from hetero_tvm.compile.optimize import input_signature
     from hetero_tvm.reference.given import checked_inputs, read_inputs
 
     # First: a model may take long to read, and a search longer.
@@ -278,8 +279,8 @@ def load_model(
         )
     if model.open is not None:
         say(options, f"one library for {', '.join(map(str, model.open.symbols))}")
-    if given is not None and model.open is None:  # refused before anything takes long
-        checked_inputs(model.signature, given)
+    if given is not None:  # refused before anything takes long
+        checked_inputs(input_signature(model), given)
     return model, target
 
 

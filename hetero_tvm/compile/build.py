@@ -24,7 +24,7 @@ from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.report_page import report_fragment, report_html
 from hetero_tvm.compile.shares import shared_out
 from hetero_tvm.compile.weights import Weights, set_apart
-from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, last_line
+from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, UsageError, last_line
 from hetero_tvm.host import mapped
 from hetero_tvm.host.tvm import Executable, IRModule, relax, structural_equal, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
@@ -130,16 +130,21 @@ class BuiltModel:
         ------
         AccuracyError : beyond the tolerance; names the kernel where the numbers leave the reference.
         InputError : ``inputs`` do not fit the model; lists all that is wrong.
+        UsageError : ``seed`` is no whole number of at least 0.
         """
+        if not isinstance(seed, int) or seed < 0:
+            raise UsageError(f"seed is a whole number of at least 0, not {seed!r}")
         with mapped.given_back():
             return self._check(seed, inputs)
 
     def _check(self, seed: int, inputs: Mapping[str, np.ndarray] | None) -> Accuracy:
-        given, model = inputs, judged_model(self.optimized, inputs)
+        given = inputs
+        if inputs is not None:  # first: their sizes say which model judges
+            inputs = checked_inputs(self.optimized.signature, inputs)
+        model = judged_model(self.optimized, inputs)
         if inputs is None:
             inputs, reference = run_sampled(model, seed)
         else:
-            inputs = checked_inputs(model.signature, inputs)
             reference = run_reference(model, inputs)
         target, results = self.optimized.target, self.run(inputs)
 
@@ -183,7 +188,7 @@ class BuiltModel:
             raise AccuracyError(
                 f"{self.optimized.model.name}: the compiled model's numbers are beyond the tolerance",
                 problems=problems,
-                hint="nothing was exported; build with fixed shapes, which names the kernel at fault",
+                hint="nothing was exported; with fixed shapes, what is wrong there too is told by kernel",
             )
 
     @property

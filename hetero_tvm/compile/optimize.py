@@ -246,6 +246,8 @@ def optimize_model(
     if target.takes_packed and (packed := packed_columns(model.source)) is not None:
         target = target.for_packed(packed)
     disabled = frozenset(disable)
+    for name in disabled:
+        expect(name, (str,), "disable is a list of names of fusions")
     known = {rule.name for rule in target.fusions}
     if unknown := sorted(disabled - known):
         guesses = [guess for name in unknown if (guess := did_you_mean(name, known))]
@@ -318,6 +320,19 @@ def _open(
         opened.symbols, opened.sizes, others, signature, lambda sizes: optimize_one(opened.at(sizes))
     )
     return replace(optimized, lengths=found)
+
+
+def input_signature(model: ImportedModel) -> Signature:
+    """Inputs of a model, with symbols where its lengths are open; no outputs, which optimizing tells.
+
+    Raises
+    ------
+    ModelError : a dimension is no polynomial of the symbols.
+    """
+    if model.open is None:
+        return replace(model.signature, outputs=())
+    signatures = [replace(one.signature, outputs=()) for one in (model, *model.open.others)]
+    return symbolic_signature(signatures, model.open.sizes, model.open.symbols)
 
 
 def symbolic_signature(

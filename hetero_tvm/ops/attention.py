@@ -43,6 +43,10 @@ class Attention(FusedOp):
     causal : key j is visible to query i when ``j <= i + Sk - Sq``.
     zero_masked : a query whose scores are all -inf gives zero (exporters of PyTorch's attention guard
         it so); otherwise what it gives is not defined.
+    zero_by_mask : with ``zero_masked``, a query whose mask is -inf for all keys gives zero whatever its
+        scores are, NaN among them (ONNX defines Attention so).
+    replaced : the mask's values other than 0 take the place of the scores instead of being added to them:
+        what a hidden key's score is, NaN or infinity, does not matter.
     value_dim : Dv, elements of a value; 0 when it is D.
     window : with ``causal``, only the last ``window`` visible keys are; 0 for all of them.
     softcap : scores s become ``softcap * tanh(s / softcap)`` before the mask (Gemma 2); 0 for none.
@@ -54,7 +58,9 @@ class Attention(FusedOp):
     """
 
     kind: ClassVar[str] = "attention"
-    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("value_dim", "window", "softcap", "tensors", "places")
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = (
+        "value_dim", "window", "softcap", "tensors", "places", "zero_by_mask", "replaced",
+    )  # fmt: skip
 
     batch: int
     heads: int
@@ -72,6 +78,8 @@ class Attention(FusedOp):
     softcap: float = 0.0
     tensors: tuple[tuple[int, ...], ...] = ()
     places: tuple[tuple[int, ...], ...] = ()
+    zero_by_mask: bool = False
+    replaced: bool = False
     dtype: str = "float32"
 
     @property
@@ -164,7 +172,8 @@ class Attention(FusedOp):
         if self.softcap:
             scores = scores.dtype.type(self.softcap) * np.tanh(scores / scores.dtype.type(self.softcap))
         if mask is not None:
-            scores = scores + np.tile(mask, (self.batch // mask.shape[0], 1, 1, 1))
+            mask = np.tile(mask, (self.batch // mask.shape[0], 1, 1, 1))
+            scores = np.where(mask == 0, scores, mask) if self.replaced else scores + mask
         if self.causal:
             i, j = np.arange(self.q_len)[:, None] + self.kv_len - self.q_len, np.arange(self.kv_len)
             scores = np.where((j <= i) & ((j > i - self.window) | (self.window == 0)), scores, -np.inf)
@@ -172,6 +181,8 @@ class Attention(FusedOp):
         blind = (peak == -np.inf) & self.zero_masked
         weights = np.exp(scores - np.where(blind, 0, peak))
         weights = weights / np.where(blind, 1, weights.sum(-1, keepdims=True))
+        if self.zero_by_mask and mask is not None:
+            weights = np.where(mask.max(-1, keepdims=True) == -np.inf, 0, weights)
         return (weights @ value_BHSD).transpose(0, 2, 1, 3).reshape(self.output.shape)
 
     def workload(self) -> PrimFunc:
@@ -202,16 +213,23 @@ class Attention(FusedOp):
                 name="scores",
             )
 
+            def mask_at(b, h, i, j):
+                at = [0 if extent == 1 else x for extent, x in zip(self.mask, (b, h, i, j), strict=True)]
+                if self.mask[0] not in (1, self.batch):
+                    at[0] = tirx.floormod(b, self.mask[0])
+                return mask[tuple(at)]
+
             def masked(b, h, i, j):
                 value = scores[b, h, i, j] * tirx.const(self.scale, "float32")
                 if self.softcap:
                     cap = tirx.const(self.softcap, "float32")
                     value = cap * activation("tanh", value / cap)
                 if mask is not None:
-                    at = [0 if extent == 1 else x for extent, x in zip(self.mask, (b, h, i, j), strict=True)]
-                    if self.mask[0] not in (1, self.batch):
-                        at[0] = tirx.floormod(b, self.mask[0])
-                    value = value + mask[tuple(at)]
+                    addend = mask_at(b, h, i, j)
+                    if self.replaced:
+                        value = tirx.Select(tirx.EQ(addend, tirx.const(0.0, "float32")), value, addend)
+                    else:
+                        value = value + addend
                 if self.causal:
                     last = i + (self.kv_len - self.q_len)
                     visible = j <= last
@@ -221,7 +239,24 @@ class Attention(FusedOp):
                 return value
 
             weights = topi.nn.softmax(te.compute(scores.shape, masked, name="masked"), axis=-1)
-            if self.zero_masked:
+            if self.zero_by_mask and mask is not None:
+                shown = te.reduce_axis((0, self.kv_len), name="shown")
+                largest = te.compute(
+                    scores.shape[:3],
+                    lambda b, h, i: te.max(mask_at(b, h, i, shown), axis=shown),
+                    name="largest",
+                )
+                plain = weights
+                weights = te.compute(
+                    plain.shape,
+                    lambda b, h, i, j: tirx.Select(
+                        tirx.EQ(largest[b, h, i], tirx.const(-np.inf, "float32")),
+                        tirx.const(0.0, "float32"),
+                        plain[b, h, i, j],
+                    ),
+                    name="guarded",
+                )
+            elif self.zero_masked:
                 guarded = weights
                 weights = te.compute(
                     guarded.shape,

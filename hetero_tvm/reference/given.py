@@ -50,13 +50,14 @@ def checked_inputs(signature: Signature, arrays: Mapping[str, np.ndarray]) -> di
         )
     names = [spec.name for spec in signature.inputs]
     problems = [f"{name}: the model has no such input" for name in arrays if name not in names]
+    found: dict[str, np.ndarray] = {}
     for spec in signature.inputs:
         if spec.name not in arrays:
             problems.append(f"{spec.name}: missing")
             continue
         try:
-            array = np.asarray(arrays[spec.name])
-        except ValueError as error:  # rows of different lengths
+            array = found[spec.name] = np.asarray(arrays[spec.name])
+        except Exception as error:  # rows of different lengths, tensors that NumPy cannot read
             problems.append(f"{spec.name}: no array: {error}")
             continue
         if not _fits(array.shape, spec.shape) or array.dtype != numpy_dtype(spec.dtype):
@@ -65,10 +66,10 @@ def checked_inputs(signature: Signature, arrays: Mapping[str, np.ndarray]) -> di
                 f"{spec.name}: {array.dtype} {'x'.join(map(str, array.shape)) or 'scalar'}, not {wanted}"
             )
     if not problems:
-        problems = signature.misfits({name: np.shape(arrays[name]) for name in names})
+        problems = signature.misfits({name: array.shape for name, array in found.items()})
     if problems:
         raise InputError("these inputs do not fit the model", problems=problems)
-    return {name: np.asarray(arrays[name]) for name in names}
+    return found
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> bool:

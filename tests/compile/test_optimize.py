@@ -66,3 +66,8 @@ def test_a_pass_that_fails_is_an_error_of_ours(model):
     with pytest.raises(BuildError, match="optimizing minilm-l6-tiny for cpu failed: the cause") as caught:
         optimize_model(model, Broken())
     assert "--dump-ir" in caught.value.hint and isinstance(caught.value.__cause__, ValueError)
+
+
+def test_fusions_are_switched_off_by_name(model):
+    with pytest.raises(UsageError, match="disable is a list of names of fusions, not int"):
+        optimize_model(model, disable=[3])

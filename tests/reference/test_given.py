@@ -7,6 +7,7 @@ import pytest
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import InputError, UsageError
+from hetero_tvm.frontend.signature import Span
 from hetero_tvm.reference import sample_inputs
 from hetero_tvm.reference.given import checked_inputs, read_inputs
 from hetero_tvm.runtime.signature import Signature, TensorSpec
@@ -95,6 +96,16 @@ def test_what_is_no_array_of_the_type_is_refused(ids):
     assert problem.startswith("ids: ")
 
 
+@pytest.fixture(scope="module")
+def open_network():
+    """A model of 1 to 6 rows."""
+    source = small_models.network(rows=4, width=8)
+    for value in (*source.graph.input, *source.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    model = import_model(source, shapes={"x": (Span(1, 6), 8)})
+    return build_model(optimize_model(model), use_shipped=False)
+
+
 def test_any_memory_layout_is_fine():
     model = import_model(small_models.network(rows=4, width=8))
     built = build_model(optimize_model(model), use_shipped=False)
@@ -103,6 +114,43 @@ def test_any_memory_layout_is_fine():
         (result,) = built.run({"x": array})
         (truth,) = built.run({"x": array.copy(order="C")})
         assert np.array_equal(result, truth) and built.check(inputs={"x": array}).ok
+
+
+class _Unreadable:
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("requires grad")
+
+
+def test_what_numpy_cannot_read_is_named():
+    with pytest.raises(InputError) as caught:
+        checked_inputs(SIGNATURE, {"ids": _Unreadable(), "scale": np.float32(1)})
+    assert caught.value.problems == ("ids: no array: requires grad",)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "problem"),
+    [
+        ({}, "x: missing"),
+        ({"y": np.zeros((3, 8), np.float32)}, "y: the model has no such input"),
+        ({"x": None}, "x: object scalar, not float32 nx8"),
+        ({"x": np.zeros((9, 8), np.float32)}, "x: dimension 0 (n) is 9, outside 1..6"),
+    ],
+)
+def test_a_check_of_open_lengths_refuses_what_does_not_fit(open_network, inputs, problem):
+    with pytest.raises(InputError) as caught:
+        open_network.check(inputs=inputs)
+    assert problem in caught.value.problems
+
+
+@pytest.mark.parametrize("seed", [-1, "a", None, 1.5])
+def test_a_seed_that_is_none_is_refused(open_network, seed):
+    with pytest.raises(UsageError, match="seed is a whole number"):
+        open_network.check(seed=seed)
+
+
+def test_a_check_of_open_lengths_takes_any_in_range(open_network):
+    for rows in (1, 3, 6):
+        assert open_network.check(inputs={"x": np.ones((rows, 8), np.float32)}).ok
 
 
 @pytest.mark.thorough

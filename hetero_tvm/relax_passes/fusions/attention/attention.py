@@ -109,6 +109,10 @@ class FuseAttention(Rule):
         hides = op.causal or op.window
         if not op.mask and (op.q_len <= op.kv_len or not hides):
             op = replace(op, zero_masked=False)  # every query sees a key
+        if op.zero_masked and guard is not None and guard.mask is not None and len(scores.masks) == 1:
+            op = replace(op, zero_by_mask=scores.masks[0].factor > 0.0)
+        if op.mask and all(mask.hidden is not None for mask in scores.masks):
+            op = replace(op, replaced=True)
         absorbed = [
             *(v for c in layout.chosen for v in c.place.skipped),
             *reversed(scores.absorbed),

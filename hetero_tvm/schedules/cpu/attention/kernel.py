@@ -133,8 +133,10 @@ class AttentionKernel:
         with k.serial(panels - skipped) as panel:
             self._score_panel(first_row, height, skipped + panel)
         start = skipped * columns
+        length = panels * columns - start if op.causal else op.kv_len
         with k.serial(height) as r:
-            self._softmax_row(r, start, panels * columns - start if op.causal else op.kv_len)
+            self._softmax_row(r, start, length)
+        self._zero_hidden_rows(first_row, height, start, length)
         depth = tirx.min(panels * columns, int32(op.kv_len)) if op.causal else op.kv_len
         with k.serial(self.value_panels) as panel:
             self._value_panel(first_row, height, panel, start, depth - start)
@@ -159,7 +161,7 @@ class AttentionKernel:
             at = panel * columns + column
             value = self._scaled(value, width)
             if self.mask is not None:
-                value = value + self._mask_at(first_row + r, at, width)
+                value = self._masked(value, self._mask_at(first_row + r, at, width), width)
             if op.causal:
                 newest = first_row + r + (op.kv_len - op.q_len)
                 visible = k.ramp(at, width) <= k.splat(newest, width)
@@ -201,6 +203,13 @@ class AttentionKernel:
             return k.splat(k.load(mask, [*at, int32(0)]), width)
         return k.load(mask, [*at, k.ramp(column, width)])
 
+    def _masked(self, value: Expr, mask: Expr, width: int) -> Expr:
+        """Scores of ``width`` keys with their mask."""
+        if not self.op.replaced:
+            return value + mask
+        mask = self.k.let(mask)
+        return tirx.Select(tirx.EQ(mask, self.k.splat(0.0, width)), value, mask)
+
     def _softmax_row(self, r: Expr, start: Index, length: Index) -> None:
         """exp(score - max) in place over ``length`` keys from ``start``; ``factors[r]`` = 1 / sum.
 
@@ -232,8 +241,34 @@ class AttentionKernel:
 
         each(exponent)
         of_blind = 0.0 if self.op.zero_masked else math.nan
-        factor = tirx.Select(blind, constant(of_blind), constant(1.0) / total.finish())
-        k.store(self.factors, factor, [r])
+        self._store_factor(r, total.finish(), blind, constant(of_blind))
+
+    def _store_factor(self, r: Expr, total: Expr, blind: Expr, of_blind: Expr) -> None:
+        """Keep 1 / sum of a row, or that of a row whose keys are all hidden."""
+        if self.op.zero_by_mask:  # NaN among the weights must show in it: the largest score may have lost it
+            total = self.k.let(total)
+            blind = tirx.EQ(total, constant(0.0))
+        self.k.store(self.factors, tirx.Select(blind, of_blind, constant(1.0) / total), [r])
+
+    def _zero_hidden_rows(self, first_row: Expr, height: int, start: Index, length: Index) -> None:
+        """Make the weights of rows zero that have NaN and whose mask hides all keys."""
+        if self.mask is None or not self.op.zero_by_mask:
+            return
+        k = self.k
+        seen, hidden = k.scratch((1,), "int32"), constant(-math.inf)
+        with k.serial(height) as r, k.when(tirx.isnan(k.load(self.factors, [r]))):
+            k.store(seen, int32(0), [0])
+            with k.serial(self._keys()) as j:
+                visible = tirx.NE(self._mask_at(first_row + r, j, 1), hidden)
+                k.store(seen, k.load(seen, [0]) + tirx.Select(visible, int32(1), int32(0)), [0])
+            with k.when(tirx.EQ(k.load(seen, [0]), int32(0))):
+                with k.serial(length) as j:
+                    k.store(self.scores, constant(0.0), [r, start + j])
+                k.store(self.factors, constant(0.0), [r])
+
+    def _keys(self) -> Index:
+        """Keys of a head."""
+        return self.op.kv_len
 
     def _value_panel(self, first_row: Expr, height: int, panel: Expr, start: Index, depth: Index) -> None:
         """Emit one panel of the result: probabilities of ``depth`` keys from ``start`` times their values."""

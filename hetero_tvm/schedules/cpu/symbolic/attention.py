@@ -88,13 +88,13 @@ class RunTimeAttentionKernel(OneQueryKernel):
         )
         several = functools.partial(self._tiles, work, last_work, piece, key_base, value_base)
 
+        def softmax_of_one(start: Expr, panels: Expr) -> None:
+            self._softmax_row(int32(0), int32(0), start, panels)
+            self._zero_hidden_rows(int32(0), 1, start, panels * self.key_columns)
+
         def one() -> None:
             with k.when(tirx.EQ(piece, int32(0)) if pieces > 1 else True):
-                self.one_query(
-                    key_base,
-                    value_base,
-                    lambda start, panels: self._softmax_row(int32(0), int32(0), start, panels),
-                )
+                self.one_query(key_base, value_base, softmax_of_one)
 
         in_place = reads_in_place(self.witnesses.largest, self.lanes)
         if in_place and not isinstance(self.q_len, int):
@@ -166,6 +166,7 @@ class RunTimeAttentionKernel(OneQueryKernel):
         start = k.let(skipped * columns)
         with k.serial(height) as r:
             self._softmax_row(first_row + r, r, start, panels - skipped)
+        self._zero_hidden_rows(first_row, height, start, (panels - skipped) * columns)
         depth = tirx.min(panels * columns, self.kv_len) - start
         with k.serial(self.value_panels) as panel:
             self._value_panel(first_row, height, panel, start, depth)
@@ -218,7 +219,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
 
         def piece(at: Expr, width: int) -> None:
             where = [r, k.ramp(at, width)]
-            k.store(self.scores, k.load(self.scores, where) + self._mask_at(query_row, at, width), where)
+            mask = self._mask_at(query_row, at, width)
+            k.store(self.scores, self._masked(k.load(self.scores, where), mask, width), where)
 
         full = k.let(tirx.truncdiv(end - start, int32(lanes)))
         with k.serial(full) as v:
@@ -263,8 +265,10 @@ class RunTimeAttentionKernel(OneQueryKernel):
         of_blind = constant(0.0 if self.op.zero_masked else math.nan)
         if not isinstance(self.kv_len, int):  # a sum over no keys at all is 0
             of_blind = tirx.Select(self.kv_len > 0, of_blind, constant(0.0))
-        factor = tirx.Select(blind, of_blind, constant(1.0) / total.finish())
-        k.store(self.factors, factor, [r])
+        self._store_factor(r, total.finish(), blind, of_blind)
+
+    def _keys(self) -> Index:
+        return self.kv_len
 
 
 def _bound(k: Kernel, value: Index) -> Index:

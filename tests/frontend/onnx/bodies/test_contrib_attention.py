@@ -173,7 +173,7 @@ def standard(kind, inputs, outputs=1, **attributes):
     assert built.check().ok
     (ours,) = built.run(given)
     theirs = ReferenceEvaluator(model).run(None, given)[0]
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=4e-6 * max(1, np.abs(theirs).max()))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=4e-6 * max(1, np.nanmax(np.abs(theirs))))
     return plan.report
 
 
@@ -201,6 +201,16 @@ def test_standard_attention(rank, kv_heads, mask, causal):
     more = {"q_num_heads": 4, "kv_num_heads": kv_heads} if rank == 3 else {}
     report = standard("Attention", inputs, is_causal=causal, scale=0.4, **more)
     assert report.fusions["attention"] == 1
+
+
+@pytest.mark.parametrize("kind", ["float", "bool"])
+def test_a_query_that_the_mask_hides_is_zero_whatever_it_holds(kind):
+    inputs = {"q": array(B, 4, S, D, seed=1), "k": array(B, 4, 7, D, seed=2), "v": array(B, 4, 7, D, seed=3)}
+    visible = np.ones((B, 1, S, 7), bool)
+    visible[0, :, 1], visible[1, :, 0, 2] = False, False
+    mask = visible if kind == "bool" else np.where(visible, 0, -np.inf).astype(np.float32)
+    inputs["q"][0, 0, 1], inputs["q"][0, 1, 1, 2], inputs["q"][1, 2, 0, 0] = np.inf, np.nan, np.nan
+    assert standard("Attention", {**inputs, "mask": mask}, scale=0.4).fusions["attention"] == 1
 
 
 def test_standard_attention_with_a_soft_cap():

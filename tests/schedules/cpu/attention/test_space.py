@@ -171,6 +171,37 @@ def test_guarded_rows_that_see_nothing_are_zero(causal):
     np.testing.assert_allclose(plain(*arrays), truth, atol=1e-5)
 
 
+@pytest.mark.parametrize("mask", [(2, 1, 7, 21), (2, 2, 7, 1), (1, 1, 1, 21)])
+def test_a_hidden_query_is_zero_whatever_it_holds(mask):
+    """Where the mask tells what is hidden; NaN of a query that sees a key stays."""
+    op = Attention(2, 2, 7, 21, 9, 0.3, 2, mask=mask, zero_masked=True, zero_by_mask=True)
+    arrays = sample_inputs(op)
+    arrays[3][:] = 0
+    hidden = slice(0, 3) if mask[2] > 1 else slice(None)
+    arrays[3][-1, :, hidden] = -np.inf
+    arrays[0][-1, 0], arrays[0][-1, 1], arrays[0][-1, 5, 2] = np.inf, np.nan, np.nan
+    with np.errstate(invalid="ignore"):
+        truth = op.reference(*arrays)
+    assert not truth[-1, hidden].any() and np.isnan(truth[-1, 5]).any() == (mask[2] > 1)
+    points = [choose(op, AVX2), choose(op, AVX2, tile=(1, 1)), choose(op, AVX2, tile=(4, 2), pieces=2)]
+    for run in (*point_runners(SPACE, op, points, AVX2), *compiled([(op.workload(), op.output.shape)])):
+        np.testing.assert_allclose(run(*arrays), truth, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [-np.inf, np.finfo(np.float32).min])
+@pytest.mark.parametrize("causal", [False, True])
+def test_scores_that_the_mask_replaces_do_not_matter(hidden, causal):
+    op = Attention(1, 2, 5, 21, 9, 0.3, 2, mask=(1, 1, 1, 21), causal=causal, replaced=True)
+    arrays = sample_inputs(op)
+    arrays[3][:] = 0
+    arrays[3][..., 2:5] = hidden
+    truth = exact(op, arrays)
+    arrays[1][0, 2], arrays[1][0, 3], arrays[1][0, 4] = np.inf, np.nan, -np.inf
+    points = [choose(op, AVX2), choose(op, AVX2, tile=(1, 1)), choose(op, AVX2, tile=(4, 2), pieces=2)]
+    for run in (*point_runners(SPACE, op, points, AVX2), *compiled([(op.workload(), op.output.shape)])):
+        np.testing.assert_allclose(run(*arrays), truth, atol=1e-5)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_nan_stays_in_its_query_row(causal):
     op = Attention(1, 2, 11, 11, 5, 0.4, 2, packed=True, causal=causal)

@@ -8,6 +8,7 @@ from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.symbolic import kernels
+from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import MACHINES, TARGET
 from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
 
@@ -46,6 +47,34 @@ def test_attention_to_no_keys_is_zero(queries):
     result = tvm.runtime.tensor(np.full((2, queries, 32), 7.0, "float32"))
     run(*map(tvm.runtime.tensor, ones), result)
     assert not result.numpy().any()
+
+
+@pytest.mark.parametrize("queries", [1, 7])
+@pytest.mark.parametrize("option", ["zero_by_mask", "replaced"])
+def test_hidden_scores_do_not_matter(queries, option):
+    """A query whose mask hides all keys is zero, and a score that a mask replaces may be NaN."""
+
+    def make(b, s):
+        options = {"zero_masked": option == "zero_by_mask", option: True}
+        return Attention(b, 2, queries, s, 16, 0.25, 2, mask=(b, 1, queries, s), **options)
+
+    witnesses = witnesses_of(make)
+    kernel = kernels.emit(witnesses, SPACE, SPACE.default(witnesses.largest, AVX2), AVX2)
+    run = compile_kernels(kernel, TARGET).jit()["main"]
+    for keys in (1, 5, 37):
+        op = make(2, keys)
+        query, key, value, mask = sample_inputs(op)
+        mask[:] = 0
+        if option == "zero_by_mask":
+            mask[1, 0, 0], query[1, 0] = -np.inf, np.inf
+        elif keys > 1:
+            mask[1, ..., -1], key[1, -1] = -np.inf, np.nan
+        with np.errstate(invalid="ignore"):
+            truth = op.reference(query, key, value, mask)
+        assert np.isfinite(truth).all()
+        result = tvm.runtime.tensor(np.full(op.output.shape, 7.0, "float32"))
+        run(*map(tvm.runtime.tensor, (query, key, value, mask)), result)
+        np.testing.assert_allclose(result.numpy(), truth, atol=1e-5)
 
 
 @pytest.mark.thorough
