@@ -81,7 +81,7 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
 def _asks(torch: ModuleType, table: dict[Any, Callable[..., Any]]) -> Callable[[Node], bool]:
     """Test of a call of an operator: whether a function of the table replaces it, with its arguments."""
     bases = {_base(operator) for operator in table}
-    in_part = elements.in_part(torch)
+    in_part = elements.in_part(torch) | pooling.in_part(torch)
     of_doubles = {_base(operator) for operator in doubles.decompositions(torch)}
     of_moments = {_base(operator) for operator in moments.decompositions(torch)}
 
