@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hetero_tvm.frontend.torch import doubles
+from hetero_tvm.frontend.torch import antialias, doubles
 from hetero_tvm.frontend.torch.load import quiet, require
 from hetero_tvm.frontend.torch.operators import (
     attention,
@@ -52,8 +52,8 @@ def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     torch = require("torch")
     table: dict[Any, Callable[..., Any]] = {}
     parts = (
-        attention, bags, convolution, counting, divisions, doubles, elements, encoders, factors, indexing,
-        losses, matrices, moments, pooling, recurrence, scatters, signals, special,
+        antialias, attention, bags, convolution, counting, divisions, doubles, elements, encoders, factors,
+        indexing, losses, matrices, moments, pooling, recurrence, scatters, signals, special,
     )  # fmt: skip
     for part in parts:
         table |= part.decompositions(torch)
@@ -81,7 +81,7 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
 def _asks(torch: ModuleType, table: dict[Any, Callable[..., Any]]) -> Callable[[Node], bool]:
     """Test of a call of an operator: whether a function of the table replaces it, with its arguments."""
     bases = {_base(operator) for operator in table}
-    in_part = elements.in_part(torch) | pooling.in_part(torch)
+    in_part = elements.in_part(torch) | pooling.in_part(torch) | antialias.in_part(torch)
     of_doubles = {_base(operator) for operator in doubles.decompositions(torch)}
     of_moments = {_base(operator) for operator in moments.decompositions(torch)}
 
