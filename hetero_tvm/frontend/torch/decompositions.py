@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hetero_tvm.frontend.torch import antialias, doubles
 from hetero_tvm.frontend.torch.load import quiet, require
 from hetero_tvm.frontend.torch.operators import (
     attention,
@@ -21,6 +22,7 @@ from hetero_tvm.frontend.torch.operators import (
     indexing,
     losses,
     matrices,
+    moments,
     pooling,
     quantizers,
     recurrence,
@@ -30,7 +32,10 @@ from hetero_tvm.frontend.torch.operators import (
 )
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from torch.export import ExportedProgram
+    from torch.fx import Node
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -47,8 +52,8 @@ def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     torch = require("torch")
     table: dict[Any, Callable[..., Any]] = {}
     parts = (
-        attention, bags, convolution, counting, divisions, elements, encoders, factors, indexing, losses,
-        matrices, pooling, recurrence, scatters, signals, special,
+        antialias, attention, bags, convolution, counting, divisions, doubles, elements, encoders, factors,
+        indexing, losses, matrices, moments, pooling, recurrence, scatters, signals, special,
     )  # fmt: skip
     for part in parts:
         table |= part.decompositions(torch)
@@ -61,12 +66,9 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     table = decompositions()
     if _is_complex(program):
         table = complexes.decompositions(torch, program) | table
-    bases = {_base(operator) for operator in table}
-    exceptions = elements.in_part(torch)
+    is_asked = _asks(torch, table)
     if not any(
-        isinstance(node.target, torch._ops.OpOverload)
-        and _base(node.target) in bases
-        and (node.target not in exceptions or exceptions[node.target](node.args))
+        isinstance(node.target, torch._ops.OpOverload) and is_asked(node)
         for module in program.graph_module.modules()
         if isinstance(module, torch.fx.GraphModule)
         for node in module.graph.nodes
@@ -74,6 +76,26 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
         return program
     with quiet(), torch.no_grad():
         return program.run_decompositions(dict(table))
+
+
+def _asks(torch: ModuleType, table: dict[Any, Callable[..., Any]]) -> Callable[[Node], bool]:
+    """Test of a call of an operator: whether a function of the table replaces it, with its arguments."""
+    bases = {_base(operator) for operator in table}
+    in_part = elements.in_part(torch) | pooling.in_part(torch) | antialias.in_part(torch)
+    of_doubles = {_base(operator) for operator in doubles.decompositions(torch)}
+    of_moments = {_base(operator) for operator in moments.decompositions(torch)}
+
+    def is_asked(node: Node) -> bool:
+        base = _base(node.target)
+        if moments.is_degenerate(node):
+            return True
+        if base not in bases or base in of_moments:
+            return False
+        if base in of_doubles:
+            return doubles.takes_doubles(torch, node)
+        return node.target not in in_part or in_part[node.target](node.args)
+
+    return is_asked
 
 
 def _is_complex(program: ExportedProgram) -> bool:

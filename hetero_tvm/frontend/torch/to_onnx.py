@@ -52,7 +52,7 @@ def to_onnx(program: ExportedProgram) -> StoredModel:
         try:
             # As torch.onnx.export(dynamo=True) does, which makes its registry anew each time.
             plain = decomposed(program)
-            with _rules_for(plain):
+            with _rules_for(plain), _exact_numbers():
                 translated = exporter.export(
                     plain,
                     (),
@@ -101,6 +101,29 @@ def _rules_for(program: ExportedProgram) -> Iterator[None]:
         yield
     finally:
         rewriter._DEFAULT_REWRITE_RULES = known
+
+
+@contextlib.contextmanager
+def _exact_numbers() -> Iterator[None]:
+    """PyTorch's exporter with all digits of Python's numbers that it casts to another type.
+
+    It takes them for float32 first, so ``x + 0.1`` of float64 has eight digits, and ``x + 1e-300`` none.
+    """
+    ir = require("onnx_ir")
+    building = require("torch.onnx._internal.exporter._building")
+    known = building._process_python_constants
+
+    def process(signature: Any, named_inputs: dict[str, Any], *rest: Any) -> Any:
+        number = named_inputs.get("input")
+        if signature.name in ("Cast", "CastLike") and isinstance(number, float):
+            named_inputs["input"] = ir.tensor(number, dtype=ir.DataType.DOUBLE)
+        return known(signature, named_inputs, *rest)
+
+    building._process_python_constants = process
+    try:
+        yield
+    finally:
+        building._process_python_constants = known
 
 
 def _guesses_numbers(pattern: Iterable[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Counts of values, places of what is not zero or between bounds, modes, and medians without NaN."""
+"""Counts of values, places of what is not zero or between bounds, members, modes, and medians."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """``bincount``, ``nonzero_static``, ``mode``, ``nanmedian``, ``searchsorted``, and ``put``."""
+    """``bincount``, ``nonzero_static``, ``mode``, ``nanmedian``, ``searchsorted``, ``isin``, ``put``."""
     aten = torch.ops.aten
 
     def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Any:
@@ -94,6 +94,17 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     def bucketize(values: Any, bounds: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
         return searchsorted(bounds, values, out_int32=out_int32, right=right)
 
+    def isin(x: Any, members: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+        if not isinstance(members, torch.Tensor):
+            found = x == members
+        elif not isinstance(x, torch.Tensor):
+            found = (members == x).any()
+        elif members.numel() == 0:
+            found = torch.zeros(x.shape, dtype=torch.bool)
+        else:
+            found = (x.unsqueeze(-1) == members.reshape(-1)).any(-1)
+        return ~found if invert else found
+
     def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
         places = index.reshape(-1).to(torch.int64)
         places = torch.where(places < 0, places + x.numel(), places)
@@ -109,5 +120,10 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.nanmedian.default: lambda x: nanmedian(x.reshape(-1), 0)[0],
         aten.put.default: put,
         aten.searchsorted.Tensor: searchsorted,
+        aten.searchsorted.Scalar: searchsorted,
         aten.bucketize.Tensor: bucketize,
+        aten.bucketize.Scalar: bucketize,
+        aten.isin.Tensor_Tensor: isin,
+        aten.isin.Tensor_Scalar: isin,
+        aten.isin.Scalar_Tensor: isin,
     }

@@ -72,6 +72,31 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         count = torch.arange(max(0, math.ceil((end - start) / step)))
         return (count.to(torch.float64) * step + start).to(wanted)
 
+    def line(start: Any, end: Any, count: int, *, dtype: Any = None, **_: Any) -> Any:
+        """Numbers between tensors, counted from the nearer end; whole ones lie between whole ends."""
+        wanted = dtype or torch.get_default_dtype()
+        if wanted.is_complex:
+            return NotImplemented
+        kind = wanted if wanted.is_floating_point else torch.float64
+
+        def end_of(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return value.reshape(()).to(wanted).to(kind)
+            return value if wanted.is_floating_point else int(value)
+
+        first, last = end_of(start), end_of(end)
+        if count < 2:
+            return (first + torch.zeros(count, dtype=kind)).to(wanted)
+        place = torch.arange(count)
+        before, after = place.to(kind), (count - 1 - place).to(kind)
+        step = (last - first) / (count - 1)
+        return torch.where(place < count // 2, first + step * before, last - step * after).to(wanted)
+
+    def powers(start: Any, end: Any, count: int, base: float = 10.0, *, dtype: Any = None, **_: Any) -> Any:
+        exponents = line(start, end, count, dtype=dtype)
+        floats = exponents is not NotImplemented and exponents.dtype.is_floating_point
+        return base**exponents if floats else NotImplemented
+
     def with_sizes(operator: Any) -> Callable[..., Any]:
         """A resize whose scales say nothing but the sizes."""
 
@@ -102,6 +127,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.clamp.default: between,
         aten.arange.start: steps,
         aten.arange.start_step: steps,
+        aten.linspace.Tensor_Tensor: line,
+        aten.linspace.Tensor_Scalar: line,
+        aten.linspace.Scalar_Tensor: line,
+        aten.logspace.Tensor_Tensor: powers,
+        aten.logspace.Tensor_Scalar: powers,
+        aten.logspace.Scalar_Tensor: powers,
         **{family.vec: with_sizes(family.vec) for family in (*resizes, aten.upsample_bicubic2d)},
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,44 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Max pooling that gives indices, its gradient, pooling to given sizes, and batch normalization."""
+    """Max pooling with indices, its gradient, means with a given divisor, pooling to sizes, batch norm."""
     aten = torch.ops.aten
 
     def pair(values: Sequence[int]) -> tuple[int, int]:
         return (values[0], values[0]) if len(values) == 1 else (values[0], values[1])
+
+    def windows(size: int, kernel: int, step: int, pad: int, gap: int, ceil_mode: bool) -> int:
+        """Number of windows along an axis."""
+        room = size + 2 * pad - gap * (kernel - 1) - 1
+        count = (room + (step - 1 if ceil_mode else 0)) // step + 1
+        if ceil_mode and (count - 1) * step >= size + pad:
+            count -= 1  # no window begins beyond the image
+        return count
+
+    def fill(size: int, kernel: int, step: int, pad: int, gap: int, count: int) -> int:
+        """Elements behind an axis that its last window takes."""
+        return max(0, (count - 1) * step + gap * (kernel - 1) + 1 - size - pad)
+
+    def avg_pool(
+        x: Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        """Sums of windows that are divided by a number that the caller chose."""
+        if divisor_override is None:
+            return NotImplemented
+        pool, rank = (aten.avg_pool2d, 2) if len(kernel_size) == 2 else (aten.avg_pool3d, 3)
+        kernel, pads = list(kernel_size), list(padding) * (rank // len(padding))
+        steps = list(stride) * (rank // len(stride)) if stride else kernel
+        rest: list[int] = []
+        for axis in zip(x.shape[-rank:], kernel, steps, pads, (1,) * rank, strict=True):
+            rest = [axis[3], fill(*axis, windows(*axis, ceil_mode)), *rest]
+        means = pool(aten.constant_pad_nd(x, rest, 0.0), kernel, steps)
+        return means * (math.prod(kernel) / divisor_override)
 
     def max_pool2d_with_indices(
         x: Tensor,
@@ -30,15 +64,9 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         kernel, pads, gaps = pair(kernel_size), pair(padding), pair(dilation)
         steps = pair(stride) if len(stride) else kernel
         sizes = x.shape[2:]
-        out = []
-        for axis in range(2):
-            room = sizes[axis] + 2 * pads[axis] - gaps[axis] * (kernel[axis] - 1) - 1
-            count = (room + (steps[axis] - 1 if ceil_mode else 0)) // steps[axis] + 1
-            if ceil_mode and (count - 1) * steps[axis] >= sizes[axis] + pads[axis]:
-                count -= 1  # no window begins beyond the image
-            out.append(count)
-        ends = [(o - 1) * s + g * (k - 1) + 1 for o, s, g, k in zip(out, steps, gaps, kernel, strict=True)]
-        right = [max(0, ends[axis] - sizes[axis] - pads[axis]) for axis in range(2)]
+        axes = list(zip(sizes, kernel, steps, pads, gaps, strict=True))
+        out = [windows(*axis, ceil_mode) for axis in axes]
+        right = [fill(*axis, count) for axis, count in zip(axes, out, strict=True)]
         wide = aten.constant_pad_nd(x, [pads[1], right[1], pads[0], right[0]], float("-inf"))
         rows = torch.arange(out[0], device=x.device).reshape(-1, 1) * steps[0] - pads[0]
         columns = torch.arange(out[1], device=x.device).reshape(1, -1) * steps[1] - pads[1]
@@ -75,19 +103,19 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             return NotImplemented
         if rank == 2 and x.dim() == 4 and divides(sizes, output_size):
             return max_pool2d_with_indices(x, [n // o for n, o in zip(sizes, output_size, strict=True)])
-        windows, places = x, torch.zeros((), dtype=torch.int64, device=x.device)
+        taken, places = x, torch.zeros((), dtype=torch.int64, device=x.device)
         for axis, (size, count) in enumerate(zip(sizes, output_size, strict=True)):
             at, _ = shares(size, count, x.device)
             dim = x.dim() - rank + 2 * axis
-            windows = windows.index_select(dim, at.reshape(-1)).unflatten(dim, at.shape)
+            taken = taken.index_select(dim, at.reshape(-1)).unflatten(dim, at.shape)
             shape = [at.shape[n % 2] if n // 2 == axis else 1 for n in range(2 * rank)]
             places = places * size + at.reshape(shape)
         order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]  # outputs, then taps
         lead = x.dim() - rank
-        windows = windows.permute([*range(lead), *(lead + n for n in order)]).flatten(-rank)
-        places = places.permute(order).flatten(-rank).expand(windows.shape)
-        chosen = windows.argmax(-1, keepdim=True)
-        return windows.amax(-1), places.gather(-1, chosen).squeeze(-1)
+        taken = taken.permute([*range(lead), *(lead + n for n in order)]).flatten(-rank)
+        places = places.permute(order).flatten(-rank).expand(taken.shape)
+        chosen = taken.argmax(-1, keepdim=True)
+        return taken.amax(-1), places.gather(-1, chosen).squeeze(-1)
 
     def adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Any:
         """Means of windows that share an image evenly, along one axis after the other."""
@@ -104,8 +132,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
                 continue
             at, inside = shares(size, count, x.device)
             dim, behind = x.dim() - rank + axis, [1] * (rank - axis - 1)
-            windows = x.index_select(dim, at.reshape(-1)).unflatten(dim, at.shape)
-            total = torch.where(inside.reshape(*inside.shape, *behind), windows, 0.0).sum(dim + 1)
+            taken = x.index_select(dim, at.reshape(-1)).unflatten(dim, at.shape)
+            total = torch.where(inside.reshape(*inside.shape, *behind), taken, 0.0).sum(dim + 1)
             x = total / inside.sum(1).to(x.dtype).reshape(count, *behind)
         return x
 
@@ -162,7 +190,20 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.adaptive_avg_pool3d.default: adaptive_avg_pool,
         aten._adaptive_avg_pool2d.default: adaptive_avg_pool,
         aten._adaptive_avg_pool3d.default: adaptive_avg_pool,
+        aten.avg_pool2d.default: avg_pool,
+        aten.avg_pool3d.default: avg_pool,
         aten.max_pool2d_with_indices.default: max_pool2d_with_indices,
         aten.max_pool2d_with_indices_backward.default: max_pool2d_with_indices_backward,
         aten._native_batch_norm_legit_functional.default: batch_norm,
     }
+
+
+def in_part(torch: ModuleType) -> dict[Any, Callable[[Sequence[Any]], bool]]:
+    """Operators of the table that PyTorch's exporter takes, except with such arguments."""
+    aten = torch.ops.aten
+    return dict.fromkeys((aten.avg_pool2d.default, aten.avg_pool3d.default), has_divisor)
+
+
+def has_divisor(arguments: Sequence[Any]) -> bool:
+    """Whether a mean of windows divides by a number of its own, which PyTorch's exporter drops."""
+    return len(arguments) > 6 and arguments[6] is not None

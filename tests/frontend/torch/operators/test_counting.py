@@ -115,3 +115,28 @@ def test_places_between_bounds():
     inputs = dict(zip(("bounds", "x", "rows"), (value.numpy() for value in given), strict=True))
     for ours, truth in zip(built.run(inputs), Places()(*given), strict=True):
         assert torch.equal(torch.from_numpy(ours), truth) and torch.from_numpy(ours).dtype == truth.dtype
+
+
+class Members(torch.nn.Module):
+    def forward(self, x, numbers):
+        many = torch.cat([torch.arange(60.0), torch.tensor([math.nan, math.inf])])
+        return (
+            torch.isin(x, many),
+            torch.isin(x, many, invert=True),
+            torch.isin(x, many.double(), assume_unique=True),
+            torch.isin(x, 2.0),
+            torch.isin(2.0, x),
+            torch.isin(numbers, torch.arange(0, 120, 3)),
+            torch.isin(numbers, torch.arange(0, 120, 3), invert=True),
+            torch.isin(numbers, torch.zeros(0, dtype=torch.int64)),
+            torch.bucketize(0.5, many[:60]),
+        )
+
+
+def test_members():
+    x = torch.tensor([1.0, 2.5, math.nan, math.inf, 59.0, -1.0])
+    given = x, torch.tensor([[1, 3, 117], [120, -3, 0]])
+    built = build_model(optimize_model(import_model(torch.export.export(Members(), given)), "cpu"))
+    inputs = {"x": given[0].numpy(), "numbers": given[1].numpy()}
+    for ours, truth in zip(built.run(inputs), Members()(*given), strict=True):
+        assert torch.equal(torch.from_numpy(ours), truth)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hetero_tvm import build_model, import_model, optimize_model
-from hetero_tvm.frontend.torch.decompositions import decompositions
+from hetero_tvm.frontend.torch.decompositions import decomposed, decompositions
 
 ATEN = torch.ops.aten
 X = torch.tensor([0.0, -0.0, 1.5, -2.0, math.inf, -math.inf, 1e30, -1e-30])
@@ -94,3 +94,24 @@ def test_ranges_of_fractions_are_counted_in_float64():
     built = build_model(optimize_model(import_model(torch.export.export(Ranges(), (x,))), "cpu"))
     for ours, truth in zip(built.run({"x": x.numpy()}), Ranges()(x), strict=True):
         torch.testing.assert_close(torch.from_numpy(ours), truth, rtol=1e-6, atol=1e-7)
+
+
+class Lines(torch.nn.Module):
+    """Ranges between tensors."""
+
+    def forward(self, a, b):
+        kinds = (torch.float32, torch.float64, torch.int64)
+        between = [torch.linspace(a, b, n, dtype=kind) for n in (1, 2, 5) for kind in kinds]
+        mixed = torch.linspace(a, 3.3, 4), torch.linspace(0.1, b, 4), torch.logspace(a, b, 1, base=3.0)
+        return *between, *mixed, torch.linspace(a, b, 0)
+
+
+def test_ranges_between_tensors():
+    ends = torch.tensor(1.3), torch.tensor(7.7)
+    program = decomposed(torch.export.export(Lines(), ends))
+    for ours, truth in zip(program.module()(*ends), Lines()(*ends), strict=True):
+        torch.testing.assert_close(ours, truth, rtol=1e-6, atol=0)
+    built = build_model(optimize_model(import_model(torch.export.export(Lines(), ends)), "cpu"))
+    inputs = {"a": ends[0].numpy(), "b": ends[1].numpy()}
+    for ours, truth in zip(built.run(inputs)[:12], Lines()(*ends)[:12], strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), truth, rtol=1e-6, atol=0)

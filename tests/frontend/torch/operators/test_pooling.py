@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from hetero_tvm import build_model, import_model, optimize_model
 from hetero_tvm.frontend.torch.decompositions import decompositions
 
 ATEN = torch.ops.aten
@@ -47,3 +48,25 @@ def test_maxima_of_windows_that_share_an_image(shape, size):
         assert torch.equal(have, want)
     operator = ATEN._adaptive_avg_pool3d if len(shape) == 5 else ATEN._adaptive_avg_pool2d
     torch.testing.assert_close(decompositions()[operator.default](x, output), operator(x, output))
+
+
+class Sums(torch.nn.Module):
+    """Means of windows that divide by a number of their own."""
+
+    def forward(self, x, volume):
+        pool2, pool3 = torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d
+        return (
+            pool2(x, 3, divisor_override=2),
+            pool2(x, (3, 2), 2, 1, ceil_mode=True, divisor_override=1),
+            pool2(x[0], 3, 1, 1, count_include_pad=False, divisor_override=5),
+            pool3(volume, (3, 2, 2), 2, (1, 0, 1), ceil_mode=True, divisor_override=3),
+            pool2(x, 2),
+        )
+
+
+def test_divisor_of_means():
+    given = torch.randn(2, 3, 9, 8), torch.randn(1, 2, 6, 5, 7)
+    built = build_model(optimize_model(import_model(torch.export.export(Sums(), given)), "cpu"))
+    inputs = {"x": given[0].numpy(), "volume": given[1].numpy()}
+    for ours, truth in zip(built.run(inputs), Sums()(*given), strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), truth, rtol=1e-5, atol=1e-5)
