@@ -32,7 +32,7 @@ def test_a_range_is_told_with_the_option_that_fixes_it():
     ranged = Signature((TensorSpec("x", ("batch", 64), "float32"),), (), (Symbol("batch", 1, 8),))
     with pytest.raises(UsageError, match=r"for batch = 1\.\.8; .* --shape x=8x64"):
         _fixed(ranged, Sizes())
-    with pytest.raises(UsageError, match=r"x: batch is 9, outside of 1\.\.8"):
+    with pytest.raises(UsageError, match=r"x: batch is 9, outside 1\.\.8"):
         _fixed(ranged, Sizes({"x": (9, 64)}))
     assert _fixed(ranged, Sizes({"x": (8, 64)})).inputs[0].shape == (8, 64)
 
