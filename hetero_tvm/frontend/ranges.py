@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, ShapeError
 from hetero_tvm.frontend.dimensions import Declared, Sum, symbol_of
-from hetero_tvm.frontend.signature import ImportedModel, OpenShapes, Span, Symbol
+from hetero_tvm.frontend.signature import ImportedModel, OpenShapes, Span, Symbol, multiples
 
 Given = Mapping[str, Sequence["int | Span | Sum"]]
 Import = Callable[[dict[str, tuple[int, ...]]], ImportedModel]
@@ -109,17 +109,18 @@ def _symbols(given: Given, declared: Declared) -> tuple[dict[tuple[str, int], st
     symbols = []
     for symbol, spans in ranges.items():
         step = math.lcm(*(span.step for _, span in spans))
-        low = -(-max(span.low for _, span in spans) // step) * step
+        low = max(span.low for _, span in spans)
         highs = {span.high for _, span in spans if span.high is not None}
         lows = {span.low for _, span in spans if span.high is not None}
         if len(highs) > 1 or len(lows) > 1:
             listed = ", ".join(f"{span} ({where})" for where, span in spans)
             problems.append(f"{symbol} has several ranges: {listed}")
         high = min(highs, default=max(low, _DEFAULT_HIGH.get(axes[symbol], _DEFAULT_LENGTH)))
-        if high - high % step < max(low, 1):
+        low, high = multiples(low, high, step)
+        if high < max(low, 1):
             listed = ", ".join(f"{span} ({where})" for where, span in spans)
             problems.append(f"{symbol} has no size: {listed}")
-        symbols.append(Symbol(symbol, low, high - high % step, step))
+        symbols.append(Symbol(symbol, low, high, step))
     if problems:
         raise ShapeError(
             "The given ranges do not fit the model.",
@@ -138,22 +139,27 @@ def _multiples(
     """
 
     def stepped(symbol: Symbol, step: int) -> Symbol:
-        low, high = symbol.low + -symbol.low % step, symbol.high - symbol.high % step
+        low, high = multiples(symbol.low, symbol.high, step)
         return dataclasses.replace(symbol, low=low, high=high, step=step) if max(1, low) < high else symbol
 
-    def imports(several: Sequence[Symbol]) -> bool:
+    def imports(sizes: Sequence[Mapping[str, int]]) -> bool:
         try:
-            return all(at(one) is not None for one in telling_sizes(several))
+            for one in sizes:
+                at(one)
         except HeteroTVMError:
             return False
+        return True
 
+    coarsest = [next((c for s in reversed(_STEPS) if (c := stepped(one, s)) != one), one) for one in symbols]
+    if not imports([{symbol.name: symbol.high for symbol in coarsest}]):
+        return None  # what is wrong are not the sizes between
     for step in _STEPS:
         found = [stepped(symbol, step) for symbol in symbols]
-        if found == list(symbols) or not imports(found):
+        if found == list(symbols) or not imports(telling_sizes(found)):
             continue
         for n, symbol in enumerate(symbols):
             fewer = [*found[:n], symbol, *found[n + 1 :]]
-            if fewer != found and imports(fewer):
+            if fewer != found and imports(telling_sizes(fewer)):
                 found = fewer
         return found
     return None

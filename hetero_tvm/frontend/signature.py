@@ -112,11 +112,17 @@ class Span:
             )
 
     def _has_sizes(self, high: int) -> bool:
-        return max(1, self.low) <= high - high % self.step
+        first, last = multiples(self.low, high, self.step)
+        return max(1, first) <= last
 
     def __str__(self) -> str:
         ends = f"{self.low}..{'?' if self.high is None else self.high}"
         return f"{ends}:{self.step}" if self.step > 1 else ends
+
+
+def multiples(low: int, high: int, step: int) -> tuple[int, int]:
+    """The least multiple of ``step`` from ``low`` on, and the greatest up to ``high``."""
+    return low + -low % step, high - high % step
 
 
 @dataclass(frozen=True)
@@ -187,11 +193,7 @@ def _dimension(text: str, named: bool) -> int | str | Span | None:
     if not dots:
         return int(low) if low else None
     several = int(step or 1)
-    first, last = -(-int(low) // several) * several, int(high) // several * several
-    return (
-        None
-        if max(least, first) > last or not last
-        else last
-        if first == last
-        else Span(first, last, several)
-    )
+    first, last = multiples(int(low), int(high), several)
+    if max(1, first) > last:
+        return None
+    return last if first == last else Span(first, last, several)

@@ -107,6 +107,10 @@ class CpuModel:
         """Share of the time of fetches from beyond L2 that shows although they are made ahead (measured)."""
         return 0.1 if "amx_tile" in self.features else 0.0
 
+    def beside_fetches(self, compute: float, fetches: float) -> float:
+        """Cycles of arithmetic and of fetches from beyond L2 that are made ahead, one beside the other."""
+        return max(compute, fetches) + self.exposed_fetches * min(compute, fetches)
+
     @property
     def exposed_reads(self) -> float:
         """Share of the time of reads from beyond L2 that shows where nothing asks for the lines ahead

@@ -155,13 +155,9 @@ class Kernel(FunctionBuilder):
         """Call a C function that returns int32, which is dropped."""
         T.evaluate(tirx.call_extern("int32", name, *args))
 
-    def prefetch(self, buffer: Buffer, indices: Sequence[Index]) -> None:
-        """Ask for the cache line of one element, into L2 and kept there (prefetcht1)."""
-        T.evaluate(prefetch(self.address(buffer, indices)))
-
-    def ask(self, buffer: Buffer, indices: Sequence[Index]) -> None:
-        """Ask for the cache line of one element, into L1 (prefetcht0)."""
-        T.evaluate(prefetch(self.address(buffer, indices), into=1))
+    def prefetch(self, buffer: Buffer, indices: Sequence[Index], into: int = 2) -> None:
+        """Ask for the cache line of one element, as :func:`prefetch` does."""
+        T.evaluate(prefetch(self.address(buffer, indices), into))
 
     @staticmethod
     def ramp(base: Index, lanes: int) -> Expr:
@@ -184,7 +180,8 @@ def for_graph(function: PrimFunc, flops: int = 0) -> PrimFunc:
 
 
 def prefetch(address: Expr, into: int = 2) -> Expr:
-    """Call that asks for the cache line of an address, into L2 and kept there (prefetcht1) or into L1."""
+    """Call that asks for the cache line of an address, into L2 and kept there (prefetcht1), or into L1
+    (prefetcht0) as well."""
     return tirx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(4 - into), int32(1))
 
 

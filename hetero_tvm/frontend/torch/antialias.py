@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.fx import Node
 
 _LINEAR, _CUBIC = 2, 4
 """Taps of the two filters."""
@@ -59,13 +60,13 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     return table
 
 
-def in_part(torch: ModuleType) -> dict[Any, Callable[[Sequence[Any]], bool]]:
-    """Operators of the table that PyTorch's exporter takes, except with such arguments."""
+def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
+    """Operators of the table that PyTorch's exporter takes, except in such calls."""
     return dict.fromkeys(decompositions(torch), _has_other_places)
 
 
-def _has_other_places(arguments: Sequence[Any]) -> bool:
-    return bool(arguments[2]) or any(argument is not None for argument in arguments[3:])
+def _has_other_places(node: Node) -> bool:
+    return bool(node.args[2]) or any(argument is not None for argument in node.args[3:])
 
 
 def _step(size: int, count: int, scale: float | None, align_corners: bool) -> float:

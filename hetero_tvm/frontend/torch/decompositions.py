@@ -80,20 +80,13 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
 
 def _asks(torch: ModuleType, table: dict[Any, Callable[..., Any]]) -> Callable[[Node], bool]:
     """Test of a call of an operator: whether a function of the table replaces it, with its arguments."""
+    parts = (antialias, doubles, elements, moments, pooling)
+    conditions = {_base(o): test for part in parts for o, test in part.in_part(torch).items()}
     bases = {_base(operator) for operator in table}
-    in_part = elements.in_part(torch) | pooling.in_part(torch) | antialias.in_part(torch)
-    of_doubles = {_base(operator) for operator in doubles.decompositions(torch)}
-    of_moments = {_base(operator) for operator in moments.decompositions(torch)}
 
     def is_asked(node: Node) -> bool:
         base = _base(node.target)
-        if moments.is_degenerate(node):
-            return True
-        if base not in bases or base in of_moments:
-            return False
-        if base in of_doubles:
-            return doubles.takes_doubles(torch, node)
-        return node.target not in in_part or in_part[node.target](node.args)
+        return base in bases and (base not in conditions or conditions[base](node))
 
     return is_asked
 

@@ -20,10 +20,14 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     return {operator: _of_doubles(torch, formula) for operator, formula in _formulas(torch).items()}
 
 
-def takes_doubles(torch: ModuleType, node: Node) -> bool:
-    """Whether a node's first tensor is of float64."""
-    first = next((argument for argument in node.args if isinstance(argument, torch.fx.Node)), None)
-    return first is not None and getattr(first.meta.get("val"), "dtype", None) == torch.float64
+def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
+    """Operators of the table that PyTorch's exporter takes, except in such calls: of float64."""
+
+    def takes_doubles(node: Node) -> bool:
+        first = next((argument for argument in node.args if isinstance(argument, torch.fx.Node)), None)
+        return first is not None and getattr(first.meta.get("val"), "dtype", None) == torch.float64
+
+    return dict.fromkeys(_formulas(torch), takes_doubles)
 
 
 def _of_doubles(torch: ModuleType, formula: Callable[..., Any]) -> Callable[..., Any]:

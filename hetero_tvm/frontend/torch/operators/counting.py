@@ -1,4 +1,4 @@
-"""Counts of values, places of what is not zero or between bounds, members, modes, and medians."""
+"""Counts of values, places of what is not zero, members, modes, and medians."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """``bincount``, ``nonzero_static``, ``mode``, ``nanmedian``, ``searchsorted``, ``isin``, ``put``."""
+    """``bincount``, ``nonzero_static``, ``mode``, ``nanmedian``, ``isin``, ``put``."""
     aten = torch.ops.aten
 
     def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Any:
@@ -74,26 +74,6 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         value = torch.where(count == 0, math.nan, value)
         return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
 
-    def searchsorted(
-        bounds: Tensor,
-        values: Any,
-        *,
-        out_int32: bool = False,
-        right: bool = False,
-        side: str | None = None,
-        sorter: Tensor | None = None,
-    ) -> Tensor:
-        """Number of bounds below each value (with ``right``, or equal to it); all are below NaN."""
-        bounds = bounds if sorter is None else bounds.gather(-1, sorter)
-        row = bounds if bounds.dim() == 1 else bounds.unsqueeze(-2)
-        value = values.unsqueeze(-1) if isinstance(values, torch.Tensor) else values
-        above = row > value if right or side == "right" else row >= value
-        kind = torch.int32 if out_int32 else torch.int64
-        return (~above).to(kind).sum(-1, dtype=kind)
-
-    def bucketize(values: Any, bounds: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-        return searchsorted(bounds, values, out_int32=out_int32, right=right)
-
     def isin(x: Any, members: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
         if not isinstance(members, torch.Tensor):
             found = x == members
@@ -119,10 +99,6 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.nanmedian.dim: nanmedian,
         aten.nanmedian.default: lambda x: nanmedian(x.reshape(-1), 0)[0],
         aten.put.default: put,
-        aten.searchsorted.Tensor: searchsorted,
-        aten.searchsorted.Scalar: searchsorted,
-        aten.bucketize.Tensor: bucketize,
-        aten.bucketize.Scalar: bucketize,
         aten.isin.Tensor_Tensor: isin,
         aten.isin.Tensor_Scalar: isin,
         aten.isin.Scalar_Tensor: isin,

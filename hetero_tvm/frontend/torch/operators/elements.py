@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.fx import Node
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
@@ -148,8 +149,11 @@ def has_fractions(arguments: Sequence[Any]) -> bool:
     return all(isinstance(a, int | float) for a in arguments) and any(isinstance(a, float) for a in arguments)
 
 
-def in_part(torch: ModuleType) -> dict[Any, Callable[[Sequence[Any]], bool]]:
-    """Operators of the table that PyTorch's exporter takes, except with such arguments."""
+def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
+    """Operators of the table that PyTorch's exporter takes, except in such calls."""
     aten = torch.ops.aten
-    ranges = dict.fromkeys((aten.arange.start, aten.arange.start_step), has_fractions)
-    return {aten.clamp.default: has_uneven_bounds, **ranges}
+    ranges = (aten.arange.start, aten.arange.start_step)
+    return {
+        aten.clamp.default: lambda node: has_uneven_bounds(node.args),
+        **dict.fromkeys(ranges, lambda node: has_fractions(node.args)),
+    }

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.fx import Node
 
-_NAMES = {"mean", "var", "std", "var_mean", "std_mean"}
-
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     """``mean``, ``var``, ``std``, and their pairs where PyTorch divides by zero."""
@@ -68,15 +66,19 @@ def _with_flag(formula: Callable[..., Any]) -> tuple[Callable[..., Any], Callabl
     return of_all, along
 
 
+def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
+    """Operators of the table that PyTorch's exporter takes, except in such calls."""
+    return dict.fromkeys(decompositions(torch), is_degenerate)
+
+
 def is_degenerate(node: Node) -> bool:
-    """Whether a node is a mean or a variance of so few values that it divides by zero."""
-    name = node.target._schema.name.removeprefix("aten::")
-    value = getattr(node.args[0], "meta", {}).get("val") if node.args and name in _NAMES else None
+    """Whether a mean or a variance is one of so few values that it divides by zero."""
+    value = getattr(node.args[0], "meta", {}).get("val") if node.args else None
     if value is None:
         return False
     second = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     count = _count(value.shape, None if isinstance(second, bool) else second)
-    taken = 0 if name == "mean" else node.kwargs.get("correction")
+    taken = 0 if node.target._schema.name == "aten::mean" else node.kwargs.get("correction")
     return count is not None and count <= (1 if taken is None else taken)
 
 

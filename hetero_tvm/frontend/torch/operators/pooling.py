@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.fx import Node
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
@@ -198,12 +199,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     }
 
 
-def in_part(torch: ModuleType) -> dict[Any, Callable[[Sequence[Any]], bool]]:
-    """Operators of the table that PyTorch's exporter takes, except with such arguments."""
+def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
+    """Operators of the table that PyTorch's exporter takes, except in such calls."""
     aten = torch.ops.aten
     return dict.fromkeys((aten.avg_pool2d.default, aten.avg_pool3d.default), has_divisor)
 
 
-def has_divisor(arguments: Sequence[Any]) -> bool:
+def has_divisor(node: Node) -> bool:
     """Whether a mean of windows divides by a number of its own, which PyTorch's exporter drops."""
-    return len(arguments) > 6 and arguments[6] is not None
+    return len(node.args) > 6 and node.args[6] is not None

@@ -128,7 +128,10 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         """Number of elements of each ordered row that come before each of the values."""
         if sorter is not None:
             ordered = ordered.gather(-1, sorter)
-        values = torch.as_tensor(values)
+        if not isinstance(values, torch.Tensor):
+            kind = torch.int64 if isinstance(values, int) else torch.get_default_dtype()
+            kind = ordered.dtype if ordered.dtype.is_floating_point else kind
+            values = torch.full((), values, dtype=kind)  # a constant tensor would be refused
         dtype = torch.int32 if out_int32 else torch.int64
         size, after = ordered.shape[-1], right or side == "right"
 
@@ -151,12 +154,17 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             step //= 2
         return found.to(dtype)
 
+    def bucketize(values: Any, ordered: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+        return places_in_order(ordered, values, out_int32=out_int32, right=right)
+
     return {
         aten.rsub.Scalar: subtracted,
         aten.cummax.default: lambda x, dim: running_extremum(x, dim, 1),
         aten.cummin.default: lambda x, dim: running_extremum(x, dim, -1),
         aten.searchsorted.Tensor: places_in_order,
         aten.searchsorted.Scalar: places_in_order,
+        aten.bucketize.Tensor: bucketize,
+        aten.bucketize.Scalar: bucketize,
         aten.cumprod.default: cumulative_product,
         aten.cdist.default: distances,
         aten._cdist_forward.default: distances,

@@ -255,8 +255,7 @@ def with_weights(compute: float, weight_bytes: float, groups: int, pieces: int, 
     """Cycles of ``compute`` of them and of the weights' way from beyond L2, which are fetched ahead, when
     ``pieces`` of the images pass over ``groups`` of panels each."""
     part = min(1.0, -(-pieces * groups // machine.threads) / groups)
-    weights = weight_bytes * part / (_ASKED_FOR * machine.far_bytes)
-    return max(compute, weights) + machine.exposed_fetches * min(compute, weights)
+    return machine.beside_fetches(compute, weight_bytes * part / (_ASKED_FOR * machine.far_bytes))
 
 
 def share_inside(op: Conv2d) -> float:

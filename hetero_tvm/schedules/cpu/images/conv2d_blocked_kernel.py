@@ -260,7 +260,7 @@ class BlockedConvKernel:
         first = self.place(y, x)
 
         def ask(row: Index, column: Index) -> None:
-            k.ask(self.x, [following, (first + row * self.pitch + column) * shape.words])
+            k.prefetch(self.x, [following, (first + row * self.pitch + column) * shape.words], into=1)
 
         reached = [
             (count - 1) * step + (taps - 1) * dilation + 1

@@ -85,4 +85,4 @@ def estimate(op: Matmul, tile: RegisterTile, row_blocks: int, machine: CpuModel,
     compute *= 1.0 + 0.06 * max(0.0, 1.0 - 0.75 * machine.l2 / (2 * columns * op.k * 4 / k_blocks))
     # With few rows the weights' way from memory is what takes time; blocks of rows read all of them.
     weights = op.n * op.k * 4 / (machine.threads if row_blocks == 1 else 1) / machine.far_bytes
-    return max(compute, weights) + machine.exposed_fetches * min(compute, weights)
+    return machine.beside_fetches(compute, weights)
