@@ -239,32 +239,34 @@ class Tiles:
         right_stride: str,
         step: str = "",
     ) -> list[str]:
-        """One step: right tiles, then each left tile and its products; ``step`` ends the names of its own."""
-        lines = self.right(right, right_tile, right_stride, step)
-        return lines + self.left(left, left_tile, left_stride, step)
+        """One step: all loads, then all products; ``step`` ends the names of its own.
+
+        A load behind a product leaves the processor after it, and keeps the place of one of the next step's
+        (measured: .89 to .98 of a convolution's time with products between loads).
+        """
+        loads = self._left_loads(left, left_tile, left_stride, step)
+        return loads + self.right(right, right_tile, right_stride, step) + self._products()
 
     def right(self, right: str, right_tile: str, right_stride: str, step: str = "") -> list[str]:
         """Loads of the right tiles."""
-        lines = []
-        for column in range(self.columns):
-            name, register = f"%r{column}{step}", REGISTERS - self.columns + column
-            lines += _loaded(right, name, right_tile, column, register, right_stride)
-            right = name if column else right
-        return lines
+        first = REGISTERS - self.columns
+        return _loads("r", right, right_tile, self.columns, first, right_stride, step)
 
     def left(self, left: str, left_tile: str, left_stride: str, step: str = "") -> list[str]:
-        """Each left tile and its products with the right ones."""
-        first, lines = REGISTERS - self.columns, []
-        for row in range(self.rows):
-            name = f"%l{row}{step}"
-            lines += _loaded(left, name, left_tile, row, _LEFT + row, left_stride)
-            left = name if row else left
-            lines += [
-                f"  call void @llvm.x86.{self.instructions[row]}"
-                f"(i8 {row * self.columns + column}, i8 {_LEFT + row}, i8 {first + column})"
-                for column in range(self.columns)
-            ]
-        return lines
+        """The left tiles and their products with the right ones, which are loaded."""
+        return self._left_loads(left, left_tile, left_stride, step) + self._products()
+
+    def _left_loads(self, left: str, left_tile: str, left_stride: str, step: str) -> list[str]:
+        return _loads("l", left, left_tile, self.rows, _LEFT, left_stride, step)
+
+    def _products(self) -> list[str]:
+        first = REGISTERS - self.columns
+        return [
+            f"  call void @llvm.x86.{instruction}"
+            f"(i8 {row * self.columns + column}, i8 {_LEFT + row}, i8 {first + column})"
+            for row, instruction in enumerate(self.instructions)
+            for column in range(self.columns)
+        ]
 
     def store(self) -> list[str]:
         lines = [f"  %s_tile = mul i64 %sums_stride, {TILE_ROWS}"]
@@ -281,11 +283,15 @@ class Tiles:
         return lines
 
 
-def _loaded(before: str, name: str, tile: str, index: int, register: int, stride: str) -> list[str]:
-    """Load of tile ``index``, ``tile`` bytes behind the one at ``before``."""
-    lines = [f"  {name} = getelementptr i8, ptr {before}, i64 {tile}"] if index else []
-    source = name if index else before
-    return [*lines, f"  call void @llvm.x86.tileloadd64(i8 {register}, ptr {source}, i64 {stride})"]
+def _loads(side: str, first: str, tile: str, count: int, register: int, stride: str, step: str) -> list[str]:
+    """Loads of ``count`` tiles from ``first`` on, ``tile`` bytes from each to the next."""
+    lines, source = [], first
+    for index in range(count):
+        if index:
+            before, source = source, f"%{side}{index}{step}"
+            lines.append(f"  {source} = getelementptr i8, ptr {before}, i64 {tile}")
+        lines.append(f"  call void @llvm.x86.tileloadd64(i8 {register + index}, ptr {source}, i64 {stride})")
+    return lines
 
 
 def fetched(lines: int) -> list[str]:
