@@ -11,6 +11,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from hetero_tvm.ops.embedding_norm import EmbeddingNorm
 from hetero_tvm.relax_passes.forms.gather import lookup_in_one_row
 from hetero_tvm.relax_passes.rewriting.fused import CHECK_ATTR, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
-from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
+from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report, Rule
 from hetero_tvm.relax_passes.storage.written_over import PLACES
 from hetero_tvm.schedules.emit import Kernel
 
@@ -31,6 +32,11 @@ DIVISIONS = {
     "relax.floor_mod": "Mod",
 }
 """Operators that divide -> ONNX's names of them."""
+
+_MANY_PLACES = 1 << 12
+"""Places from which a gather is worth a kernel of its own, with which nothing is fused."""
+_MOST_ELEMENTS = 1 << 31
+"""Elements of a tensor whose positions int32 still counts."""
 
 Ranges = tuple[tuple[int, int], ...]
 """First valid index and the one behind the last, for each element of an index's last axis, or for all."""
@@ -47,34 +53,55 @@ class CheckAtRunTime(GraphPass):
         for var in graph.bindings():
             if not graph.is_live(var):
                 continue
-            for operand, bounds, kernel in _checks(graph, functions, var):
+            for operand, given, bounds, kernel in _checks(graph, functions, var):
                 if not isinstance(operand, relax.Var) or array_of(graph.value(operand)) is not None:
                     continue  # the import has checked constants
                 shape = shape_of(operand)
                 if not math.prod(shape):
                     continue
-                known = checked.get((operand, bounds))
+                known = checked.get((given, bounds))
                 if known is None:
-                    function = kernel(shape, dtype_of(operand))
-                    called = graph.call_function(function, "check", [operand], operand)
+                    function = kernel(shape, dtype_of(given))
+                    called = graph.call_function(function, "check", [given], operand)
                     known = graph.insert_before(var, called, f"{var.name}#checked", [var])
-                    checked[operand, bounds] = known
+                    checked[given, bounds] = known
                 graph.replace(var, _reading(graph, with_operand(graph.value(var), operand, known)))
 
 
 _Kernel = Callable[[Sequence[int], str], PrimFunc]
 
 
-def _checks(graph: Graph, functions: IRModule, var: Var) -> Iterator[tuple[Expr, object, _Kernel]]:
-    """Operands of a binding to check, each with what is demanded of it and the kernel that does."""
+def _checks(graph: Graph, functions: IRModule, var: Var) -> Iterator[tuple[Expr, Expr, object, _Kernel]]:
+    """Operands of a binding to check, each with what the check reads, what it demands, and its kernel."""
     value, name, node = graph.value(var), graph.op_name(var), graph.node(var)
     if name in DIVISIONS:
-        if "int" in dtype_of(value.args[1]):
+        if "int" in dtype_of(divisor := value.args[1]):
             message = division_message(DIVISIONS[name], node)
-            yield value.args[1], "divisor", functools.partial(_divisor_kernel, message)
+            yield divisor, divisor, "divisor", functools.partial(_divisor_kernel, message)
         return
     for indices, ranges, valid in lookups(functions, value, name, graph.sources(var)):
-        yield indices, ranges, functools.partial(_index_kernel, node, ranges, valid)
+        given = counted_from_end(graph, indices, [end for _, end in ranges])
+        if given is None:
+            yield indices, indices, ranges, functools.partial(_index_kernel, node, ranges, valid)
+        else:
+            whole = tuple((-end, end) for _, end in ranges)
+            kernel = functools.partial(_index_kernel, node, whole, valid, from_end=True)
+            yield indices, given, ("from the end", ranges), kernel
+
+
+def counted_from_end(graph: Graph, indices: Expr, extents: Sequence[int]) -> Expr | None:
+    """What ``indices`` are of, where those below zero have the extents of their axes added; else None."""
+    where = graph.value(indices)
+    if graph.op_name(where) != "relax.where":
+        return None
+    less, total, given = graph.value(where.args[0]), graph.value(where.args[1]), where.args[2]
+    for call, name, wanted in ((less, "relax.less", [0] * len(extents)), (total, "relax.add", list(extents))):
+        if graph.op_name(call) != name or not given.same_as(call.args[0]):
+            return None
+        number = array_of(graph.value(call.args[1]))
+        if number is None or set(np.broadcast_to(number.reshape(-1), len(wanted)) - wanted) != {0}:
+            return None
+    return given if shape_of(given) == shape_of(indices) else None
 
 
 def lookups(
@@ -112,6 +139,61 @@ def lookups(
         yield value.args[1].fields[operand], ranges, _text([(-end, end) for _, end in ranges])
 
 
+class _Picked(NamedTuple):
+    sizes: tuple[int, int, int]
+    count: int
+    given: Expr
+    from_end: bool
+    text: str
+
+
+class GatherAsKernel(Rule):
+    """``gather_elements`` at many computed places -> one kernel that checks them itself.
+
+    Parameters
+    ----------
+    kernel : makes it from the product of the extents before the axis, its extent, and the product of those
+        behind; places along the axis; dtypes of data and places; whether places below zero count from the
+        end; and kind and text of its error.
+    """
+
+    name = "gather_kernel"
+    counted = False
+    anchors = ("relax.gather_elements",)
+
+    def __init__(self, kernel: Callable[..., PrimFunc]):
+        self.kernel = kernel
+
+    def match(self, graph: Graph, var: Var) -> _Picked | None:
+        call = graph.value(var)
+        (x, places), shape = call.args, shape_of(var)
+        whole, axis = shape_of(x), int(call.attrs.axis) % len(shape)
+        before, extent, behind = whole[:axis], whole[axis], whole[axis + 1 :]
+        if shape[:axis] != before or shape[axis + 1 :] != behind or not extent:
+            return None
+        if array_of(graph.value(places)) is not None or dtype_of(places) not in ("int32", "int64"):
+            return None
+        if math.prod(shape) < _MANY_PLACES or max(math.prod(shape), math.prod(whole)) >= _MOST_ELEMENTS:
+            return None
+        (_, _, valid), *_ = lookups(graph.functions(), call, graph.op_name(var), graph.sources(var))
+        text = index_message(graph.node(var), valid)
+        given = counted_from_end(graph, places, [extent])
+        from_end = given is not None
+        sizes = math.prod(before), extent, math.prod(behind)
+        return _Picked(sizes, shape[axis], given if from_end else places, from_end, text)
+
+    def rewrite(self, graph: Graph, var: Var, found: _Picked) -> None:
+        (outer, extent, inner), count, given, from_end, text = found
+        bind = graph.binder(var, [var])
+        x = bind(relax.op.reshape(graph.value(var).args[0], (outer, extent, inner)), "data")
+        places = bind(relax.op.reshape(given, (outer, count, inner)), "places")
+        dtypes = dtype_of(x), dtype_of(places)
+        function = self.kernel(outer, extent, inner, count, dtypes, from_end, (INDEX_ERROR, text))
+        out = relax.TensorType([outer, count, inner], dtypes[0])
+        call = relax.call_tir(graph.add_function(function, "gather"), [x, places], out_ty=out)
+        graph.replace(var, relax.op.reshape(bind(call, "gathered"), shape_of(var)))
+
+
 def index_message(node: str, valid: str) -> str:
     """Text about an index outside of a tensor, or what a node that is a check says (``Body.checked``)."""
     if said := re.fullmatch(r"(.*)/check_\d+ \((.*)\)", node):
@@ -146,14 +228,21 @@ def _text(ranges: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"[{first}, {end}) along axis {n}" for n, (first, end) in enumerate(ranges))
 
 
-def _index_kernel(node: str, ranges: Ranges, valid: str, shape: Sequence[int], dtype: str) -> PrimFunc:
+def _index_kernel(
+    node: str, ranges: Ranges, valid: str, shape: Sequence[int], dtype: str, from_end: bool = False
+) -> PrimFunc:
     def wrong(index: Expr, column: int) -> Expr:
         first, end = ranges[column]
         return tirx.any(index < tirx.const(first, dtype), index >= tirx.const(end, dtype))
 
     def kept(index: Expr, column: int) -> Expr:
         # Of one row, first and last are the same: lookups behind this need not count from the end.
-        return tirx.const(0, dtype) if ranges[column][1] == 1 else index
+        end = ranges[column][1]
+        if end == 1:
+            return tirx.const(0, dtype)
+        if from_end:
+            return tirx.Select(index < tirx.const(0, dtype), index + tirx.const(end, dtype), index)
+        return index
 
     ranges = within(ranges, dtype)
     return _check_kernel(shape, dtype, len(ranges), wrong, kept, INDEX_ERROR, index_message(node, valid))

@@ -31,7 +31,7 @@ from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsKernel
 from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
 from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel
 from hetero_tvm.relax_passes.forms.rows_as_images import RowsAsImages
-from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
+from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime, GatherAsKernel
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
 from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKernel
@@ -59,6 +59,7 @@ from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
 from hetero_tvm.schedules.cpu.integers.stored_matmul import allowed_bits, rounded_bits
 from hetero_tvm.schedules.cpu.products import contraction
 from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
+from hetero_tvm.schedules.cpu.rows.gather import emit_gather
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
 from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
@@ -360,6 +361,7 @@ class CpuTarget(Target):
             *halved,  # after it: a layout decides what float32 takes
             FusePool2d(claims),  # after BlockImages: pooling that no neighbour wants in blocks
             JoinParts(),  # of what all others have left
+            GatherAsKernel(functools.partial(emit_gather, self.machine)),
             CheckAtRunTime(),  # by now it is known which indices and divisors are constants
             ScatterAsKernel(
                 functools.partial(emit_scatter_rows, self.machine)
@@ -379,7 +381,7 @@ class CpuTarget(Target):
 
     run_time_sizes = True
     fixed_size_passes = frozenset(
-        {ResizeAsKernel.name, ArgAsKernel.name, ScanAsKernel.name, JoinParts.name}
+        {ResizeAsKernel.name, ArgAsKernel.name, ScanAsKernel.name, JoinParts.name, GatherAsKernel.name}
     )  # constants and loops of each size
     fixed_image_passes = frozenset({BlockImages.name})  # a layout that pays at some sizes
 
