@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import topi
+from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.program import emit
 from tests.schedules.cpu.programs.test_reduction import run_all
 from tests.schedules.cpu.running import MACHINES
@@ -16,6 +17,8 @@ SHAPES = {
     "narrow": ((5, 300), (1, 0)),
     "tall": ((1000, 6), (1, 0)),
     "large": ((300, 290), (1, 0)),
+    "long": ((150, 333), (1, 0)),
+    "long_batched": ((2, 40, 3, 141), (0, 3, 2, 1)),
     "batched": ((3, 17, 24), (0, 2, 1)),
     "channels_last": ((2, 9, 7, 8), (0, 2, 3, 1)),
     "channels_first": ((2, 7, 8, 9), (0, 3, 1, 2)),
@@ -25,7 +28,11 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+FAR = CpuModel("d", lanes=16, registers=32, threads=2, features=("amx_tile",))
+"""A machine whose reads are far: long odd rows are read along."""
+
+
+@pytest.mark.parametrize("machine", [*MACHINES.values(), FAR], ids=[*MACHINES, "far"])
 def test_permutations(machine):
     functions = {n: plain(lambda x, p=p: topi.transpose(x, p), [s]) for n, (s, p) in SHAPES.items()}
     functions = {n: f for n, f in functions.items() if emit(f, machine) is not None}
