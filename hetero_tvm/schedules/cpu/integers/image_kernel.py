@@ -171,7 +171,7 @@ class ImageKernel:
 
     def packer(self, rows: int, columns: int) -> ImagePacker:
         """Writer of the words of blocks of up to so many output rows and columns."""
-        return ImagePacker(self.k, self.shape, self.x, rows, columns, self.lanes)
+        return ImagePacker(self.k, self.shape, self.x, rows, columns, self.lanes, self.pitch)
 
     def around(self) -> tuple[str, ...]:
         """Functions to call before the first product of a piece of work and after its last; none."""
@@ -284,7 +284,7 @@ class ImageKernel:
         row, column and width.  ``start(f)`` is the place in W, among a tile's, of what its sums lack, and
         ``loop`` is that over filters."""
         k, shape = self.k, self.shape
-        row_sums = -(-t.columns // self.lanes) * self.lanes
+        row_sums = self.row_sums(t.columns)
 
         def put(filters: list[Index]) -> None:
             found = []
@@ -301,6 +301,10 @@ class ImageKernel:
             self.result.put(found)
 
         side_by_side(t.height, len(pieces), loop, put)
+
+    def row_sums(self, columns: int) -> int:
+        """Sums from one row of a tile to the next."""
+        return -(-columns // self.lanes) * self.lanes
 
     def _pieces(self, columns: int, followed: bool) -> list[tuple[int, int]]:
         """Vectors of the results of a row; of one that is ``followed`` by the next the last vector may be too

@@ -5,18 +5,23 @@
     parallel over images, groups, blocks of rows, parts of the filters:
         pixels of the block as words of four channels                       (image_packing.py; in L2)
         for each 32 filters:
-            for each 32 pixels of a row, or 16 of two rows:
+            for each 32 pixels of a row, or 16 of two rows, or several rows at once:
                 sums[2][2] tiles += W[2 x 16 filters, words] @ X[words, 2 x 16 pixels]   for each tap and step
                 sums -> memory on the stack; bias, scale, bounds, rounding, a row of pixels at a time
 
 The words that a vector kernel packs are a right tile as they lie: word g of a tap is a row of pixels, and a
 tap is an offset.  So nothing is copied per tap, strides are those of the packed phases, and results leave
 as plain images.  A step takes up to 16 words of one tap; of 24 it takes 12 twice.
+
+Rows of 7, 10, or 20 pixels would leave much of a tile empty.  Without strides, a tap is the same offset for
+all pixels of an image whose packed rows lie one behind the other: so tiles go on across the ends of rows,
+and what is computed there is left out (a 7 x 7 image takes 4 tiles instead of 7).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,6 +48,12 @@ FILTERS = 2 * TILE_ROWS
 _LEAST_WORDS = 4
 """Words of a tap from which a step is worth its loads."""
 _WORD = 4
+_MOST_TILES = 8
+"""Tiles of pixels whose sums, with those of all filters of a product, stay in L1."""
+_SINGLE = 0.5
+"""What a tile without a second one takes more: its left tiles are read for it alone."""
+_WORTH = 0.95
+"""Part of the time from which it is worth to join rows."""
 
 
 def applies(op: QuantConv2d, machine: CpuModel) -> bool:
@@ -57,24 +68,70 @@ def step_words(words: int) -> int:
     return -(-words // -(-words // TILE_WORDS))
 
 
-def tile_of(shape: ImageWords) -> tuple[int, int, int]:
-    """Filters, rows and vectors of one product."""
-    filters = min(FILTERS, -(-shape.filters // TILE_ROWS) * TILE_ROWS)
-    if shape.flat or shape.out_width > TILE_ROWS:
-        return filters, 1, 2
-    return filters, min(2, shape.out_height), 1
+@dataclass(frozen=True)
+class PixelTiles:
+    """Pixels that are multiplied before their results are written.
+
+    Attributes
+    ----------
+    rows, vectors : rows of the image, and tiles of pixels in each.
+    pitch : words of a packed row where tiles go on across the ends of rows; 0 where they do not.
+    width : pixels of a row.
+    """
+
+    rows: int
+    vectors: int
+    pitch: int
+    width: int
+
+    def count(self, rows: int, columns: int) -> int:
+        """Tiles of so many rows and columns."""
+        if self.pitch:
+            return -(-((rows - 1) * self.pitch + self.width) // TILE_ROWS)
+        return rows * -(-columns // TILE_ROWS)
+
+    def effort(self, height: int) -> float:
+        """Time of all products of an image of ``height`` rows, as that of so many tiles in pairs."""
+        bands, rest = divmod(height, self.rows)
+        total = 0.0
+        for rows, times in ((self.rows, bands), (rest, 1)):
+            columns = 1 if self.pitch else -(-self.width // (self.vectors * TILE_ROWS))
+            tiles = self.count(rows, min(self.width, self.vectors * TILE_ROWS)) if rows else 0
+            total += times * columns * (tiles + _SINGLE * (tiles % 2))
+        return total
+
+    @classmethod
+    def of(cls, shape: ImageWords) -> PixelTiles:
+        """Those of an image."""
+        height, width = shape.out_height, shape.out_width
+        alone = cls(1, 2, 0, width) if shape.flat or width > TILE_ROWS else cls(min(2, height), 1, 0, width)
+        if shape.flat or shape.op.strides != (1, 1):
+            return alone
+        wide = -(-width // TILE_ROWS)
+        bands = [cls(rows, wide, shape.pitch(width, 1), width) for rows in range(2, height + 1)]
+        fitting = [band for band in bands if band.count(band.rows, width) <= _MOST_TILES]
+        best = min(fitting, key=lambda band: band.effort(height), default=alone)
+        return best if best.effort(height) < _WORTH * alone.effort(height) else alone
+
+
+def tile_of(shape: ImageWords) -> int:
+    """Filters of one product."""
+    return min(FILTERS, -(-shape.filters // TILE_ROWS) * TILE_ROWS)
 
 
 def cycles(op: QuantConv2d, grid: tuple[int, int], machine: CpuModel) -> float:
     """Estimate of one call on the busiest thread."""
     shape = ImageWords(op, image_dot(op, machine))
-    filters, rows, vectors = tile_of(shape)
+    filters, pixels = tile_of(shape), PixelTiles.of(shape)
     steps = len(shape.taps) * shape.tap_rows * -(-shape.words // TILE_WORDS)
-    tiles = -(-shape.out_height // rows) * -(-shape.out_width // (vectors * TILE_ROWS))
+    bands, columns = -(-shape.out_height // pixels.rows), min(shape.out_width, pixels.vectors * TILE_ROWS)
     blocks, parts = grid
-    finish = 6 * filters * rows * vectors
-    one = tile_cycles(RegisterTile(filters, rows * vectors), steps) + finish
-    products = tiles * -(-shape.filters // filters) * one
+    if pixels.pitch:
+        blocks = min(blocks, bands)
+    pairs, single = divmod(pixels.count(pixels.rows, columns), 2)
+    one = pairs * tile_cycles(RegisterTile(filters, 2), steps)
+    one += single * tile_cycles(RegisterTile(filters, 1), steps) + 6 * filters * pixels.rows * pixels.vectors
+    products = bands * -(-shape.out_width // columns) * -(-shape.filters // filters) * one
     packed = shape.words * shape.packed_rows(shape.out_height) * len(shape.phases)
     packing = packed * (6 + shape.pitch(shape.out_width, TILE_ROWS) / TILE_ROWS * 10) * parts
     weights = shape.steps * shape.filters * _WORD * blocks / 10.0  # from beyond L2, for every block
@@ -88,10 +145,12 @@ class MatrixImageKernel(ImageKernel):
 
     def __init__(self, op: QuantConv2d, decisions: ImageDecisions, machine: CpuModel):
         shape = ImageWords(op, image_dot(op, machine))
-        filters, rows, vectors = tile_of(shape)
+        filters, self.pixels = tile_of(shape), PixelTiles.of(shape)
+        rows, vectors = self.pixels.rows, self.pixels.vectors
         super().__init__(
             op, dataclasses.replace(decisions, filters=filters, rows=rows, vectors=vectors), machine
         )
+        self.pitch = self.pixels.pitch or self.pitch
         self.layout = MatrixWeights(shape, filters)
 
     @property
@@ -109,7 +168,7 @@ class MatrixImageKernel(ImageKernel):
 
     def packer(self, rows: int, columns: int) -> ImagePacker:
         padded = self.layout.words * -(-self.shape.words // self.layout.words)
-        return ImagePacker(self.k, self.shape, self.x, rows, columns, self.lanes, padded)
+        return ImagePacker(self.k, self.shape, self.x, rows, columns, self.lanes, self.pitch, padded)
 
     def around(self) -> tuple[str, str]:
         return begin(self.layout.words), END
@@ -131,41 +190,59 @@ class MatrixImageKernel(ImageKernel):
         if self.filter_tiles == 1:
             return 0
         down, across = self.pixel_tiles
-        return -(-self.decisions.filters // TILE_ROWS * self.layout.words // (down * across))
+        products = down * across * self._products
+        return -(-self.decisions.filters // TILE_ROWS * self.layout.words // products)
 
-    def _ahead(self, t: OutputTile) -> Expr:
-        """Start of the share of the next filters that a tile of pixels asks for."""
+    @property
+    def _products(self) -> int:
+        """Products of a tile of the image."""
+        return -(-self.pixels.count(self.decisions.rows, self.columns) // 2)
+
+    def _ahead(self, t: OutputTile, product: int) -> Expr:
+        """Start of the share of the next filters that a product asks for."""
         share = self._fetches * self.layout.steps
         following = tirx.min(t.tile + 1, int32(self.filter_tiles - 1))
-        line = tirx.min(self.tile_number(t) * share, int32(max(0, self.layout.starts // LINE_WORDS - share)))
+        number = self.tile_number(t) * self._products + product
+        line = tirx.min(number * share, int32(max(0, self.layout.starts // LINE_WORDS - share)))
         return self.k.address(self.w, [t.group, following, line * LINE_WORDS])
+
+    def row_sums(self, columns: int) -> int:
+        return self.pixels.pitch or super().row_sums(columns)
 
     def _tile(self, t: OutputTile) -> None:
         k, shape, lanes = self.k, self.shape, self.lanes
-        vectors = -(-t.columns // lanes)
-        filters, tiles = -(-t.height // TILE_ROWS), t.rows * vectors
-        product = self._product(filters, tiles)
+        filters, tiles = -(-t.height // TILE_ROWS), self.pixels.count(t.rows, t.columns)
         sums = k.scratch((filters * TILE_ROWS, tiles * lanes), "int32")
         row_words = len(shape.phases) * self.pitch
-        place = self._places(t)(0, 0, 0)
+        across = t.rows == 1 or self.pixels.pitch
+        distance = TILE_ROWS if across else shape.row_step * row_words
         last = [extent - 1 for extent in self.words.shape]
-        k.call(
-            product.name,
-            k.address(sums, [int32(0), int32(0)]),
-            _int64(tiles * lanes * _WORD),
-            k.address(self.w, [t.group, t.tile, int32(0)]),
-            _int64(self.layout.tile_words * _WORD),
-            k.address(self.words, [int32(0), place]),
-            k.address(self.words, [int32(1), place]),
-            _int64((TILE_ROWS if t.rows == 1 else shape.row_step * row_words) * _WORD),
-            self._ahead(t),
-            k.address(sums, [int32(extent - 1) for extent in sums.shape]),
-            k.address(self.words, last),
-        )
-        # A residual may lie where the results go: each is read once.
-        cut = (vector_pieces if self.op.residual else whole_vectors)(t.columns, lanes)
-        pieces = [(line, at, many) for line in range(t.rows) for at, many in cut]
+        for number, first in enumerate(range(0, tiles, 2)):
+            product = self._product(filters, min(2, tiles - first))
+            place = self._places(t)(0, 0, 0) + first * distance
+            k.call(
+                product.name,
+                k.address(sums, [int32(0), int32(first * lanes)]),
+                _int64(tiles * lanes * _WORD),
+                k.address(self.w, [t.group, t.tile, int32(0)]),
+                _int64(self.layout.tile_words * _WORD),
+                k.address(self.words, [int32(0), place]),
+                k.address(self.words, [int32(1), place]),
+                _int64(distance * _WORD),
+                self._ahead(t, number),
+                k.address(sums, [int32(extent - 1) for extent in sums.shape]),
+                k.address(self.words, last),
+            )
+        pieces = [(line, *piece) for line in range(t.rows) for piece in self._cut(t, line)]
         self._finish(t, sums, lambda f: [self.layout.starts + f], pieces, k.serial)
+
+    def _cut(self, t: OutputTile, line: int) -> list[tuple[int, int]]:
+        """Vectors of the results of a row."""
+        if self.op.residual:  # it may lie where the results go: each is read once
+            return vector_pieces(t.columns, self.lanes)
+        if self.pixels.pitch and line < t.rows - 1:
+            return self._pieces(t.columns, followed=True)
+        return whole_vectors(t.columns, self.lanes)
 
 
 class MatrixWeights:

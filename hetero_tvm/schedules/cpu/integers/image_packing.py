@@ -24,15 +24,23 @@ class ImagePacker:
     ----------
     rows : most output rows of a block.
     columns : most output columns of a block.
+    pitch : words of one phase of a packed row.
     words : words that there is memory for; those behind a tap's are never written.
     """
 
     def __init__(
-        self, k: Kernel, shape: ImageWords, x: Buffer, rows: int, columns: int, lanes: int, words: int = 0
+        self,
+        k: Kernel,
+        shape: ImageWords,
+        x: Buffer,
+        rows: int,
+        columns: int,
+        lanes: int,
+        pitch: int,
+        words: int = 0,
     ):
-        self.k, self.shape, self.x, self.lanes = k, shape, x, lanes
-        self.pitch = shape.pitch(columns, lanes)
-        plane = shape.plane(rows, self.pitch)
+        self.k, self.shape, self.x, self.lanes, self.pitch = k, shape, x, lanes, pitch
+        plane = shape.plane(rows, pitch)
         self.target = k.scratch((max(words, shape.words), plane), "int32")
         self.wide = min(columns, shape.out_width) < shape.out_width
         """Whether a block has part of a row (of a flat image) only."""

@@ -72,8 +72,12 @@ class ImageWords:
         return -(-columns // lanes) * lanes + max(column for _, column in self.taps)
 
     def plane(self, rows: int, pitch: int) -> int:
-        """Words from one word of a tap to the next; an odd number of cache lines, which spreads over L1."""
-        lines = -(-self.packed_rows(rows) * len(self.phases) * pitch // LINE_WORDS)
+        """Words from one word of a tap to the next; an odd number of cache lines, which spreads over L1.
+
+        A vector that begins in the last row may end a line behind it.
+        """
+        words = self.packed_rows(rows) * len(self.phases) * pitch
+        lines = -(-words // LINE_WORDS) + (pitch < self.pitch(self.out_width, LINE_WORDS))
         return (lines | 1) * LINE_WORDS
 
     @functools.cached_property

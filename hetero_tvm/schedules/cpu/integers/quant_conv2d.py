@@ -194,7 +194,7 @@ class QuantConv2dSpace(DesignSpace):
             height = _registers(point["tile"]).vectors * machine.lanes
         shape = ImageWords(op, image_dot(op, machine))
         if point["method"] == MATRICES:
-            layout = image_matrices.MatrixWeights(shape, image_matrices.tile_of(shape)[0])
+            layout = image_matrices.MatrixWeights(shape, image_matrices.tile_of(shape))
             return {1: layout.pack}
         return {1: lambda w: shape.pack(w, height)}
 

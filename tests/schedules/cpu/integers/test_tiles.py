@@ -12,7 +12,7 @@ from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.schedules.cpu.integers.bf16_matmul import Bf16MatmulSpace, rounds_rows
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicGatedMatmulSpace, DynamicMatmulSpace
-from hetero_tvm.schedules.cpu.integers.image_matrices import MatrixWeights, step_words
+from hetero_tvm.schedules.cpu.integers.image_matrices import MatrixWeights, PixelTiles, step_words
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_for
 from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
@@ -114,6 +114,12 @@ IMAGES = [
     QuantConv2d("int8", "int8", 9, False, 1, 96, 9, 33, 70, (1, 1), (2, 2)),
     QuantConv2d("int8", "int8", 9, True, 1, 132, 14, 14, 50),
     QuantConv2d("uint8", "uint8", 9, False, 1, 80, 7, 7, 34, (3, 3), (1, 1), (1, 1, 1, 1)),
+    QuantConv2d("uint8", "uint8", 3, True, 2, 64, 20, 20, 48, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), -20, 2,
+                residual="uint8", final="int8"),
+    QuantConv2d("int8", "int32", 0, False, 1, 36, 11, 11, 20, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 7),
+    QuantConv2d("int8", "int8", 9, False, 2, 20, 9, 18, 17, (3, 1), (1, 1), (0, 0, 1, 0), (1, 1), 3),
+    QuantConv2d("uint8", "float32", 0, True, 1, 70, 5, 5, 33, (1, 1), (1, 1), (1, 1, 1, 1), (1, 1), -128),
+    QuantConv2d("uint8", "int8", 9, False, 1, 24, 10, 39, 40, (3, 5), (1, 1), (1, 3, 0, 2), (1, 1), 11),
 ]
 # fmt: on
 """Steps of 4 to 16 words, filters and pixels that fill no tile, strides, dilation, groups, a residual."""
@@ -201,3 +207,18 @@ def test_weights_of_images_are_left_tiles():
     # [tile, half, step, filter, bytes]: filter 35 is the fourth of the second tile's first half.
     np.testing.assert_array_equal(tiles[1, 0, 1, 3], w[35, 48:, 0, 0])
     assert packed[0, 1, layout.starts + 3] == -128 * w[35].sum(dtype=np.int64)
+
+
+def test_rows_are_joined_where_tiles_would_be_empty():
+    def tiles(height, width, kernel=3, **more):
+        pads = (kernel // 2,) * 4
+        op = QuantConv2d(
+            "uint8", "uint8", 0, True, 1, 64, height, width, 64, (kernel,) * 2, padding=pads, **more
+        )
+        return PixelTiles.of(ImageWords(op, image_dot(op, MATRICES)))
+
+    assert tiles(7, 7) == PixelTiles(7, 1, 9, 7)
+    assert tiles(20, 20).pitch == 22 and tiles(20, 20).count(tiles(20, 20).rows, 20) <= 8
+    assert not tiles(14, 14).pitch and not tiles(32, 32).pitch  # as full as they are
+    assert not tiles(20, 20, kernel=1).pitch  # one row already
+    assert not tiles(14, 14, strides=(2, 2)).pitch
