@@ -142,11 +142,17 @@ class ImageResult:
 class ImageKernel:
     """Emits one convolution."""
 
-    def __init__(self, op: QuantConv2d, decisions: ImageDecisions, machine: CpuModel, columns: int = 0):
+    def __init__(
+        self,
+        op: QuantConv2d,
+        decisions: ImageDecisions,
+        machine: CpuModel,
+        columns: int = 0,
+        shape: ImageWords | None = None,
+    ):
         self.op, self.decisions, self.lanes = op, decisions, machine.lanes
         self.dot = image_dot(op, machine)
-        self.shape = ImageWords(op, self.dot)
-        shape = self.shape
+        self.shape = shape = shape or ImageWords(op, self.dot)
         self.columns = columns or decisions.vectors * machine.lanes
         extent = -(-shape.out_width // self.columns) if shape.flat else -(-shape.out_height // decisions.rows)
         self.tiles, self.blocks = extent, min(decisions.blocks, extent)

@@ -11,7 +11,9 @@
 
 The words that a vector kernel packs are a right tile as they lie: word g of a tap is a row of pixels, and a
 tap is an offset.  So nothing is copied per tap, strides are those of the packed phases, and results leave
-as plain images.  A step takes up to 16 words of one tap; of 24 it takes 12 twice.
+as plain images.  A step takes up to 16 words of one tap; of 24 it takes 12 twice.  Of images with one word
+(the pixels of a camera) it takes words of several taps: a packed row has a row for each column of taps, so
+that all taps of a window lie as far from one another (49 of a 7 x 7 window in 4 steps).
 
 Rows of 7, 10, or 20 pixels would leave much of a tile empty.  Without strides, a tap is the same offset for
 all pixels of an image whose packed rows lie one behind the other: so tiles go on across the ends of rows,
@@ -58,9 +60,17 @@ _WORTH = 0.95
 
 def applies(op: QuantConv2d, machine: CpuModel) -> bool:
     """Whether the matrix unit has enough to multiply in a tap and in a tile of filters."""
-    shape = ImageWords(op, image_dot(op, machine))
-    wide = shape.words >= _LEAST_WORDS and shape.filters >= TILE_ROWS // 2
+    shape = words_of(op, machine)
+    wide = MatrixWeights.run(shape)[0] >= _LEAST_WORDS and shape.filters >= TILE_ROWS // 2
     return has_matrix_unit(machine) and not shape.by_rows and wide
+
+
+def words_of(op: QuantConv2d, machine: CpuModel) -> ImageWords:
+    """Extents of a convolution on the matrix unit."""
+    dot = image_dot(op, machine)
+    shape = ImageWords(op, dot)
+    follow = op.dilation[0] == 1 and shape.tap_rows * len(shape.taps) > 1
+    return ImageWords(op, dot, spread=True) if shape.words == 1 and follow else shape
 
 
 def step_words(words: int) -> int:
@@ -105,7 +115,7 @@ class PixelTiles:
         """Those of an image."""
         height, width = shape.out_height, shape.out_width
         alone = cls(1, 2, 0, width) if shape.flat or width > TILE_ROWS else cls(min(2, height), 1, 0, width)
-        if shape.flat or shape.op.strides != (1, 1):
+        if shape.flat or shape.op.strides != (1, 1) or len(shape.phases) > 1:
             return alone
         wide = -(-width // TILE_ROWS)
         bands = [cls(rows, wide, shape.pitch(width, 1), width) for rows in range(2, height + 1)]
@@ -121,9 +131,9 @@ def tile_of(shape: ImageWords) -> int:
 
 def cycles(op: QuantConv2d, grid: tuple[int, int], machine: CpuModel) -> float:
     """Estimate of one call on the busiest thread."""
-    shape = ImageWords(op, image_dot(op, machine))
+    shape = words_of(op, machine)
     filters, pixels = tile_of(shape), PixelTiles.of(shape)
-    steps = len(shape.taps) * shape.tap_rows * -(-shape.words // TILE_WORDS)
+    steps = MatrixWeights(shape, filters).steps
     bands, columns = -(-shape.out_height // pixels.rows), min(shape.out_width, pixels.vectors * TILE_ROWS)
     blocks, parts = grid
     if pixels.pitch:
@@ -144,12 +154,11 @@ class MatrixImageKernel(ImageKernel):
     """Emits one convolution on the matrix unit."""
 
     def __init__(self, op: QuantConv2d, decisions: ImageDecisions, machine: CpuModel):
-        shape = ImageWords(op, image_dot(op, machine))
+        shape = words_of(op, machine)
         filters, self.pixels = tile_of(shape), PixelTiles.of(shape)
         rows, vectors = self.pixels.rows, self.pixels.vectors
-        super().__init__(
-            op, dataclasses.replace(decisions, filters=filters, rows=rows, vectors=vectors), machine
-        )
+        decisions = dataclasses.replace(decisions, filters=filters, rows=rows, vectors=vectors)
+        super().__init__(op, decisions, machine, shape=shape)
         self.pitch = self.pixels.pitch or self.pitch
         self.layout = MatrixWeights(shape, filters)
 
@@ -167,8 +176,12 @@ class MatrixImageKernel(ImageKernel):
         return (saturation_ir(), *(product.ir for product in products))
 
     def packer(self, rows: int, columns: int) -> ImagePacker:
-        padded = self.layout.words * -(-self.shape.words // self.layout.words)
-        return ImagePacker(self.k, self.shape, self.x, rows, columns, self.lanes, self.pitch, padded)
+        padded = self.layout.words * self.layout.per_tap
+        behind = padded - MatrixWeights.run(self.shape)[0]
+        words, spare = (1, behind * self.pitch) if self.shape.spread else (padded, 0)
+        if self.pixels.pitch:
+            spare = TILE_ROWS  # the last tile ends behind the last row
+        return ImagePacker(self.k, self.shape, self.x, rows, columns, self.lanes, self.pitch, words, spare)
 
     def around(self) -> tuple[str, str]:
         return begin(self.layout.words), END
@@ -182,6 +195,8 @@ class MatrixImageKernel(ImageKernel):
             for i in range(shape.tap_rows)
             for phase, offset in shape.taps
         )
+        if shape.spread:
+            places = (0,)  # the others follow
         return WindowProduct(filters, tiles, layout.words, layout.per_tap, places, self._fetches)
 
     @property
@@ -220,6 +235,7 @@ class MatrixImageKernel(ImageKernel):
         for number, first in enumerate(range(0, tiles, 2)):
             product = self._product(filters, min(2, tiles - first))
             place = self._places(t)(0, 0, 0) + first * distance
+            following = [int32(0), place + self.pitch] if shape.spread else [int32(1), place]
             k.call(
                 product.name,
                 k.address(sums, [int32(0), int32(first * lanes)]),
@@ -227,7 +243,7 @@ class MatrixImageKernel(ImageKernel):
                 k.address(self.w, [t.group, t.tile, int32(0)]),
                 _int64(self.layout.tile_words * _WORD),
                 k.address(self.words, [int32(0), place]),
-                k.address(self.words, [int32(1), place]),
+                k.address(self.words, following),
                 _int64(distance * _WORD),
                 self._ahead(t, number),
                 k.address(sums, [int32(extent - 1) for extent in sums.shape]),
@@ -250,15 +266,16 @@ class MatrixWeights:
 
     Attributes
     ----------
-    words, per_tap : words of a step; steps of a tap.
+    words, per_tap : words of a step; steps of a tap, or of all that follow one another.
     shape : of the packed weights, int32: [groups, tiles of filters, words].
     """
 
     def __init__(self, shape: ImageWords, filters: int):
         self._shape, self._filters = shape, filters
-        self.words = step_words(shape.words)
-        self.per_tap = -(-shape.words // self.words)
-        self.steps = shape.tap_rows * len(shape.taps) * self.per_tap
+        words, runs = self.run(shape)
+        self.words = step_words(words)
+        self.per_tap = -(-words // self.words)
+        self.steps = runs * self.per_tap
         self.tile_words = self.steps * TILE_ROWS * self.words
         """Words from one tile of filters to the next."""
         self.starts = filters // TILE_ROWS * self.tile_words
@@ -266,14 +283,21 @@ class MatrixWeights:
         tiles = -(-shape.filters // filters)
         self.shape = (shape.op.groups, tiles, self.starts + filters)
 
+    @staticmethod
+    def run(shape: ImageWords) -> tuple[int, int]:
+        """Words that lie equally far from one another, and how often there are so many."""
+        taps = shape.tap_rows * len(shape.taps)
+        return (taps, 1) if shape.spread else (shape.words, taps)
+
     def pack(self, w: np.ndarray) -> np.ndarray:
         """int8 [filters, channels / groups, *kernel] -> :attr:`shape`."""
         shape, high = self._shape, self._filters
         plain = shape.pack(w, high)  # [groups, tiles, taps * words + 1, filters]
         groups, tiles = plain.shape[:2]
-        words = plain[:, :, :-1].reshape(groups, tiles, -1, shape.words, high)
-        padded = np.zeros((*words.shape[:3], self.per_tap * self.words, high), np.int32)
-        padded[:, :, :, : shape.words] = words
+        most, runs = self.run(shape)
+        words = plain[:, :, :-1].reshape(groups, tiles, runs, most, high)
+        padded = np.zeros((groups, tiles, runs, self.per_tap * self.words, high), np.int32)
+        padded[:, :, :, :most] = words
         steps = padded.reshape(groups, tiles, self.steps, self.words, high // TILE_ROWS, TILE_ROWS)
         packed = np.empty(self.shape, np.int32)
         packed[..., : self.starts] = steps.transpose(0, 1, 4, 2, 5, 3).reshape(groups, tiles, -1)

@@ -26,6 +26,7 @@ class ImagePacker:
     columns : most output columns of a block.
     pitch : words of one phase of a packed row.
     words : words that there is memory for; those behind a tap's are never written.
+    spare : words behind each word's plane that may be read.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class ImagePacker:
         lanes: int,
         pitch: int,
         words: int = 0,
+        spare: int = 0,
     ):
         self.k, self.shape, self.x, self.lanes, self.pitch = k, shape, x, lanes, pitch
-        plane = shape.plane(rows, pitch)
+        plane = shape.plane(rows, pitch, spare)
         self.target = k.scratch((max(words, shape.words), plane), "int32")
         self.wide = min(columns, shape.out_width) < shape.out_width
         """Whether a block has part of a row (of a flat image) only."""
@@ -122,8 +124,8 @@ class ImagePacker:
             if self.wide:  # a flat image: no padding, no phases
                 self._pixels(word, start, planes, ys, column, columns, 1, checked)
                 continue
-            first = (phase - left) % step  # first pixel of the phase, and its word
-            place = (first + left) // step
+            place = max(0, -((phase - left) // step))  # the first word that is a pixel, and which
+            first = place * step + phase - left
             count = min(-(-(width - first) // step), self.pitch - place)
             if count <= 0:
                 self._fill(word, start, self.pitch)

@@ -30,12 +30,14 @@ class ImageWords:
     in_height, in_width, out_height, out_width : extents, of a flat image as one row.
     words : words of one tap.
     tap_rows : rows of taps; one where words hold them.
+    spread : whether a packed row has one row of words for each column of taps, so that these follow one
+        another like those of the rows of taps; else one for each phase of the strides.
     row_step : packed rows from one output row to the next.
     fetch_step : image rows from one packed row to the next.
     """
 
-    def __init__(self, op: QuantConv2d, dot: Dot):
-        self.op, self.dot = op, dot
+    def __init__(self, op: QuantConv2d, dot: Dot, spread: bool = False):
+        self.op, self.dot, self.spread = op, dot, spread
         (kh, kw), (sh, sw) = op.kernel, op.strides
         self.channels, self.filters = op.channels // op.groups, op.filters // op.groups
         self.by_rows = self.channels == 1 and kh > 1
@@ -51,9 +53,12 @@ class ImageWords:
         self.row_step = sh if self.tap_rows > 1 else 1
         self.fetch_step = 1 if self.tap_rows > 1 else sh
         columns = [j * op.dilation[1] for j in range(kw)]
-        self.phases = sorted({column % sw for column in columns})
+        self.phases = columns if spread else sorted({column % sw for column in columns})
+        """Offsets of the first pixels of the rows of words of a packed row."""
         self.taps = [(self.phases.index(column % sw), column // sw) for column in columns]
         """(phase, word in its row) of each tap of a row, counted from the output's column."""
+        if spread:
+            self.taps = [(n, 0) for n in range(kw)]
 
     @property
     def sources(self) -> list[int]:
@@ -71,13 +76,10 @@ class ImageWords:
         """Words of one phase of a packed row for ``columns`` output columns."""
         return -(-columns // lanes) * lanes + max(column for _, column in self.taps)
 
-    def plane(self, rows: int, pitch: int) -> int:
-        """Words from one word of a tap to the next; an odd number of cache lines, which spreads over L1.
-
-        A vector that begins in the last row may end a line behind it.
-        """
-        words = self.packed_rows(rows) * len(self.phases) * pitch
-        lines = -(-words // LINE_WORDS) + (pitch < self.pitch(self.out_width, LINE_WORDS))
+    def plane(self, rows: int, pitch: int, spare: int = 0) -> int:
+        """Words from one word of a tap to the next, of which ``spare`` are read but never written; an odd
+        number of cache lines, which spreads over L1."""
+        lines = -(-(self.packed_rows(rows) * len(self.phases) * pitch + spare) // LINE_WORDS)
         return (lines | 1) * LINE_WORDS
 
     @functools.cached_property

@@ -192,10 +192,10 @@ class QuantConv2dSpace(DesignSpace):
             return {1: lambda w: image_winograd.pack(op, w, height)}
         if point["method"] == FILTERS:
             height = _registers(point["tile"]).vectors * machine.lanes
-        shape = ImageWords(op, image_dot(op, machine))
         if point["method"] == MATRICES:
-            layout = image_matrices.MatrixWeights(shape, image_matrices.tile_of(shape))
-            return {1: layout.pack}
+            words = image_matrices.words_of(op, machine)
+            return {1: image_matrices.MatrixWeights(words, image_matrices.tile_of(words)).pack}
+        shape = ImageWords(op, image_dot(op, machine))
         return {1: lambda w: shape.pack(w, height)}
 
     def emit(self, op: QuantConv2d, point: Point, machine: CpuModel) -> PrimFunc:

@@ -120,6 +120,10 @@ IMAGES = [
     QuantConv2d("int8", "int8", 9, False, 2, 20, 9, 18, 17, (3, 1), (1, 1), (0, 0, 1, 0), (1, 1), 3),
     QuantConv2d("uint8", "float32", 0, True, 1, 70, 5, 5, 33, (1, 1), (1, 1), (1, 1, 1, 1), (1, 1), -128),
     QuantConv2d("uint8", "int8", 9, False, 1, 24, 10, 39, 40, (3, 5), (1, 1), (1, 3, 0, 2), (1, 1), 11),
+    QuantConv2d("uint8", "uint8", 3, True, 2, 3, 21, 45, 24, (7, 7), (2, 2), (3, 3, 3, 3), (1, 1), -20),
+    QuantConv2d("int8", "int8", 3, False, 1, 4, 32, 48, 40, (16, 16), (16, 16)),
+    QuantConv2d("uint8", "float32", 0, True, 1, 6, 13, 20, 32, (5, 4), (1, 1), (2, 1, 2, 2), (2, 1), 9, 2),
+    QuantConv2d("int8", "uint8", 3, True, 1, 2, 9, 7, 16, (4, 4), (4, 3), (1, 0, 2, 1), (1, 1), 4),
 ]
 # fmt: on
 """Steps of 4 to 16 words, filters and pixels that fill no tile, strides, dilation, groups, a residual."""
