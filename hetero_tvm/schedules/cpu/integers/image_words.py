@@ -55,10 +55,10 @@ class ImageWords:
         columns = [j * op.dilation[1] for j in range(kw)]
         self.phases = columns if spread else sorted({column % sw for column in columns})
         """Offsets of the first pixels of the rows of words of a packed row."""
-        self.taps = [(self.phases.index(column % sw), column // sw) for column in columns]
+        self.taps = [(n, 0) for n in range(kw)]
         """(phase, word in its row) of each tap of a row, counted from the output's column."""
-        if spread:
-            self.taps = [(n, 0) for n in range(kw)]
+        if not spread:
+            self.taps = [(self.phases.index(column % sw), column // sw) for column in columns]
 
     @property
     def sources(self) -> list[int]:
