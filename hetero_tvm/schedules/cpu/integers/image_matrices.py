@@ -15,9 +15,9 @@ as plain images.  A step takes up to 16 words of one tap; of 24 it takes 12 twic
 (the pixels of a camera) it takes words of several taps: a packed row has a row for each column of taps, so
 that all taps of a window lie as far from one another (49 of a 7 x 7 window in 4 steps).
 
-Rows of 7, 10, or 20 pixels would leave much of a tile empty.  Without strides, a tap is the same offset for
-all pixels of an image whose packed rows lie one behind the other: so tiles go on across the ends of rows,
-and what is computed there is left out (a 7 x 7 image takes 4 tiles instead of 7).
+Rows of 7, 10, or 20 pixels would leave much of a tile empty.  Where packed rows are rows of results, one
+behind the other, a tap is the same offset for all pixels: so tiles go on across the ends of rows, and what is
+computed there is left out (a 7 x 7 image takes 4 tiles instead of 7).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _LEAST_WORDS = 4
 _WORD = 4
 _MOST_TILES = 8
 """Tiles of pixels whose sums, with those of all filters of a product, stay in L1."""
-_SINGLE = 0.5
-"""What a tile without a second one takes more: its left tiles are read for it alone."""
+_SINGLE = 1.25
+"""Time of a tile without a second one by the estimate: its left tiles are read for it alone."""
 _WORTH = 0.95
 """Part of the time from which it is worth to join rows."""
 
@@ -100,28 +100,31 @@ class PixelTiles:
             return -(-((rows - 1) * self.pitch + self.width) // TILE_ROWS)
         return rows * -(-columns // TILE_ROWS)
 
-    def effort(self, height: int) -> float:
-        """Time of all products of an image of ``height`` rows, as that of so many tiles in pairs."""
-        bands, rest = divmod(height, self.rows)
+    def cycles(self, shape: ImageWords) -> float:
+        """Estimate of an image and one tile of filters: products and the way out of their sums."""
+        filters = tile_of(shape)
+        steps = MatrixWeights(shape, filters).steps
+        pair, single = (tile_cycles(RegisterTile(filters, tiles), steps) for tiles in (2, 1))
+        columns = min(self.width, self.vectors * TILE_ROWS)
+        bands, rest = divmod(shape.out_height, self.rows)
         total = 0.0
-        for rows, times in ((self.rows, bands), (rest, 1)):
-            columns = 1 if self.pitch else -(-self.width // (self.vectors * TILE_ROWS))
-            tiles = self.count(rows, min(self.width, self.vectors * TILE_ROWS)) if rows else 0
-            total += times * columns * (tiles + _SINGLE * (tiles % 2))
-        return total
+        for rows, times in ((self.rows, bands), (rest, 1 if rest else 0)):
+            pairs, left = divmod(self.count(rows, columns) if rows else 0, 2)
+            total += times * (pairs * pair + left * _SINGLE * single + 6 * filters * rows * self.vectors)
+        return total * -(-self.width // columns)
 
     @classmethod
     def of(cls, shape: ImageWords) -> PixelTiles:
         """Those of an image."""
         height, width = shape.out_height, shape.out_width
         alone = cls(1, 2, 0, width) if shape.flat or width > TILE_ROWS else cls(min(2, height), 1, 0, width)
-        if shape.flat or shape.op.strides != (1, 1) or len(shape.phases) > 1:
+        if shape.flat or shape.row_step > 1 or len(shape.phases) > 1:
             return alone
         wide = -(-width // TILE_ROWS)
         bands = [cls(rows, wide, shape.pitch(width, 1), width) for rows in range(2, height + 1)]
         fitting = [band for band in bands if band.count(band.rows, width) <= _MOST_TILES]
-        best = min(fitting, key=lambda band: band.effort(height), default=alone)
-        return best if best.effort(height) < _WORTH * alone.effort(height) else alone
+        best = min(fitting, key=lambda band: band.cycles(shape), default=alone)
+        return best if best.cycles(shape) < _WORTH * alone.cycles(shape) else alone
 
 
 def tile_of(shape: ImageWords) -> int:
@@ -133,15 +136,10 @@ def cycles(op: QuantConv2d, grid: tuple[int, int], machine: CpuModel) -> float:
     """Estimate of one call on the busiest thread."""
     shape = words_of(op, machine)
     filters, pixels = tile_of(shape), PixelTiles.of(shape)
-    steps = MatrixWeights(shape, filters).steps
-    bands, columns = -(-shape.out_height // pixels.rows), min(shape.out_width, pixels.vectors * TILE_ROWS)
     blocks, parts = grid
     if pixels.pitch:
-        blocks = min(blocks, bands)
-    pairs, single = divmod(pixels.count(pixels.rows, columns), 2)
-    one = pairs * tile_cycles(RegisterTile(filters, 2), steps)
-    one += single * tile_cycles(RegisterTile(filters, 1), steps) + 6 * filters * pixels.rows * pixels.vectors
-    products = bands * -(-shape.out_width // columns) * -(-shape.filters // filters) * one
+        blocks = min(blocks, -(-shape.out_height // pixels.rows))
+    products = -(-shape.filters // filters) * pixels.cycles(shape)
     packed = shape.words * shape.packed_rows(shape.out_height) * len(shape.phases)
     packing = packed * (6 + shape.pitch(shape.out_width, TILE_ROWS) / TILE_ROWS * 10) * parts
     weights = shape.steps * shape.filters * _WORD * blocks / 10.0  # from beyond L2, for every block
