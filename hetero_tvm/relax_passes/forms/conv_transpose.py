@@ -183,7 +183,7 @@ def kinds_of(axis: Axis, reach: int, dilation: int, extent: int) -> list[Kind]:
 
 
 def _together(axis: Axis, kinds: list[Kind]) -> list[Kind]:
-    """All phases as one kind, with zeros for taps that some do not have."""
+    """One kind of all phases, with zeros for taps that some do not have."""
     return kinds if axis.stride == 1 else [Kind(range(axis.stride), tuple(range(axis.taps))[::-1])]
 
 
