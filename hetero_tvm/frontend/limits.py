@@ -19,6 +19,8 @@ from hetero_tvm.errors import ModelError, UsageError, shortened
 
 VARIABLE = "HETERO_TVM_LIMITS"
 _UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+_ADDRESSES = 1 << 48
+"""Bytes that a processor can address: beyond, no bound helps."""
 _VALUE = re.compile(r"([0-9]{1,18})(|[KMGT]iB)", re.IGNORECASE)
 
 
@@ -75,7 +77,8 @@ def check_size(model: onnx.ModelProto, limits: Limits, bound: str = "nodes") -> 
     total = 0
     for node, depth in _nodes(model.graph.node):
         if depth > limits.depth:
-            raise beyond("depth", f"Node {node.name!r} ({node.op_type}) lies in {depth} subgraphs", limits)
+            text = f"Node {node.name!r} ({node.op_type}) lies in {depth} subgraphs"
+            raise beyond("depth", text, limits, needed=depth)
         total += sizes.get((node.domain, node.op_type), 1)
         if total > getattr(limits, bound):
             written = " once all is written out" if functions or bound != "nodes" else ""
@@ -85,21 +88,21 @@ def check_size(model: onnx.ModelProto, limits: Limits, bound: str = "nodes") -> 
 
 def check_ranks(graph: onnx.GraphProto, limits: Limits) -> None:
     """Refuse tensors of too many dimensions among the weights and the values with a type."""
-    problems = [
-        f"tensor {t.name!r} has {len(t.dims)}" for t in graph.initializer if len(t.dims) > limits.rank
+    ranks = [(tensor.name, len(tensor.dims)) for tensor in graph.initializer]
+    ranks += [
+        (value.name, len(value.type.tensor_type.shape.dim))
+        for value in (*graph.input, *graph.output, *graph.value_info)
     ]
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        rank = len(value.type.tensor_type.shape.dim)
-        if rank > limits.rank:
-            problems.append(f"tensor {value.name!r} has {rank}")
-    if problems:
-        raise beyond("rank", "Tensors have too many dimensions", limits, problems)
+    most = max((rank for _, rank in ranks), default=0)
+    if most > limits.rank:
+        problems = [f"tensor {name!r} has {rank}" for name, rank in ranks if rank > limits.rank]
+        raise beyond("rank", "Tensors have too many dimensions", limits, problems, most)
 
 
 def check_values(graph: onnx.GraphProto, limits: Limits) -> None:
     """Refuse values of known shape that take too many bytes or dimensions; ``graph`` holds inferred types."""
     check_ranks(graph, limits)
-    problems, below = [], []
+    problems, below, most = [], [], 0
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
         dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
@@ -109,10 +112,11 @@ def check_values(graph: onnx.GraphProto, limits: Limits) -> None:
         if size > limits.tensor_bytes:
             shape = "x".join("?" if dim is None else str(dim) for dim in dims)
             problems.append(f"tensor {value.name!r} ({shape}) takes {size:,} bytes")
+            most = max(most, size)
     if below:
         raise ModelError("Values of the model have fewer than 0 elements along an axis.", problems=below)
     if problems:
-        raise beyond("tensor_bytes", "Values of the model are too large", limits, problems)
+        raise beyond("tensor_bytes", "Values of the model are too large", limits, problems, most)
 
 
 def _item_bytes(element: int) -> int:
@@ -123,13 +127,18 @@ def _item_bytes(element: int) -> int:
         return 1
 
 
-def beyond(name: str, message: str, limits: Limits, problems: list[str] | None = None) -> ModelError:
-    """The error that names a bound, and how to raise it."""
+def beyond(
+    name: str, message: str, limits: Limits, problems: list[str] | None = None, needed: int = 0
+) -> ModelError:
+    """The error that names a bound, and how to raise it: to what is ``needed``, where that is known."""
     bound = getattr(limits, name)
+    raised = f"{VARIABLE}={name}={max(2 * bound, needed)}"
     return ModelError(
         f"{message}; the bound is {bound:,}.",
         problems=shortened(problems or []),
-        hint=f"If the model honestly needs it, raise the bound: {VARIABLE}={name}={2 * bound}.",
+        hint=f"If the model honestly needs it, raise the bound: {raised}."
+        if needed < _ADDRESSES
+        else f"No machine has so much memory, whatever {name} says: export the model with other sizes.",
     )
 
 

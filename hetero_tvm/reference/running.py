@@ -43,12 +43,13 @@ def run_sampled(model: ImportedModel, seed: int = 0) -> tuple[dict[str, np.ndarr
     Raises
     ------
     ModelError : an operator has no reference implementation.
+    InputError : every draw has an index that leads outside.
     """
     for free in (FREE, 2, 1):
         inputs = sample_inputs(model, seed, free)
         try:
             return inputs, run_reference(model, inputs)
-        except ModelError as error:
+        except (InputError, ModelError) as error:
             if free == 1 or not isinstance(error.__cause__, IndexError):
                 raise
     raise AssertionError("the last of the draws returns or raises")
@@ -352,6 +353,7 @@ def evaluate(
     """
     from onnx.reference import ReferenceEvaluator  # slow to import
 
+    where = ""
     try:
         evaluator = ReferenceEvaluator(proto, new_ops=list(REFERENCE_OPS))
         reads = [node_inputs(node) for node in proto.graph.node]
@@ -365,6 +367,7 @@ def evaluate(
             return convert(weights[name])
 
         for index, (node, names) in enumerate(zip(evaluator.rt_nodes_, reads, strict=True)):
+            where = f"node {proto.graph.node[index].name!r} ({proto.graph.node[index].op_type})"
             context = {"context": {name: value(name) for name in names}} if node.need_context() else {}
             with np.errstate(all="ignore"):
                 results = node.run(*map(value, node.input), **context)
@@ -375,9 +378,13 @@ def evaluate(
         return [value(name) for name in outputs]
     except HeteroTVMError:
         raise
+    except IndexError as error:  # numbers that come at run time: a file's own have been looked at
+        raise InputError(
+            f"an input leads {where or 'the model'} to an index out of range: {error}"
+        ) from error
     except Exception as error:
         raise ModelError(
-            f"The reference evaluator cannot run this model: {type(error).__name__}: {error}"
+            f"The reference evaluator cannot run {where or 'this model'}: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -169,3 +169,11 @@ def test_padding_takes_away_no_more_than_there_is():
     )
     with pytest.raises(ModelError, match="fewer than 0 elements"):
         import_model(source)
+
+
+@pytest.mark.parametrize("extent, said", [(100_000, "tensor_bytes=40000000000."), (1 << 40, "No machine")])
+def test_the_bound_to_raise_is_what_the_model_needs(extent, said):
+    model = text_model(f"g (float[{extent}, 100000] x) => (float[{extent}, 100000] y) {{ y = Relu(x) }}")
+    with pytest.raises(ModelError) as caught:
+        import_model(model)
+    assert said in caught.value.hint

@@ -8,10 +8,11 @@ import pytest
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import InputError, UsageError
 from hetero_tvm.frontend.signature import Span
-from hetero_tvm.reference import sample_inputs
+from hetero_tvm.reference import run_reference, sample_inputs
 from hetero_tvm.reference.given import checked_inputs, read_inputs
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 from tests.campaign import small_models
+from tests.frontend.onnx.helpers import text_model
 
 IDS, SCALE = TensorSpec("ids", (1, 4), "int64"), TensorSpec("scale", (), "float32")
 SIGNATURE = Signature((IDS, SCALE), (TensorSpec("y", (1,), "float32"),))
@@ -151,6 +152,16 @@ def test_a_seed_that_is_none_is_refused(open_network, seed):
 def test_a_check_of_open_lengths_takes_any_in_range(open_network):
     for rows in (1, 3, 6):
         assert open_network.check(inputs={"x": np.ones((rows, 8), np.float32)}).ok
+
+
+@pytest.mark.parametrize("index", [7, -8])
+def test_an_index_that_leads_outside_is_told_with_its_operator(index):
+    source = text_model(
+        "g (float[7, 3] x, int64[2] i) => (float[2, 3] y) { y = Gather(x, i) }", "/tokens/Gather"
+    )
+    with pytest.raises(InputError, match="/tokens/Gather") as caught:
+        run_reference(import_model(source), {"x": np.ones((7, 3), np.float32), "i": np.array([0, index])})
+    assert str(index) in str(caught.value)
 
 
 @pytest.mark.thorough

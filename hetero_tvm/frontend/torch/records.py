@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hetero_tvm.frontend.torch.untrusted import UNREADABLE
 from hetero_tvm.host import mapped
 
 _LOCK = threading.Lock()
@@ -27,11 +28,7 @@ def mapped_records(torch: ModuleType, path: Path) -> Iterator[None]:
         plain = {
             i.filename.partition("/")[2] for i in _members(path) if i.compress_type == zipfile.ZIP_STORED
         }
-    except (
-        AttributeError,
-        OSError,
-        zipfile.BadZipFile,
-    ):  # an older PyTorch; what is no archive is told by it
+    except (AttributeError, *UNREADABLE):  # an older PyTorch; what is no archive is told by it
         yield
         return
 

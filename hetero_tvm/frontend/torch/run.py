@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from hetero_tvm.errors import ModelError
+from hetero_tvm.errors import InputError, ModelError
 from hetero_tvm.frontend.torch.arrays import array_of, tensor_of
 from hetero_tvm.frontend.torch.load import require
 from hetero_tvm.host import mapped
@@ -56,6 +56,8 @@ class TorchProgram:
                 results = interpreter.run(*self._arguments(torch, inputs))
         except Exception as error:  # guards of the program, for one
             reason = (str(error).strip().splitlines() or [""])[0]
+            if isinstance(error, IndexError):
+                raise InputError(f"an input leads the program to an index out of range: {reason}") from error
             raise ModelError(f"PyTorch cannot run the program. {type(error).__name__}: {reason}") from error
         finally:
             torch.set_default_dtype(default)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import lzma
 import re
+import struct
 import threading
 import zipfile
 import zlib
@@ -56,8 +58,19 @@ _MOST_MEMBERS = 200_000
 _LINK = 0o12
 """Kind of a symbolic link, in the upper bits of a member's mode."""
 
-UNREADABLE = (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error)
-"""Errors of reading a member of an archive that is damaged or encrypted."""
+UNREADABLE = (
+    OSError,
+    zipfile.BadZipFile,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    ValueError,
+    LookupError,
+)
+"""Errors of reading an archive that is damaged or encrypted, names that are no UTF-8 included."""
 
 
 def refuse_archive(path: Path) -> None:
@@ -73,7 +86,7 @@ def refuse_archive(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError):
+    except UNREADABLE:
         return
     problems = []
     unpacked, most = sum(member.file_size for member in members), _PLENTY + _RATIO * path.stat().st_size

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -95,24 +94,18 @@ class ConvTransposeAsPhases(Rule):
         padding = padding * (2 * len(extents) // len(padding))
         sides = list(zip(padding[: len(extents)], padding[len(extents) :], strict=True))
         bind = graph.binder(top, [var])
-        # Without strides the convolution itself is dilated: zeros between taps would make NaN of infinity.
-        gaps = [d if s == 1 else 1 for d, s in zip(dilation, strides, strict=True)]
         reach = [d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        weight = _spread(weight, [1 if s == 1 else d for d, s in zip(dilation, strides, strict=True)])
+        weight = _spread(weight, dilation)
         axes = [Axis.of(*numbers) for numbers in zip(extents, reach, strides, sides, extra, strict=True)]
-        axes = [
-            replace(axis, taps=taps) if axis.stride == 1 else axis
-            for axis, taps in zip(axes, weight.shape[2:], strict=True)
-        ]
         if flat:
-            gaps = [1, *gaps]
-            axes, weight = [Axis.of(1, 1, 1, (0, 0), 0), *axes], weight[:, :, None, :]
-            x = bind(relax.op.reshape(x, (batch, channels, 1, *extents)), "image")
+            axes, dilation, extents = [Axis.of(1, 1, 1, (0, 0), 0), *axes], [1, *dilation], [1, *extents]
+            weight = weight[:, :, None, :]
+            x = bind(relax.op.reshape(x, (batch, channels, *extents)), "image")
         down, across = axes
         groups, each = int(attrs.groups), weight.shape[1]
         rows, columns = (
-            extent + axis.before + axis.after - gap * (axis.taps - 1)
-            for extent, axis, gap in zip(shape_of(x)[2:], axes, gaps, strict=True)
+            extent + axis.before + axis.after - axis.taps + 1
+            for extent, axis in zip(extents, axes, strict=True)
         )
         op = Interleave(
             batch,
@@ -125,24 +118,12 @@ class ConvTransposeAsPhases(Rule):
             (down.out, across.out),
         )
         claimed = op.strides != (1, 1) and self.claims(op)
-        if claimed and groups == 1 and set(gaps) == {1} and _apart_pays(weight, down, across):
-            y = self._apart(bind, x, weight, bias, down, across)
-        else:
-            y = bind(
-                relax.op.nn.conv2d(
-                    x,
-                    constant(_phases(weight, down, across, groups)),
-                    groups=groups,
-                    padding=(down.before, across.before, down.after, across.after),
-                    dilation=tuple(gaps),
-                ),
-                "phases",
-            )
-            if bias is not None:
-                per_phase = np.broadcast_to(
-                    bias.reshape(groups, 1, each), (groups, down.stride * across.stride, each)
-                )
-                y = bind(relax.op.add(y, relax.const(per_phase.reshape(1, -1, 1, 1).copy())), "bias")
+        kinds = [
+            kinds_of(*numbers) for numbers in zip(axes, weight.shape[2:], dilation, extents, strict=True)
+        ]
+        if not (claimed and _apart_pays(groups, each, kinds)):
+            kinds = [_together(axis, found) for axis, found in zip(axes, kinds, strict=True)]
+        y = _computed(bind, x, weight, bias, groups, axes, kinds)
         if claimed:
             ty = relax.TensorType(op.output.shape, op.output.dtype)
             kernel = graph.add_function(op.workload(), op.label)
@@ -162,48 +143,150 @@ class ConvTransposeAsPhases(Rule):
             y = bind(relax.op.strided_slice(y, [2, 3], begin, end), "cut")
         graph.replace(top, relax.op.reshape(y, out) if flat else y, [var])
 
-    @staticmethod
-    def _apart(
-        bind: Callable[[Call, str], Var],
-        x: Var,
-        weight: np.ndarray,
-        bias: np.ndarray | None,
-        down: Axis,
-        across: Axis,
-    ) -> Var:
-        """One convolution for each phase, of the taps that it has, side by side."""
-        parts = []
-        for r, q in product(range(down.stride), range(across.stride)):
-            taps = weight[:, :, r :: down.stride, q :: across.stride][:, :, ::-1, ::-1]
-            filters = np.ascontiguousarray(taps.transpose(1, 0, 2, 3))
-            less = [
-                axis.taps - extent for axis, extent in zip((down, across), filters.shape[2:], strict=True)
+
+class Kind(NamedTuple):
+    """Neighbouring phases of an axis that see taps at the same places, which one convolution computes.
+
+    Parameters
+    ----------
+    phases : from the first to the one behind the last.
+    taps : of a phase, from the last one, which meets the first pixel.
+    """
+
+    phases: range
+    taps: tuple[int, ...]
+
+    @property
+    def gap(self) -> int:
+        return self.taps[0] - self.taps[1] if len(self.taps) > 1 else 1
+
+    def padding(self, axis: Axis) -> tuple[int, int]:
+        """Pixels around the image; cut from it where negative."""
+        return axis.before - (axis.taps - 1 - self.taps[0]), axis.after - self.taps[-1]
+
+
+def kinds_of(axis: Axis, reach: int, dilation: int, extent: int) -> list[Kind]:
+    """Phases by the taps that they have; those without any are left out.
+
+    A tap that is not there must not be multiplied as a zero: it would make NaN of infinity.
+    """
+    found: list[Kind] = []
+    for phase in range(axis.stride):
+        places = range(phase, reach, axis.stride)
+        taps = tuple(j for j, place in enumerate(places) if place % dilation == 0)[::-1]
+        if found and found[-1] == Kind(range(found[-1].phases.start, phase), taps):
+            found[-1] = Kind(range(found[-1].phases.start, phase + 1), taps)
+        elif taps:
+            found.append(Kind(range(phase, phase + 1), taps))
+    cuts = (sum(min(0, pad) for pad in kind.padding(axis)) for kind in found)
+    return found if extent + min(cuts) > 0 else _together(axis, [])
+
+
+def _together(axis: Axis, kinds: list[Kind]) -> list[Kind]:
+    """One kind of all phases, with zeros for taps that some do not have."""
+    return kinds if axis.stride == 1 else [Kind(range(axis.stride), tuple(range(axis.taps))[::-1])]
+
+
+def _computed(
+    bind: Callable[[Call, str], Var],
+    x: Var,
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    groups: int,
+    axes: list[Axis],
+    kinds: list[list[Kind]],
+) -> Var:
+    """Phases side by side, ``[N, groups x phases x filters, rows, columns]``, from one convolution a kind."""
+    strides, each = [axis.stride for axis in axes], weight.shape[1]
+    batch, _, *extents = shape_of(x)
+
+    def biased(y: Var, phases: int) -> Var:
+        if bias is None:
+            return y
+        wide = np.broadcast_to(bias.reshape(groups, 1, each), (groups, phases, each))
+        return bind(relax.op.add(y, relax.const(wide.reshape(1, -1, 1, 1).copy())), "bias")
+
+    def convolved(*kind: Kind) -> Var:
+        pads = [one.padding(axis) for one, axis in zip(kind, axes, strict=True)]
+        image = x
+        if min(min(pad) for pad in pads) < 0:
+            ends = [extent + min(0, pad[1]) for extent, pad in zip(extents, pads, strict=True)]
+            begins = [max(0, -pad[0]) for pad in pads]
+            image = bind(relax.op.strided_slice(x, [2, 3], begins, ends), "part")
+        (top, bottom), (left, right) = ([max(0, size) for size in pad] for pad in pads)
+        y = bind(
+            relax.op.nn.conv2d(
+                image,
+                constant(_filters(weight, groups, axes, kind)),
+                groups=groups,
+                padding=(top, left, bottom, right),
+                dilation=tuple(one.gap for one in kind),
+            ),
+            "phases",
+        )
+        return biased(y, math.prod(len(one.phases) for one in kind)) if every else y
+
+    def joined(parts: list[Var], found: list[Kind], stride: int, outer: int, inner: int) -> Var:
+        """Parts ``[N, outer x phases x inner, rows, columns]`` as one, with 0 for phases without taps."""
+        if found == [Kind(range(stride), found[0].taps)]:
+            return parts[0]
+        ends = [0, *(kind.phases.stop for kind in found)]
+        plane, along = shape_of(parts[0])[2:], 1
+        if outer > 1:
+            shapes = [(batch, outer, len(kind.phases) * inner, *plane) for kind in found]
+            parts = [
+                bind(relax.op.reshape(y, shape), "apart") for y, shape in zip(parts, shapes, strict=True)
             ]
-            padding = (down.before - less[0], across.before - less[1], down.after, across.after)
-            part = bind(relax.op.nn.conv2d(x, constant(filters), padding=padding), f"phase_{r}_{q}")
-            if bias is not None:
-                part = bind(relax.op.add(part, relax.const(bias.reshape(1, -1, 1, 1).copy())), "bias")
-            parts.append(part)
-        return bind(relax.op.concat(parts, axis=1), "phases")
+            along = 2
+        for n, kind in enumerate(found):
+            before = kind.phases.start - ends[n]
+            after = stride - kind.phases.stop if n + 1 == len(found) else 0
+            if before or after:
+                widths = [0] * (2 * along) + [before * inner, after * inner] + [0] * 4
+                parts[n] = bind(relax.op.nn.pad(parts[n], widths, "constant", 0.0), "empty")
+        y = parts[0] if len(parts) == 1 else bind(relax.op.concat(parts, axis=along), "phases")
+        whole = (batch, outer * stride * inner, *plane)
+        return y if along == 1 else bind(relax.op.reshape(y, whole), "phases")
+
+    every = all(sum(len(kind.phases) for kind in found) == s for found, s in zip(kinds, strides, strict=True))
+    rows = [
+        joined(
+            [convolved(row, column) for column in kinds[1]],
+            kinds[1],
+            strides[1],
+            groups * len(row.phases),
+            each,
+        )
+        for row in kinds[0]
+    ]
+    y = joined(rows, kinds[0], strides[0], groups, strides[1] * each)
+    return y if every else biased(y, math.prod(strides))
 
 
-_WORTH = 1.3
-"""Products of all phases together, zeros included, by those of phases apart, from which the latter pay."""
+def _filters(weight: np.ndarray, groups: int, axes: list[Axis], kind: tuple[Kind, ...]) -> np.ndarray:
+    """W [C, O / groups, H, W] as filters [groups x phases x O / groups, C / groups, *taps of a phase]."""
+    channels, each, *kernel = weight.shape
+    wide = [axis.taps * axis.stride for axis in axes]
+    padded = np.zeros((channels, each, *wide), weight.dtype)
+    padded[:, :, : kernel[0], : kernel[1]] = weight
+    # Tap r + s j of phase r is the j-th, and the last of a convolution reads the first pixel.
+    rows, columns = (
+        np.add.outer(one.phases, axis.stride * np.array(one.taps))
+        for one, axis in zip(kind, axes, strict=True)
+    )
+    taken = padded[:, :, rows[:, :, None, None], columns]
+    split = taken.reshape(groups, channels // groups, each, *rows.shape, *columns.shape)
+    filters = split.transpose(0, 3, 5, 2, 1, 4, 6)
+    return np.ascontiguousarray(filters.reshape(-1, channels // groups, rows.shape[1], columns.shape[1]))
+
 
 _FULL = 16
-"""Filters from which on those of one phase fill vectors."""
+"""Filters from which on those of one kind fill vectors, and cost no more than together with the others."""
 
 
-def _apart_pays(weight: np.ndarray, down: Axis, across: Axis) -> bool:
-    """Whether phases differ so much in their taps that each should be a convolution of its own."""
-    each, *kernel = weight.shape[1:]
-    axes = (down, across)
-    if any(k < axis.stride for k, axis in zip(kernel, axes, strict=True)):
-        return False  # a phase without taps
-    if any(axis.before < axis.taps - k // axis.stride for k, axis in zip(kernel, axes, strict=True)):
-        return False  # it would begin inside of the image
-    together = math.prod(axis.taps * axis.stride for axis in axes)
-    return each >= _FULL and together >= _WORTH * math.prod(kernel)
+def _apart_pays(groups: int, each: int, kinds: list[list[Kind]]) -> bool:
+    """Whether each kind should be a convolution of its own, which multiplies no zeros."""
+    return all(len(found) == 1 for found in kinds) or (groups == 1 and each >= _FULL)
 
 
 def _spread(weight: np.ndarray, dilation: list[int]) -> np.ndarray:
@@ -214,20 +297,6 @@ def _spread(weight: np.ndarray, dilation: list[int]) -> np.ndarray:
     spread = np.zeros((*weight.shape[:2], *shape), weight.dtype)
     spread[(..., *(slice(None, None, d) for d in dilation))] = weight
     return spread
-
-
-def _phases(weight: np.ndarray, down: Axis, across: Axis, groups: int) -> np.ndarray:
-    """W [C, O / groups, H, W] as filters [groups x phases x O / groups, C / groups, *taps of a phase]."""
-    channels, each, *kernel = weight.shape
-    wide = [axis.taps * axis.stride for axis in (down, across)]
-    padded = np.zeros((channels, each, *wide), weight.dtype)
-    padded[:, :, : kernel[0], : kernel[1]] = weight
-    # Tap r + s j of phase r is the j-th, and the last of a convolution reads the first pixel.
-    split = padded.reshape(
-        groups, channels // groups, each, down.taps, down.stride, across.taps, across.stride
-    )[:, :, :, ::-1, :, ::-1]
-    filters = split.transpose(0, 4, 6, 2, 1, 3, 5)
-    return np.ascontiguousarray(filters.reshape(-1, channels // groups, down.taps, across.taps))
 
 
 class _Stuffed(NamedTuple):

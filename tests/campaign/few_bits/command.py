@@ -11,6 +11,7 @@ computes otherwise is told, and no fault.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections import Counter
 
@@ -20,6 +21,9 @@ from tests.campaign.few_bits.cases import Arrays, Case
 from tests.campaign.few_bits.forms import FORMS
 from tests.campaign.graphs.judge import BROKEN, PASSED, REFUSED, UNJUDGED, WRONG, Verdict, by_onnxruntime
 from tests.campaign.graphs.workers import Worker
+
+_PROGRESS = 50
+"""Models between two lines of progress."""
 
 
 def case_of(seed: int) -> tuple[str, Case]:
@@ -72,15 +76,22 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first model; its form goes round")
     parser.add_argument("--only", type=int, nargs="*", help="these seeds instead")
+    parser.add_argument("--minutes", type=float, help="end after this long, and say at which seed to go on")
     options = parser.parse_args()
     counts: Counter[tuple[str, str]] = Counter()
     differing, begin, worker = 0, time.monotonic(), Worker(judge)
     try:
         for seed in options.only or range(options.seed, options.seed + options.count):
+            if options.minutes is not None and time.monotonic() - begin > 60 * options.minutes:
+                print(f"the time is over: go on with --seed {seed}", flush=True)
+                break
             worker.start(seed)
             how, form = worker.verdict(), list(FORMS)[seed % len(FORMS)]
             counts[form, how.kind] += 1
             differing += how.note.startswith("ONNX Runtime differs")
+            judged = sum(counts.values())
+            if judged % _PROGRESS == 0:
+                print(f"{judged} models, up to seed {seed}", file=sys.stderr, flush=True)
             if how.kind != PASSED:
                 print(f"{how.kind}: seed {seed} ({form}): {how.reason} {how.note}", flush=True)
     finally:

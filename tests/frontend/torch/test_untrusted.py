@@ -235,3 +235,14 @@ def test_deep_nests_hide_no_expression(saved, depth):
     with pytest.raises(ModelError, match="running it") as caught:
         load_program(changed(saved, change))
     assert "expression" in str(caught.value) or "nested too deeply" in str(caught.value)
+
+
+def test_names_that_are_no_text_are_told(tmp_path):
+    path = tmp_path / "net.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("models/\u00e9.json", "{}")
+    content = path.read_bytes()
+    assert content.count(b"\xc3\xa9") == 2  # before the member, and in the directory at the end
+    path.write_bytes(content.replace(b"\xc3\xa9", b"\xc3\x28", 1))
+    with pytest.raises(ModelError, match="is not a program saved by torch.export"):
+        load_program(path)
