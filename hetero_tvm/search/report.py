@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from hetero_tvm.host import terminal
-from hetero_tvm.host.terminal import Column, milliseconds, percent
+from hetero_tvm.host.terminal import Column, milliseconds, percent, record_cell
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 
 _MOST_ROWS = 40
@@ -41,7 +41,7 @@ def table(report: TuneReport, width: int) -> terminal.Table:
                 _time(task.tuned_seconds),
                 f"{task.gflops:.1f}" if task.gflops else "",  # what only moves data has none
                 percent(task.roofline),
-                task.origin,
+                record_cell(task.origin),
                 _note(task),
             )
         )

@@ -64,7 +64,7 @@ def test_table():
     text = io.StringIO()
     print_report(report(), text)
     shown = text.getvalue()
-    for part in ("matmul", "2.000", "1.000", "80%", "200.0", "100%", "record 2026-11-21", "1 crash"):
+    for part in ("matmul", "2.000", "1.000", "80%", "200.0", "100%", " 2026-11-21, verified", "1 crash"):
         assert part in shown, part
     assert shown.index("matmul") < shown.index("small")  # the heaviest first
     assert "1 of 2 kernels that were timed beside their defaults: 12.000 ms -> 6.000 ms (2.00 x)" in shown
