@@ -77,9 +77,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="few cases and rounds")
     parser.add_argument("--out", type=Path, default=Path("benchmarks.json"), metavar="FILE")
     parser.add_argument("--only", nargs="+", choices=SUITES, metavar="SUITE", help=", ".join(SUITES))
-    parser.add_argument(
-        "--vs", metavar="NAMES", help=f"runtimes (default: {_PEERS[False]}; quick: {_PEERS[True]})"
-    )
+    runtimes = f"runtimes (default: {_PEERS[False]}; quick: {_PEERS[True]}, PyTorch beside one model only)"
+    parser.add_argument("--vs", metavar="NAMES", help=runtimes)
     parser.add_argument("--keep", action="store_true", help="go on with --out: only what is missing")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="keeps what was built")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so long")

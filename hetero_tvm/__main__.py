@@ -21,6 +21,15 @@ COMMANDS = {
     "plan": "plan buffers into one arena (MiniMalloc's CSV format)",
 }
 SHELLS = ("bash", "zsh", "fish")
+_WORDS_OF_OTHERS = {
+    **dict.fromkeys(("compile", "convert", "export"), "build MODEL --out out"),
+    **dict.fromkeys(("benchmark", "benchmark_app", "run", "perf"), "bench out/model.so"),
+    **dict.fromkeys(("chat", "complete"), "generate out/chat --prompt TEXT"),
+    **dict.fromkeys(("optimize", "fuse"), "inspect MODEL"),
+    **dict.fromkeys(("trace", "roofline"), "profile out/model.so"),
+    "calibrate": "quantize MODEL --data samples.npz",
+}
+"""Commands by what other tools call them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             message, hint = unknown_name("there is no option", word, ("--help", "--version"))
         else:
             message, hint = unknown_name("there is no command", word, COMMANDS)
+            if word in _WORDS_OF_OTHERS:
+                hint = f"hetero-tvm {_WORDS_OF_OTHERS[word]}; {hint}"
         print(f"error: {message}\nWhat to do: {hint}", file=sys.stderr)
         return 2
     return importlib.import_module(f"hetero_tvm.{word}").main(arguments[1:])

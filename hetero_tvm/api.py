@@ -227,11 +227,11 @@ def build_model(
     return build(optimized, choices, [(other, _choices(other, folders)) for other in others])
 
 
-def settle(tuned: TunedModel, built: BuiltModel) -> tuple[BuiltModel, EndToEnd | None]:
+def settle(tuned: TunedModel, built: BuiltModel) -> tuple[BuiltModel, EndToEnd | str]:
     """The faster of a tuned model and the same model from default points, run side by side, and their times.
 
-    No times where there is nothing to compare: no kernel beat its default, or the model cannot be run here,
-    or other processes let nobody measure (the tuned one is given then).
+    A reason instead of times where there is nothing to compare: no kernel beat its default, or the model
+    cannot be run here, or other processes let nobody measure (the tuned one is given then).
     """
     optimized = tuned.optimized
     defaults = {task.key: default_choice(task, optimized.machine) for task in optimized.tasks}
@@ -242,15 +242,21 @@ def settle(tuned: TunedModel, built: BuiltModel) -> tuple[BuiltModel, EndToEnd |
     )
     # A target that measures by itself has a clock of its own, which calls here do not show.
     by_clock = optimized.target.device_door is not None and not optimized.machine.whole_models
-    alone = len(optimized.variants()) == 1 and by_clock
-    if same or not alone or built.unrunnable is not None:
-        return built, None
+    if same:
+        return built, "every kernel is the default one"
+    if built.unrunnable is not None:
+        return built, built.unrunnable
+    if len(optimized.variants()) > 1:
+        return built, "the library holds code for several devices"
+    if not by_clock:
+        return built, "its target measures by a clock of its own"
     plain = build(optimized, defaults)
     calls = calls_at_lengths(optimized)
     found = race(lambda: [plain.run(each) for each in calls], lambda: [built.run(each) for each in calls])
-    if found is not None:
-        found = found.per_call(len(calls))
-    return (plain if found is not None and found.kept == "default" else built), found
+    if found is None:
+        return built, "other processes took the cores; the same command tries again"
+    found = found.per_call(len(calls))
+    return (plain if found.kept == "default" else built), found
 
 
 _ONE_CANDIDATE = (

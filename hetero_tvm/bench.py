@@ -259,8 +259,7 @@ def _library_for(model: ImportedModel, options: argparse.Namespace) -> Path:
 
 
 def _warn_when_busy(threads: int) -> None:
-    load = os.getloadavg()[0]
-    if load > 0.5 + 0.25 * threads:
+    if (load := host.busy_load(threads)) is not None:
         print(
             f"warning: the machine is busy (load {load:.1f}); times will be too long and uneven",
             file=sys.stderr,

@@ -107,10 +107,10 @@ def _run_language(options: argparse.Namespace) -> int:
 
 
 def _print_kernels(kernels: list[dict[str, Any]]) -> None:
-    from hetero_tvm.host.terminal import Column, console, table
+    from hetero_tvm.host.terminal import Column, console, record_cell, table
 
     columns = [Column("kernel", text=True), Column("calls"), Column("record", text=True)]
-    rows = [(kernel["kernel"], kernel["calls"], kernel["record"]) for kernel in kernels]
+    rows = [(kernel["kernel"], kernel["calls"], record_cell(kernel["record"])) for kernel in kernels]
     printer = console()
     printer.print(table("kernels", columns, rows, printer.width))
 

@@ -16,6 +16,7 @@ from hetero_tvm.targets.registry import start_early
 
 if TYPE_CHECKING:
     from hetero_tvm.api import OptimizedModel
+    from hetero_tvm.compile.truth import EndToEnd
 
 
 _EXAMPLES = {
@@ -114,9 +115,13 @@ def _run(options: argparse.Namespace) -> int:
     with steps.step("compile"):
         built = api.build_model(tuned, logs=options.logs, use_shipped=not options.no_shipped_records)
     with steps.step("compare with the default, whole models in turn"):
-        built, end_to_end = api.settle(tuned, built) if searches and options.rpc is None else (built, None)
-    if end_to_end is not None:
-        cli_common.say(options, str(end_to_end))
+        found: EndToEnd | str = "nothing was searched"
+        if options.rpc is not None:
+            found = "it was measured on another machine"
+        elif searches:
+            built, found = api.settle(tuned, built)
+    end_to_end = None if isinstance(found, str) else found
+    cli_common.say(options, str(end_to_end or f"the whole model was not compared with its default: {found}"))
     with steps.step("export" if options.no_check else "check and export"):
         exported = cli_common.export(built, options)
     command = f"python -m hetero_tvm.tune {shlex.join(options.argv)}"

@@ -52,7 +52,7 @@ def built(monkeypatch):
 def test_table_check_and_path(built, capsys, tmp_path):
     assert build.main(["zoo:x", "--out", str(tmp_path), "--logs", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "matmul" in out and "shipped record" in out and "model.so" in out and "1e-06" in out
+    assert "matmul" in out and " shipped 2026-11-21 " in out and "model.so" in out and "1e-06" in out
     assert built.options == {"logs": tmp_path, "use_shipped": True}
 
 

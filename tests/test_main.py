@@ -35,6 +35,14 @@ def test_a_command_that_is_none(arguments, capsys):
     assert "there is no command 'tnue'" in said and "did you mean 'tune'?" in said
 
 
+@pytest.mark.parametrize(
+    "word, ours", [("compile", "build"), ("benchmark_app", "bench"), ("chat", "generate")]
+)
+def test_words_of_other_tools_lead_to_ours(word, ours, capsys):
+    assert main([word]) == 2
+    assert f"What to do: hetero-tvm {ours} " in capsys.readouterr().err
+
+
 def test_an_option_that_is_none(capsys):
     assert main(["--halp"]) == 2
     said = capsys.readouterr().err

@@ -106,6 +106,18 @@ def test_defaults(calls, capsys, tmp_path):
     assert "2.00 x" in out and "max error 1e-06" in out and "model.so" in out
 
 
+def test_it_says_why_whole_models_were_not_compared(calls, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "settle", lambda tuned, built: (built, "other processes took the cores"))
+    command = ["--out", str(tmp_path)]
+    said = "the whole model was not compared with its default: {}\n"
+    assert tune.main(command) == 0
+    assert said.format("other processes took the cores") in capsys.readouterr().out
+    assert tune.main([*command, "--trials", "0"]) == 0
+    assert said.format("nothing was searched") in capsys.readouterr().out
+    assert tune.main([*command, "--trials", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["search"]["end_to_end"] is None
+
+
 def test_options_reach_the_api(calls, tmp_path):
     command = [
         "m.onnx",

@@ -75,8 +75,14 @@ def _failures(case: str, runtimes: list[dict[str, Any]]) -> Iterator[Row]:
             yield Row(case, f"latency of {one['name']}", failed=f"{one['status']}: {one['reason']}")
 
 
+def peers_of(name: str, setup: Setup) -> tuple[str, ...]:
+    """Runtimes beside a model: a quick run has PyTorch, which compiles for half a minute, beside one only."""
+    dear = {"torch"} if setup.quick and name != _QUICK[0] else set()
+    return tuple(peer for peer in setup.peers if peer not in dear) or setup.peers
+
+
 def _bench(library: Path, name: str, setup: Setup) -> list[dict[str, Any]]:
-    model = ("--model", f"zoo:{name}", "--vs", ",".join(setup.peers))
+    model = ("--model", f"zoo:{name}", "--vs", ",".join(peers_of(name, setup)))
     rounds = ("--rounds", "5", "--seconds", "0.2") if setup.quick else ("--rounds", "10")
     return command("hetero_tvm.bench", str(library), *model, *rounds).document["runtimes"]
 

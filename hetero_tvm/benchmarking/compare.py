@@ -117,7 +117,8 @@ def _json_number(value: float | None) -> float | str | None:
 class Entry:
     """One row of a comparison: its name, the runtime, and the files that this takes.
 
-    ``files`` has the keys ``library``, ``model`` and ``clean_model`` (see ``runtimes.Job``).
+    ``files`` has the keys ``library``, ``model`` and ``clean_model``, and ``program`` of a program of PyTorch
+    (see ``runtimes.Job``).
     """
 
     name: str

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class Job:
     """ONNX file as it came, with fixed input shapes."""
     clean_model: Path | None
     """ONNX file after import: shape arithmetic folded, no symbolic shapes."""
+    program: Path | None = None
+    """Program that ``torch.export`` made, where the model is one."""
 
     @property
     def threads(self) -> int:
@@ -120,26 +122,45 @@ def _openvino(job: Job, precision: str = "f32") -> Prepared:
     return Prepared(call)
 
 
-def _torch_module(job: Job) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
-    """Model in PyTorch, and its inputs."""
+def _torch_module(job: Job) -> tuple[torch.nn.Module, list[Any], dict[str, Any]]:
+    """Model in PyTorch, and its arguments: the user's own program, or the ONNX model translated."""
     import onnx
     import torch
 
     from hetero_tvm.benchmarking.onnx_torch import to_torch
 
     torch.set_num_threads(job.threads)
+    if job.program is not None:
+        program = torch.export.load(job.program)
+        flat = [
+            torch.from_numpy(job.inputs[spec.arg.name])
+            if spec.arg.name in job.inputs
+            else spec.arg.value  # None, a flag or a number that the export fixed
+            for spec in program.graph_signature.input_specs
+            if spec.kind is torch.export.graph_signature.InputKind.USER_INPUT
+        ]
+        positional, named = torch.utils._pytree.tree_unflatten(flat, program.call_spec.in_spec)
+        return program.module(), positional, named
     module = to_torch(onnx.load(str(job.clean_model))).eval()
-    return module, [torch.from_numpy(job.inputs[name]) for name in module.input_names]
+    return module, [torch.from_numpy(job.inputs[name]) for name in module.input_names], {}
+
+
+def _arrays(results: object) -> list[np.ndarray]:
+    """Tensors in what a module returned, in order."""
+    import torch
+
+    leaves = torch.utils._pytree.tree_leaves(results)
+    return [leaf.numpy() for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _torch(job: Job) -> Prepared:
     import torch
 
-    module, values = _torch_module(job)
+    module, values, named = _torch_module(job)
 
     def call() -> Sequence[np.ndarray]:
         with torch.inference_mode():
-            return [value.numpy() for value in module(*values)]
+            return _arrays(module(*values, **named))
 
     return Prepared(call)
 
@@ -148,14 +169,14 @@ def _torch_compile(job: Job) -> Prepared:
     import torch
     import torch._inductor.config as inductor
 
-    module, values = _torch_module(job)
+    module, values, named = _torch_module(job)
 
     inductor.freezing = True  # packs the weights, as the other runtimes do
     compiled = torch.compile(module)
 
     def call() -> Sequence[np.ndarray]:
         with torch.no_grad():
-            return [value.numpy() for value in compiled(*values)]
+            return _arrays(compiled(*values, **named))
 
     return Prepared(call)
 

@@ -80,11 +80,14 @@ def from_library(
         return Subject(manifest.name, files, checked_inputs(_shaped_like(manifest.signature, given), given))
     _check_same(manifest.signature, model.signature, library, str(source))
     from hetero_tvm.frontend.onnx.values import fix_values
+    from hetero_tvm.frontend.torch.run import TorchProgram
     from hetero_tvm.reference import sample_inputs
 
     original = fix_values(_original(source, model), model.values)
     files["model"] = save(with_fixed_inputs(original, model.signature), folder / "model.onnx")
     files["clean_model"] = save(model.onnx_model, folder / "clean.onnx")
+    if isinstance(model.original, TorchProgram):
+        files["program"] = model.original.save(folder / "program.pt2")
     inputs = sample_inputs(model.onnx_model) if given is None else checked_inputs(model.signature, given)
     return Subject(manifest.name, files, inputs)
 

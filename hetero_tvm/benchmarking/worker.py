@@ -64,7 +64,8 @@ def _start(task: dict[str, Any]) -> Prepared:
     os.sched_setaffinity(0, cores)  # before any import: every thread made from here on inherits it
     with np.load(task["inputs"]) as file:
         inputs = {name: file[name] for name in file.files}
-    paths = {key: Path(task[key]) if task[key] else None for key in ("library", "model", "clean_model")}
+    kinds = ("library", "model", "clean_model", "program")
+    paths = {kind: Path(task[kind]) if task.get(kind) else None for kind in kinds}
     runtime = RUNTIMES[task["runtime"]].prepare(Job(task["runtime"], inputs, cores, **paths))
     outputs = [np.array(output) for output in runtime.call()]
     np.savez(task["outputs"], *outputs)

@@ -115,7 +115,7 @@ def _memory() -> tuple[int, int]:
 def _noise() -> list[Finding]:
     """Load and evenness of this machine: how far measurements can be trusted."""
     load, cores = os.getloadavg()[0], len(host.available_cores())
-    busy = load > 0.5 + 0.25 * cores
+    busy = host.busy_load(cores) is not None
     hint = "end other programs before you measure: times will be too long and uneven" if busy else ""
     times = []
     for _ in range(60):

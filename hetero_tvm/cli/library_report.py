@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.host.terminal import Column, Console, number_of, table
+from hetero_tvm.host.terminal import Column, Console, number_of, record_cell, table
 from hetero_tvm.runtime.manifest import Manifest, read_manifest
 from hetero_tvm.runtime.opening import resolve
 
@@ -53,7 +53,9 @@ def show(document: Mapping[str, Any], console: Console) -> None:
         Column("design space", text=True),
         Column("record", text=True, rank=1),
     ]
-    rows = [(row["kernel"], row["calls"], row["space"], row["record"]) for row in manifest.kernels]
+    rows = [
+        (row["kernel"], row["calls"], row["space"], record_cell(row["record"])) for row in manifest.kernels
+    ]
     console.print(table("kernels", columns, rows, console.width))
     for device, kernels in manifest.device.items():
         known = {name: facts for name, facts in kernels.items() if "registers" in facts}

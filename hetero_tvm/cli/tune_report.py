@@ -55,12 +55,18 @@ def plan_lines(
     budget = "trials without limit" if trials is None else f"{trials} trials"
     if minutes is not None:
         budget += f", {minutes:g} minutes at most"
+    if seconds is not None:
+        budget += f", about {seconds:.0f} s on idle cores"
     cores = f" on cores {_ranges(host.available_cores())}" if described["kind"] == "cpu" else ""
     inputs = ", ".join(map(str, signature.inputs))
     shortage = (
         [f"         fewer trials than kernels: --trials {len(tasks)} measures each once"]
         if trials is not None and 0 < trials < len(tasks)
         else []
+    )
+    load = host.busy_load(threads) if described["kind"] == "cpu" and trials != 0 else None
+    busy = (
+        [] if load is None else [f"         load {load:.1f} now: trials wait for idle cores, it takes longer"]
     )
     lengths = () if optimized.lengths is None else optimized.lengths.representative
     at = [f"{'/'.join(map(str, one.sizes.values()))} ({one.weight:.0%})" for one in lengths]
@@ -74,8 +80,9 @@ def plan_lines(
         + ", ".join(f"{name} {count}" for name, count in spaces.most_common(4))
         + (", ..." if len(spaces) > 4 else ""),
         f"records  {origins['record']} of {len(tasks)} kernels have one; new ones go to {store.path.parent}",
-        f"plan     {budget}{'' if seconds is None else f', about {seconds:.0f} s'}; less where records exist",
+        f"plan     {budget}; less where records exist",
         *shortage,
+        *busy,
     ]
 
 

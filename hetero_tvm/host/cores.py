@@ -104,6 +104,12 @@ def _group_limit(folder: Path, version: int) -> float | None:
     return limit if limit > 0 else None
 
 
+def busy_load(cores: int) -> float | None:
+    """Load average where others use so much of ``cores`` that times are too long and uneven; None: calm."""
+    load = os.getloadavg()[0]
+    return load if load > 0.5 + 0.25 * cores else None
+
+
 def read_text(path: Path) -> str | None:
     """Content of a file of the kernel; None where there is none."""
     try:

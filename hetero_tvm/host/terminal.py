@@ -96,6 +96,11 @@ def number_of(count: int, thing: str) -> str:
     return f"{count} {thing}{plural}"
 
 
+def record_cell(origin: str) -> str:
+    """Name of what a kernel was built from, without the word that heads its column."""
+    return origin.replace("record ", "", 1)
+
+
 def percent(fraction: float | None) -> str:
     """A fraction as per cent; ``>100%`` where operands come from caches that the roofline does not know."""
     if fraction is None:

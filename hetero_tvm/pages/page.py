@@ -20,7 +20,8 @@ p.sub, figcaption, .faint { color: var(--faint); } p { margin: .4rem 0; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; }
-td.t { overflow-wrap: anywhere; min-width: 6rem; }
+td.t { overflow-wrap: anywhere; min-width: 8rem; }
+td.t:last-child { min-width: 14rem; }
 td.t:first-child { min-width: 11rem; }
 .bar { display: inline-block; height: .55rem; background: var(--accent);
   border-radius: 2px; vertical-align: middle; margin-right: .4rem; }
@@ -28,7 +29,7 @@ td.t:first-child { min-width: 11rem; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .6rem 1rem; }
 .tile b { display: block; font-size: 1.3rem; } pre { background: var(--card); border: 1px solid var(--line);
   border-radius: 6px; padding: .7rem 1rem; overflow-x: auto; } .warn { color: var(--warn); }
-figure { margin: 0; } svg { max-width: 100%; height: auto; }
+figure { margin: 0; overflow-x: auto; } svg { max-width: 100%; min-width: 32rem; height: auto; }
 svg text { fill: var(--ink); font-size: 12px; }
 svg .axis { stroke: var(--line); } svg .roof { stroke: var(--faint); stroke-width: 1.5; fill: none; }
 svg .dot { fill: var(--accent); fill-opacity: .65; stroke: var(--accent); }

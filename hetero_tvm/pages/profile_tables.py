@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hetero_tvm.host.terminal import Column, Console, milliseconds, percent, table
+from hetero_tvm.host.terminal import Column, Console, milliseconds, percent, record_cell, table
 
 _DISTURBED = 1.3
 """Time of a call by that of its kernels from which on others must have used the cores."""
@@ -60,7 +60,7 @@ def show_profile(
             "" if row["gbs"] is None else f"{row['gbs']:.1f}",
             percent(row["roofline"]),
             percent(row["balance"]),
-            row["record"],
+            record_cell(row["record"]),
         )
         for row in kernels[:top]
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hetero_tvm.host.terminal import milliseconds, percent
+from hetero_tvm.host.terminal import milliseconds, percent, record_cell
 from hetero_tvm.pages import charts
 from hetero_tvm.pages.page import Html, section, share_bar, table, text
 
@@ -76,7 +76,7 @@ def kernel_table(rows: Sequence[Mapping[str, Any]]) -> Html:
                 _time(row["tuned_seconds"]),
                 f"{row['gflops']:.1f}" if row["gflops"] else "",
                 percent(row["roofline"]),
-                row["origin"],
+                record_cell(row["origin"]),
                 note,
             )
         )

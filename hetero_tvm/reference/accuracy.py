@@ -133,6 +133,8 @@ def _compare_one(
         tolerance = max(tolerance, OWN_ERROR_FACTOR * own_error)
         apart = np.where(finite, np.abs(y64 - float64), 0.0)
         ok = error <= tolerance and _mean(apart) <= OWN_ERROR_FACTOR * _mean(spread)
+    if 0 < largest < np.finfo(np.float32).tiny:
+        note = "all values lie below the least normal float32: this comparison says little"
     if least_cosine > -1.0:
         angle = cosine(y64[finite], float64[finite])
         ok, note = ok and angle >= least_cosine, f"cosine {angle:.6f}"

@@ -138,7 +138,7 @@ class Library:
         return views.view(self.manifest.name, facts, ends)
 
     def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
-        """Run the model.
+        """Run the model: arrays in order, by name, or in one mapping of names to arrays.
 
         ``out=array`` (a list where there are several outputs) has the results copied to arrays of the
         caller's and gives those back; unless an input has that name.
@@ -279,6 +279,8 @@ class Library:
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[np.ndarray]:
         """Check the arguments of a call; gives arrays in the order of the signature."""
+        if len(args) == 1 and not isinstance(args[0], np.ndarray) and isinstance(args[0], Mapping):
+            args, kwargs = (), {**args[0], **kwargs}
         values: list[Any] | tuple[Any, ...] = args
         if kwargs or len(args) != len(self._slots):
             values = self._by_name(args, kwargs)

@@ -49,6 +49,11 @@ class TargetInfo:
     archs: tuple[str, ...] = ()
     alignment: int = 64
 
+    def __repr__(self) -> str:
+        device = " ".join(filter(None, [self.kind, self.cpu, *self.archs]))
+        plural = "s" * (self.threads != 1)
+        return f"<TargetInfo: {device}, {len(self.isa)} features, {self.threads} thread{plural}>"
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TargetInfo:
         """Target that a manifest, or the target itself, describes.  :class:`KeyError` for what is missing."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TextIO
 
 from hetero_tvm.host import terminal
-from hetero_tvm.host.terminal import Column, milliseconds, percent
+from hetero_tvm.host.terminal import Column, milliseconds, percent, record_cell
 from hetero_tvm.search.outcome import TaskReport, TuneReport
+
+_MOST_ROWS = 40
+"""Kernels that the table of a terminal shows; the page of the report shows all."""
 
 
 def table(report: TuneReport, width: int) -> terminal.Table:
@@ -23,8 +26,11 @@ def table(report: TuneReport, width: int) -> terminal.Table:
         Column("record", text=True, rank=4),
         Column("note", text=True, rank=5),
     ]
+    tasks = sorted(report.tasks, key=lambda task: -(task.uses * (task.tuned_seconds or 0.0)))
+    more = len(tasks) - _MOST_ROWS
+    caption = f"and {more} more kernels, with less time or none (--json has all)" if more > 0 else ""
     cells = []
-    for task in sorted(report.tasks, key=lambda task: -(task.uses * (task.tuned_seconds or 0.0))):
+    for task in tasks[:_MOST_ROWS]:
         share = task.uses * task.tuned_seconds / total if task.tuned_seconds and total else None
         cells.append(
             (
@@ -33,13 +39,13 @@ def table(report: TuneReport, width: int) -> terminal.Table:
                 percent(share),
                 _time(task.default_seconds),
                 _time(task.tuned_seconds),
-                "" if task.gflops is None else f"{task.gflops:.1f}",
+                f"{task.gflops:.1f}" if task.gflops else "",  # what only moves data has none
                 percent(task.roofline),
-                task.origin,
+                record_cell(task.origin),
                 _note(task),
             )
         )
-    return terminal.table("kernels", columns, cells, width)
+    return terminal.table("kernels", columns, cells, width, caption)
 
 
 def summary(report: TuneReport) -> list[str]:
@@ -51,7 +57,7 @@ def summary(report: TuneReport) -> list[str]:
         which = (
             "all kernels together"
             if timed == len(report.tasks)
-            else f"the {timed} of {len(report.tasks)} kernels that were timed (shares are of these)"
+            else f"the {timed} of {len(report.tasks)} kernels that were timed beside their defaults"
         )
         lines.append(f"{which}: {_time(default)} ms -> {_time(tuned)} ms ({default / tuned:.2f} x)")
     speed = f", {report.trials_per_second:.1f} per second" if report.trials else ""

@@ -9,6 +9,7 @@ reference, imported when they are asked for.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -57,6 +58,9 @@ def _factory(kind: str) -> Callable[[str], Target] | type[Target]:
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if kind not in found:
         message, hint = unknown_name("there is no target", kind, sorted({*_BUILTIN, *found}))
+        if kind.startswith("llvm"):  # as TVM writes it
+            named = re.search(r"-mcpu=([\w-]+)", kind)
+            hint = f"a target of LLVM is {f'cpu:{named[1]}' if named else 'cpu'} here; {hint}"
         raise TargetError(message, hint=hint)
     return found[kind].load()
 

@@ -44,3 +44,24 @@ def test_it_computes_the_model(job, name):
 
 def test_every_runtime_but_ours_can_be_asked_for():
     assert {name for names in PEERS.values() for name in names} == set(RUNTIMES) - {OURS}
+
+
+@pytest.mark.parametrize("name", ["torch", "torch.compile"])
+def test_a_program_of_pytorch_runs_itself(tmp_path, name):
+    """PyTorch runs its own program, and no translation: options, names and results stay the user's."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):
+        def forward(self, x, mask=None, *, scale, twice=True):
+            x = torch.where(x.isnan(), 0.0, x) @ torch.from_numpy(WEIGHT)
+            return {"y": x * scale, "sizes": None, "z": (x + x if twice else x,)}
+
+    scale = torch.full((1, 16), 2.0)
+    program = torch.export.export(Net().eval(), (torch.from_numpy(X),), {"scale": scale})
+    model = hetero_tvm.import_model(program)
+    path = model.original.save(tmp_path / "program.pt2")
+    inputs = {"x": X, "scale": scale.numpy()}
+    job = Job(name, inputs, host.available_cores()[:1], None, None, None, path)
+    y, z = RUNTIMES[name].prepare(job).call()
+    np.testing.assert_allclose(y, 2 * (X @ WEIGHT), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(z, 2 * (X @ WEIGHT), rtol=1e-5, atol=1e-5)

@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks import all as command
 from benchmarks.measured import Figure, Others, ResultsFile, Row, failed, noise_of, read
-from benchmarks.suites import SUITES
+from benchmarks.suites import SUITES, Setup
+from benchmarks.suites.models import peers_of
 
 HEAD = {
     "format": 1,
@@ -36,6 +37,16 @@ def test_a_row_has_the_noise_of_every_figure():
         "version": "1.2",
     }
     assert Row("a", "", failed="why").to_json()["failed"] == "why"
+
+
+def test_a_quick_run_waits_for_the_compiler_of_pytorch_once(tmp_path):
+    def peers(name, quick, *given):
+        return peers_of(name, Setup(quick, tmp_path, given))
+
+    given = ("onnxruntime", "torch")
+    assert peers("minilm-l6", True, *given) == peers("mobilenetv2", False, *given) == given
+    assert peers("mobilenetv2", True, *given) == ("onnxruntime",)
+    assert peers("mobilenetv2", True, "torch") == ("torch",)  # all that was asked for
 
 
 def test_the_file_is_whole_after_every_row_and_goes_on_where_it_was_cut_off(tmp_path):

@@ -7,8 +7,11 @@ from hetero_tvm.cli.tune_report import _ranges, expected_seconds, next_commands,
 pytest.importorskip("tvm")
 
 
-def test_the_plan_names_model_target_kernels_records_and_budget(tmp_path):
+def test_the_plan_names_model_target_kernels_records_and_budget(tmp_path, monkeypatch):
     from hetero_tvm import api
+
+    load = [0.0]
+    monkeypatch.setattr("os.getloadavg", lambda: (load[0], 0.0, 0.0))
 
     optimized = api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "cpu")
     lines = plan_lines(optimized, 64, 5.0, tmp_path, use_shipped=False)
@@ -19,6 +22,9 @@ def test_the_plan_names_model_target_kernels_records_and_budget(tmp_path):
     assert "64 trials, 5 minutes at most, about" in text
     short = plan_lines(optimized, 2, None, tmp_path, use_shipped=False)[-1]
     assert f"fewer trials than kernels: --trials {len(optimized.tasks)} measures" in short
+    load[0] = 1000.0
+    busy = plan_lines(optimized, 64, None, tmp_path, use_shipped=False)[-1]
+    assert "load 1000.0 now: trials wait for idle cores" in busy
 
 
 def test_estimates():

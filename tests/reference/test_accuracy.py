@@ -102,3 +102,12 @@ def test_what_rounding_may_do_is_no_error():
     unsettled = Reference((whole,), (whole,), "test", (np.array([0.0, 1.0]),))
     assert compare(np.array([3, 5]), unsettled).ok
     assert not compare(np.array([4, 4]), unsettled).ok
+
+
+def test_values_that_all_but_vanish_are_told():
+    """Random weights may make such a model: every comparison of its numbers passes."""
+    tiny = np.full(4, 1e-44)
+    faint = compare(tiny.astype("float32"), Reference([tiny.astype("float32")], [tiny], "none"))
+    assert faint.ok and "says little" in str(faint)
+    plain = compare(np.ones(4, "float32"), Reference([np.ones(4, "float32")], [np.ones(4)], "none"))
+    assert plain.ok and "says little" not in str(plain)

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import UserDict
 
 import numpy as np
 import pytest
@@ -33,6 +34,18 @@ def test_by_order_and_by_name(many):
         np.testing.assert_array_equal(result[1], x)
         np.testing.assert_array_equal(result[3], x > 0)
         np.testing.assert_allclose(result[4].astype("float32"), x, rtol=1e-2)
+
+
+def test_arrays_in_one_mapping(many, net):
+    """As ONNX Runtime and OpenVINO take them, and as tokenizers give them."""
+    x, ids = sample(), np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH)
+    both = load(many)
+    for given in ({"x": x, "token_ids": ids}, UserDict(token_ids=ids, x=x)):
+        np.testing.assert_array_equal(both(given)[0], x + ids.astype("float32"))
+    np.testing.assert_array_equal(both({"x": x}, token_ids=ids)[1], x)
+    np.testing.assert_array_equal(net({"x": x}), net(x))
+    with pytest.raises(InputError, match="y: no input has this name"):
+        net({"y": x})
 
 
 def test_one_error_lists_every_problem(many):

@@ -140,3 +140,10 @@ def test_the_cpu_check_needs_no_buffer_and_respects_a_short_one(tmp_path):
 def test_a_feature_that_cannot_be_checked_is_refused_at_export():
     with pytest.raises(BuildError, match="avx1024"):
         embed_source(make_manifest(isa=("sse2", "avx1024")))
+
+
+def test_a_target_shows_in_a_few_words(manifest):
+    target = manifest.target
+    told = repr(target)
+    assert told.startswith(f"<TargetInfo: {target.kind}") and f"{len(target.isa)} features" in told
+    assert len(told) < 100

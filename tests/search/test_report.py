@@ -64,15 +64,25 @@ def test_table():
     text = io.StringIO()
     print_report(report(), text)
     shown = text.getvalue()
-    for part in ("matmul", "2.000", "1.000", "80%", "200.0", "100%", "record 2026-11-21", "1 crash"):
+    for part in ("matmul", "2.000", "1.000", "80%", "200.0", "100%", " 2026-11-21, verified", "1 crash"):
         assert part in shown, part
     assert shown.index("matmul") < shown.index("small")  # the heaviest first
-    assert "1 of 2 kernels that were timed (shares are of these): 12.000 ms -> 6.000 ms (2.00 x)" in shown
+    assert "1 of 2 kernels that were timed beside their defaults: 12.000 ms -> 6.000 ms (2.00 x)" in shown
     whole = report()
     whole.tasks = whole.tasks[1:]
     assert "all kernels together: 12.000 ms -> 6.000 ms" in "\n".join(summary(whole))
     assert "7 trials in 0.5 s, 14.0 per second" in shown
     assert "warning: something" in shown
+
+
+def test_a_long_table_ends_where_kernels_take_little():
+    tasks = [TaskReport(f"kernel{at}", 1, 0, 10**4, 1e-3, 1e-3 / (at + 1)) for at in range(50)]
+    text = io.StringIO()
+    print_report(TuneReport(tasks, trials=1, elapsed=1.0), text)
+    shown = text.getvalue()
+    assert "kernel39 " in shown and "kernel40 " not in shown
+    assert "and 10 more kernels, with less time or none" in shown
+    assert " 0.0 " not in shown  # no GFLOP/s of what only moves data
 
 
 def test_short_kernels_keep_their_digits():

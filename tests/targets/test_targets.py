@@ -38,6 +38,13 @@ def test_unknown_kinds_list_the_known(text):
     assert "cpu" in caught.value.hint
 
 
+def test_targets_as_tvm_writes_them():
+    for text, ours in (("llvm", "is cpu here"), ("llvm -mcpu=skylake-avx512", "is cpu:skylake-avx512 here")):
+        with pytest.raises(TargetError) as caught:
+            parse_target(text)
+        assert ours in caught.value.hint
+
+
 def test_unknown_variant_suggests():
     with pytest.raises(TargetError, match="LLVM knows no CPU 'znver33'") as caught:
         parse_target("cpu:znver33")

@@ -68,6 +68,16 @@ def tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
             stack.extend(subgraphs(attribute))
 
 
+_FORMATS_OF_OTHERS = {
+    ".xml": "a model of OpenVINO",
+    ".pb": "a graph of TensorFlow",
+    **dict.fromkeys((".h5", ".keras"), "a model of Keras"),
+    ".mlmodel": "a model of Core ML",
+    **dict.fromkeys((".engine", ".plan"), "an engine of TensorRT"),
+}
+"""Kinds of files that do not parse, by suffix."""
+
+
 def _not_onnx(path: Path, data: bytes) -> ModelError:
     """Error for a file that does not parse; what often takes the place of a model is told by name."""
     if data.startswith(b"\x7fELF"):
@@ -80,6 +90,11 @@ def _not_onnx(path: Path, data: bytes) -> ModelError:
             f"{path} holds weights and no graph.",
             hint="For a language model, build takes the folder with config.json; others are exported first: "
             "torch.export, or an ONNX exporter.",
+        )
+    if (kind := _FORMATS_OF_OTHERS.get(path.suffix.lower())) is not None:
+        return ModelError(
+            f"{path} is {kind}, not an ONNX model.",
+            hint="Export what it was made from: ONNX, torch.export, TensorFlow Lite, or a function of JAX.",
         )
     return ModelError(
         f"{path} is not an ONNX model, or it is truncated ({len(data)} bytes).",
@@ -116,8 +131,21 @@ def no_such_file(path: Path, pattern: str) -> ModelError:
     """Error for a missing file; names one beside it that matches ``pattern`` and is called alike."""
     near = [p.name for p in path.parent.glob(pattern)] if path.parent.is_dir() else []
     close = difflib.get_close_matches(path.name, near, n=1)
-    hint = f"Did you mean {path.parent / close[0]}?" if close else "Check the path; zoo models are zoo:NAME."
+    hint = "Check the path; zoo models are zoo:NAME."
+    if close:
+        hint = f"Did you mean {path.parent / close[0]}?"
+    elif _is_of_a_hub(path):
+        name = "/".join(path.parts[-2:])
+        hint = f"A model of a hub is fetched first (hf download {name} --local-dir DIR); name its folder."
     return ModelError(f"There is no model file {path}.", hint=hint)
+
+
+def _is_of_a_hub(path: Path) -> bool:
+    """Whether a name that is no file is ``OWNER/NAME``, with or without ``hf://``."""
+    if path.parts[:1] in (("hf:",), ("HF:",)):
+        return len(path.parts) == 3
+    bare = len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
+    return bare and path.suffix.lower() != ".onnx"
 
 
 def _load_external(model: onnx.ModelProto, path: Path) -> dict[str, np.ndarray]:

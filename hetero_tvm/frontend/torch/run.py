@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,11 @@ class TorchProgram:
         from hetero_tvm.frontend.torch.to_onnx import to_onnx
 
         return to_onnx(self.program).whole()
+
+    def save(self, path: Path) -> Path:
+        """Write the program as ``torch.export.save`` does; gives the path."""
+        require("torch").export.save(self.program, path)
+        return path
 
     def _graph(self) -> GraphModule:
         """The graph that :meth:`run` runs."""

@@ -24,6 +24,27 @@ def test_missing_file_names_a_near_one(tmp_path):
     assert "Did you mean" in str(caught.value) and "model.onnx" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["HF://someone/Net-1B", "hf://someone/net", "someone/Net-3.2-1B"])
+def test_models_of_a_hub_are_fetched_first(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match="There is no model file") as caught:
+        import_model(name)
+    assert f"hf download {name.split('//')[-1]} " in caught.value.hint
+    for other in ("missing/net.onnx", "/missing/Net", str(tmp_path / "Net")):
+        with pytest.raises(ModelError) as caught:
+            import_model(other)
+        assert "hf download" not in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "name, kind", [("net.xml", "OpenVINO"), ("net.pb", "TensorFlow"), ("net.h5", "Keras")]
+)
+def test_formats_of_others_are_told_by_name(name, kind, tmp_path):
+    (tmp_path / name).write_bytes(b"<net/>")
+    with pytest.raises(ModelError, match=f"is a .* of {kind}, not an ONNX model"):
+        import_model(tmp_path / name)
+
+
 def test_folder_and_empty_file(tmp_path):
     (tmp_path / "model.onnx").touch()
     with pytest.raises(ModelError, match="is a folder, not an ONNX file") as caught:
