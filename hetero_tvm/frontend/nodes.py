@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import ChainMap
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,7 +36,9 @@ class Nodes:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self._count = 0
-        self._made: dict[tuple[Any, ...], str] = {}
+        self._stored: dict[tuple[Any, ...], str] = {}
+        self._values: dict[str, np.ndarray] = {}
+        self._made: ChainMap[tuple[Any, ...], str] = ChainMap()
         self._makers: dict[str, onnx.NodeProto] = {}
         self.at = ""
         """Name of the nodes that are being made: where in the source they come from."""
@@ -42,6 +47,20 @@ class Nodes:
         """The node that makes a tensor; None for constants and inputs."""
         return self._makers.get(name)
 
+    def value(self, name: str) -> np.ndarray | None:
+        """Value of a small constant; None for anything else."""
+        return self._values.get(name)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[list[onnx.NodeProto]]:
+        """Let nodes go to a subgraph, whose list this gives; the graph around it does not see them."""
+        outside, self.nodes = self.nodes, []
+        self._made = self._made.new_child()
+        try:
+            yield self.nodes
+        finally:
+            self.nodes, self._made = outside, self._made.parents
+
     def fresh(self) -> str:
         self._count += 1
         return f"#{self._count}"
@@ -49,10 +68,12 @@ class Nodes:
     def constant(self, value: Any, dtype: str | np.dtype) -> str:
         array = np.asarray(value, dtype)
         key = (array.dtype, array.shape, array.tobytes() if array.nbytes <= _SMALL else self.fresh())
-        if key not in self._made:
-            self._made[key] = self.fresh()
-            self.constants.append(numpy_helper.from_array(array, self._made[key]))
-        return self._made[key]
+        if key not in self._stored:
+            self._stored[key] = name = self.fresh()
+            self.constants.append(numpy_helper.from_array(array, name))
+            if array.nbytes <= _SMALL:
+                self._values[name] = array
+        return self._stored[key]
 
     def emit(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """The name of a node's result."""

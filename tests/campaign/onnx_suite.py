@@ -2,8 +2,8 @@
 
 Each case is a model with inputs and expected outputs, as ``onnx.backend.test`` ships them.  A case is
 *passed*, *refused* (one of our errors: the reason is kept), *wrong* (numbers beyond the case's own
-tolerance), or *broken* (any other exception, or the end of the process).  Every case runs in a process of its
-own, so that one that dies costs itself alone.
+tolerance), or *broken* (any other exception, or the end of the process).  Forked processes work through their
+shares of the cases; one that dies costs the case that it was at, and a new one goes on after it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +110,12 @@ def _unit(truth: np.ndarray, dtype: np.dtype) -> float:
     return 2.0 ** (math.floor(math.log2(largest)) - bits) if largest and bits else 0.0
 
 
-def _work(name: str) -> tuple[str, str, str]:
-    return (name, *outcome(_CASES[name]))
-
-
 _CASES: dict[str, Any] = {}
+
+
+def _work(names: list[str], writer: Connection) -> None:
+    for name in names:
+        writer.send((name, *outcome(_CASES[name])))
 
 
 def run(pattern: str, processes: int) -> Iterator[tuple[str, str, str]]:
@@ -120,23 +123,30 @@ def run(pattern: str, processes: int) -> Iterator[tuple[str, str, str]]:
     _CASES.update(cases(pattern))
     names = sorted(_CASES)
     warnings.simplefilter("ignore")
-    context = multiprocessing.get_context("fork")
-    for start in range(0, len(names), processes):
-        batch = names[start : start + processes]
-        pipes = []
-        for name in batch:
-            reader, writer = context.Pipe(duplex=False)
-            child = context.Process(target=lambda n=name, w=writer: w.send(_work(n)))
-            child.start()
-            writer.close()
-            pipes.append((name, reader, child))
-        for name, reader, child in pipes:
+    left = dict(map(_started, (names[start::processes] for start in range(min(processes, len(names))))))
+    while left:
+        for reader in wait(list(left)):
+            child, share = left[reader]
             try:
                 yield reader.recv()
+                share.pop(0)
             except EOFError:
                 child.join()
-                yield name, BROKEN, f"the process ended with {child.exitcode}"
-            child.join()
+                del left[reader]
+                if share:
+                    yield share.pop(0), BROKEN, f"the process ended with {child.exitcode}"
+                if share:
+                    left.update([_started(share)])
+
+
+def _started(share: list[str]) -> tuple[Connection, tuple[BaseProcess, list[str]]]:
+    """Process that works through a share of the cases, by the end of the pipe that its outcomes come from."""
+    context = multiprocessing.get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+    child = context.Process(target=_work, args=(list(share), writer))
+    child.start()
+    writer.close()
+    return reader, (child, share)
 
 
 def main() -> int:

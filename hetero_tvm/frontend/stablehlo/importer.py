@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import ChainMap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.nodes import Nodes, Untranslatable, onnx_type
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.frontend.stablehlo.control import CONTROL
 from hetero_tvm.frontend.stablehlo.idioms import mean_of, softmax_of
 from hetero_tvm.frontend.stablehlo.load import bindings, read_program
-from hetero_tvm.frontend.stablehlo.op import Op, dtype_of, shape_of
-from hetero_tvm.frontend.stablehlo.operators import TRANSLATIONS, arg_extremum
+from hetero_tvm.frontend.stablehlo.op import Op, Written, dtype_of, shape_of
+from hetero_tvm.frontend.stablehlo.operators import SEVERAL, TRANSLATIONS
 from hetero_tvm.frontend.stablehlo.run import StableHloProgram
 
 _OPSET = 20
@@ -63,7 +65,8 @@ class _Translation:
             if op.operation.name == "func.func"
         }
         self._faults: list[str] = []
-        self._values: dict[Any, str] = {}
+        self._values: ChainMap[Any, str] = ChainMap()
+        self._written: dict[str, Written] = {}
 
     def model(self) -> onnx.ModelProto:
         """The program as ONNX."""
@@ -80,8 +83,7 @@ class _Translation:
         names = [_input_name(argument, i) for i, argument in enumerate(block.arguments)]
         names = [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]
         inputs = [(name, *kind) for name, kind in zip(names, types, strict=True)]
-        values = {argument: name for argument, (name, _, _) in zip(block.arguments, inputs, strict=True)}
-        results = self._block(block, values, 0)
+        results = self._block(block, ChainMap(_of(block, [name for name, _, _ in inputs])), 0)
         if self._faults:
             raise UnsupportedOperatorError(
                 "this program has operators that cannot be translated.",
@@ -104,7 +106,7 @@ class _Translation:
         opset = helper.make_opsetid("", _OPSET)
         return helper.make_model(graph, opset_imports=[opset], ir_version=10)
 
-    def _block(self, block: Any, values: dict[Any, str], depth: int) -> Sequence[str]:
+    def _block(self, block: Any, values: ChainMap[Any, str], depth: int) -> Sequence[str]:
         """Translate the operators of a function's body; names of what it returns."""
         outside, self._values = self._values, values
         try:
@@ -112,7 +114,7 @@ class _Translation:
         finally:
             self._values = outside
 
-    def _operators(self, block: Any, values: dict[Any, str], depth: int) -> Sequence[str]:
+    def _operators(self, block: Any, values: ChainMap[Any, str], depth: int) -> Sequence[str]:
         for raw in block.operations:
             kind = str(raw.operation.name)
             operands = [values.get(operand, "") for operand in raw.operands]
@@ -141,10 +143,17 @@ class _Translation:
             if function is None or depth >= _DEEPEST:
                 raise Untranslatable("a call of what is not there, or that never ends")
             block = function.regions[0].blocks[0]
-            return self._block(block, dict(zip(block.arguments, operands, strict=True)), depth + 1)
-        op = Op(raw, operands, self._nodes, self._dialects)
-        if (found := arg_extremum(op)) is not None:
-            return found
+            return self._block(block, ChainMap(_of(block, operands)), depth + 1)
+        outside = self._values
+
+        def region(index: int, given: Sequence[str]) -> Sequence[str]:
+            block = raw.regions[index].blocks[0]
+            values = ChainMap(
+                dict(zip(block.arguments, given, strict=True)), *getattr(outside, "maps", [outside])
+            )
+            return self._block(block, values, depth + 1)
+
+        op = Op(raw, operands, self._nodes, self._dialects, region, self._written)
         if (softmax := softmax_of(raw)) is not None:
             return [self._nodes.emit("Softmax", self._values[softmax[0]], axis=softmax[1])]
         if (mean := mean_of(raw)) is not None:
@@ -154,9 +163,12 @@ class _Translation:
             return [self._nodes.emit("Reshape", made, shape)]
         if kind == "stablehlo.optimization_barrier":
             return operands
-        if kind not in TRANSLATIONS:
+        if kind in TRANSLATIONS:
+            return [TRANSLATIONS[kind](op)]
+        several = CONTROL.get(kind) or SEVERAL.get(kind)
+        if several is None:
             raise Untranslatable("no translation")
-        return [TRANSLATIONS[kind](op)]
+        return several(op)
 
     def _constant(self, raw: Any) -> str:
         kind = raw.results[0].type
@@ -175,6 +187,11 @@ class _Translation:
         numpy_type = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
         full = np.broadcast_to(number.astype(numpy_type), shape) if number.ndim == 0 else number
         return self._nodes.constant(np.array(full), numpy_type)
+
+
+def _of(block: Any, names: Sequence[str]) -> dict[Any, str]:
+    """Arguments of a block, by what they are."""
+    return dict(zip(block.arguments, names, strict=True))
 
 
 def _input_name(argument: Any, index: int) -> str:

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hetero_tvm.frontend.nodes import Nodes, Untranslatable
+from hetero_tvm.frontend.nodes import Nodes, Untranslatable, onnx_type
 
 _DTYPES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i1": "bool",
     "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "ui8": "uint8", "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
 }  # fmt: skip
+
+
+_MOVES = frozenset({"stablehlo.reshape", "stablehlo.while", "stablehlo.case", "stablehlo.if"})
+"""Operators that bodies of numbers may hold, but whose translation differs for whole tensors."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A tensor of which one window was written.
+
+    Parameters
+    ----------
+    data, view : the tensor before, and the form in which the write reads it.
+    update, kind, sizes : what was written, its type, and its extents.
+    starts : the window's place, by axis.
+    """
+
+    data: str
+    view: str
+    update: str
+    kind: Any
+    sizes: Sequence[int]
+    starts: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -27,12 +50,16 @@ class Op:
     inputs : ONNX names of its operands.
     nodes : where its nodes go.
     dialects : the module ``jaxlib.mlir.dialects.stablehlo``.
+    region : results of one of its regions, translated for these arguments.
+    written : tensors of which one window was written, by name.
     """
 
     raw: Any
     inputs: Sequence[str]
     nodes: Nodes
     dialects: Any
+    region: Callable[[int, Sequence[str]], Sequence[str]]
+    written: dict[str, Written]
 
     @property
     def name(self) -> str:
@@ -54,6 +81,19 @@ class Op:
     @property
     def result_dtype(self) -> str:
         return dtype_of(self.raw.results[0].type)
+
+    def combined(self, operands: Sequence[str], region: int = 0) -> Sequence[str]:
+        """Results of a region of numbers (the body of a reduction, a comparison) for whole tensors."""
+        block = self.raw.regions[region].blocks[0]
+        for inner in block.operations:
+            kind, types = str(inner.operation.name), [value.type for value in inner.results]
+            if kind in _MOVES or any(tuple(one.shape) for one in types):
+                raise Untranslatable(f"a body with {kind}")
+        return self.region(region, operands)
+
+    def whole(self, name: str) -> str:
+        """Whole numbers of any type as int64."""
+        return self.emit("Cast", name, to=onnx_type("int64"))
 
     def has(self, name: str) -> bool:
         return name in self.raw.attributes

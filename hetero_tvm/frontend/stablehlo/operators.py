@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.frontend.nodes import Untranslatable, onnx_type
+from hetero_tvm.frontend.nodes import onnx_type
+from hetero_tvm.frontend.stablehlo import bits, indexing, sorting, windows
 from hetero_tvm.frontend.stablehlo.convolutions import convolution
-from hetero_tvm.frontend.stablehlo.op import Op, dtype_of, reshaped, turned
+from hetero_tvm.frontend.stablehlo.op import Op, reshaped, turned
 
 
 def _same(kind: str) -> Callable[[Op], str]:
@@ -18,12 +18,16 @@ def _same(kind: str) -> Callable[[Op], str]:
 
 
 def _boolean(plain: str, logical: str) -> Callable[[Op], str]:
-    """An operator of bits, which ONNX calls otherwise for booleans."""
+    """An operator that ONNX calls otherwise for booleans."""
     return lambda op: op.emit(logical if op.dtype() == "bool" else plain, *op.inputs)
 
 
 def _one(op: Op) -> str:
     return op.const(1, op.dtype())
+
+
+def _zero(op: Op) -> str:
+    return op.const(0, op.dtype())
 
 
 def _compare(op: Op) -> str:
@@ -77,103 +81,26 @@ def _dot(op: Op) -> str:
     return product if tuple(got) == op.result else reshaped(op, product, op.result)
 
 
-_REDUCTIONS = {
-    "stablehlo.add": "ReduceSum",
-    "stablehlo.maximum": "ReduceMax",
-    "stablehlo.minimum": "ReduceMin",
-    "stablehlo.multiply": "ReduceProd",
-}
-_WITH_INITIAL = {"ReduceSum": "Add", "ReduceMax": "Max", "ReduceMin": "Min", "ReduceProd": "Mul"}
-
-
-def _body_of(op: Op) -> str:
-    """The one operator in the body of a reduction."""
-    inside = [str(one.operation.name) for one in op.raw.regions[0].blocks[0].operations]
-    if len(inside) != 2:
-        raise Untranslatable(f"a body of {', '.join(inside[:-1])}")
-    return inside[0]
-
-
-def _reduce(op: Op) -> str:
-    if len(op.raw.results) == 2:
-        raise Untranslatable("a reduction of two tensors at once that is no argmax or argmin")
-    body, axes = _body_of(op), op.const(op.ints("dimensions"))
-    if op.dtype() == "bool":
-        kind = {"stablehlo.and": "ReduceMin", "stablehlo.or": "ReduceMax"}.get(body)
-        if kind is None:
-            raise Untranslatable(f"a reduction of booleans by {body}")
-        wide = [op.emit("Cast", x, to=onnx_type("int32")) for x in op.inputs]
-        reduced = op.emit(kind, wide[0], axes, keepdims=0)
-        return op.emit("Cast", op.emit(_WITH_INITIAL[kind], reduced, wide[1]), to=onnx_type("bool"))
-    if body not in _REDUCTIONS:
-        raise Untranslatable(f"a reduction by {body}")
-    kind = _REDUCTIONS[body]
-    return op.emit(_WITH_INITIAL[kind], op.emit(kind, op.inputs[0], axes, keepdims=0), op.inputs[1])
-
-
-def arg_extremum(op: Op) -> list[str] | None:
-    """Extremum and its index, of the reduction that JAX writes for argmax and argmin; None for any other."""
-    if op.name != "stablehlo.reduce" or len(op.raw.results) != 2 or len(op.ints("dimensions")) != 1:
-        return None
-    block = op.raw.regions[0].blocks[0]
-    compared = [one for one in block.operations if "comparison_direction" in one.attributes]
-    directions = " ".join(str(one.attributes["comparison_direction"]) for one in compared)
-    kind = "Max" if "GT" in directions else "Min" if "LT" in directions else None
-    if kind is None or "EQ" not in directions:
-        return None
-    (axis,) = op.ints("dimensions")
-    extremum = op.emit(f"Reduce{kind}", op.inputs[0], op.const([axis]), keepdims=0)
-    index = op.emit(f"Arg{kind}", op.inputs[0], axis=axis, keepdims=0)
-    return [extremum, op.emit("Cast", index, to=onnx_type(dtype_of(op.raw.results[1].type)))]
-
-
-def _window(op: Op) -> str:
-    """``reduce_window``: pooling by maximum, by sum, and running sums along an axis."""
-    rank, body = len(op.shape()), _body_of(op)
-    window = op.ints("window_dimensions")
-    strides, base = op.ints("window_strides", [1] * rank), op.ints("base_dilations", [1] * rank)
-    dilation = op.ints("window_dilations", [1] * rank)
-    pads = np.asarray(op.ints("padding", [0] * 2 * rank)).reshape(rank, 2)
-    if any(x != 1 for x in base) or len(op.raw.results) != 1:
-        raise Untranslatable("a window over zeros between elements, or over two tensors")
-    axes = [a for a in range(rank) if window[a] != 1 or strides[a] != 1 or pads[a].any()]
-    if body == "stablehlo.add" and len(axes) == 1 and _is_running_sum(op, axes[0], window, pads, strides):
-        reverse = int(pads[axes[0]][1] > 0)
-        return op.emit("CumSum", op.inputs[0], op.const(axes[0]), reverse=reverse)
-    if body not in ("stablehlo.maximum", "stablehlo.add"):
-        raise Untranslatable(f"a window reduced by {body}")
-    rest = [a for a in range(rank) if a not in axes]
-    order = [*rest, *axes]
-    image = turned(op, op.inputs[0], order)
-    sizes = [op.shape()[a] for a in axes]
-    image = reshaped(op, image, [math.prod(op.shape()[a] for a in rest), 1, *sizes])
-    options: dict[str, Any] = {
-        "kernel_shape": [window[a] for a in axes],
-        "strides": [strides[a] for a in axes],
-        "dilations": [dilation[a] for a in axes],
-        "pads": [int(pads[a][0]) for a in axes] + [int(pads[a][1]) for a in axes],
-    }
-    if body == "stablehlo.maximum":
-        pooled = op.emit("MaxPool", image, **options)
-    else:
-        mean = op.emit("AveragePool", image, count_include_pad=1, **options)
-        pooled = op.emit("Mul", mean, op.const(math.prod(options["kernel_shape"]), op.dtype()))
-    pooled = reshaped(op, pooled, [op.result[a] for a in order])
-    return turned(op, pooled, [order.index(a) for a in range(rank)])
-
-
-def _is_running_sum(
-    op: Op, axis: int, window: Sequence[int], pads: np.ndarray, strides: Sequence[int]
-) -> bool:
-    extent = op.shape()[axis]
-    return window[axis] == extent and strides[axis] == 1 and sorted(pads[axis]) == [0, extent - 1]
-
-
 def _pad(op: Op) -> str:
+    """``pad``: elements between those of the operand, and around them, or fewer at the ends."""
     low, high = op.ints("edge_padding_low"), op.ints("edge_padding_high")
-    if any(op.ints("interior_padding")):
-        raise Untranslatable("padding between elements")
-    return op.emit("Pad", op.inputs[0], op.const([*low, *high]), op.inputs[1])
+    data, shape, value = op.inputs[0], list(op.shape()), op.inputs[1]
+    for axis, between in enumerate(op.ints("interior_padding")):
+        if between and shape[axis] > 1:
+            # Every element becomes a row that begins with it; the last row ends there.
+            data = reshaped(op, data, [*shape[: axis + 1], 1, *shape[axis + 1 :]])
+            after = [between if n == axis + 1 else 0 for n in range(len(shape) + 1)]
+            data = op.emit("Pad", data, op.const([*[0] * len(after), *after]), value)
+            full, count = shape[axis] * (between + 1), (shape[axis] - 1) * (between + 1) + 1
+            data = reshaped(op, data, [*shape[:axis], full, *shape[axis + 1 :]])
+            data = op.emit("Slice", data, op.const([0]), op.const([count]), op.const([axis]))
+            shape[axis] = count
+    if any(n < 0 for n in (*low, *high)):
+        begin = [max(0, -n) for n in low]
+        end = [extent - max(0, -n) for extent, n in zip(shape, high, strict=True)]
+        data = op.emit("Slice", data, op.const(begin), op.const(end), op.const(list(range(len(shape)))))
+    edges = [max(0, n) for n in (*low, *high)]
+    return op.emit("Pad", data, op.const(edges), value) if any(edges) else data
 
 
 def _slice(op: Op) -> str:
@@ -195,47 +122,6 @@ def _iota(op: Op) -> str:
     return op.emit("Expand", op.const(numbers, op.result_dtype), op.const(shape))
 
 
-def _gather(op: Op) -> str:
-    """``gather`` of whole slices along one axis: what ``take`` and indexing by an array become."""
-    numbers = op.dialects.GatherDimensionNumbers(op.raw.attributes["dimension_numbers"])
-    data, places, sizes = op.shape(0), op.shape(1), op.ints("slice_sizes")
-    starts = list(numbers.start_index_map)
-    last = numbers.index_vector_dim
-    if len(starts) != 1 or list(numbers.operand_batching_dims) or last not in (len(places), len(places) - 1):
-        raise Untranslatable("a gather by several indices at once")
-    (axis,) = starts
-    whole = all(size == extent for a, (size, extent) in enumerate(zip(sizes, data, strict=True)) if a != axis)
-    if not whole or sizes[axis] != 1 or list(numbers.collapsed_slice_dims) != [axis]:
-        raise Untranslatable("a gather of parts of slices")
-    index = op.inputs[1]
-    if last == len(places) - 1:
-        index, places = reshaped(op, index, places[:-1]), places[:-1]
-    least, most = op.const(0, op.dtype(1)), op.const(data[axis] - 1, op.dtype(1))
-    index = op.emit("Min", op.emit("Max", index, least), most)  # the specification clamps
-    gathered = op.emit("Gather", op.inputs[0], index, axis=axis)
-    offsets = list(numbers.offset_dims)
-    # Gather leaves the axes of the slice around those of the indices.
-    batch = [a for a in range(len(op.result)) if a not in offsets]
-    made = [*offsets[:axis], *batch, *offsets[axis:]]
-    return turned(op, gathered, [made.index(a) for a in range(len(made))])
-
-
-def _dynamic_slice(op: Op) -> str:
-    sizes, starts = op.ints("slice_sizes"), []
-    for axis, name in enumerate(op.inputs[1:]):
-        index = op.emit("Cast", name, to=onnx_type("int64"))
-        most = op.shape()[axis] - sizes[axis]
-        index = op.emit("Min", op.emit("Max", index, op.const(0)), op.const(most))
-        starts.append(reshaped(op, index, [1]))
-    data = op.inputs[0]
-    for axis, start in enumerate(starts):
-        if sizes[axis] == op.shape()[axis]:
-            continue
-        places = op.emit("Add", op.const(np.arange(sizes[axis])), start)
-        data = op.emit("Gather", data, places, axis=axis)
-    return data
-
-
 def _convert(op: Op) -> str:
     return op.emit("Cast", op.inputs[0], to=onnx_type(op.result_dtype))
 
@@ -254,12 +140,54 @@ def _log1p(op: Op) -> str:
 
 
 def _expm1(op: Op) -> str:
-    return op.emit("Sub", op.emit("Exp", op.inputs[0]), _one(op))
+    """exp(x) - 1, by the hyperbolic tangent near zero, where the difference would lose its digits."""
+    (x,), dtype = op.inputs, op.dtype()
+    tangent = op.emit("Tanh", op.emit("Mul", x, op.const(0.5, dtype)))
+    small = op.emit("Div", op.emit("Add", tangent, tangent), op.emit("Sub", _one(op), tangent))
+    is_small = op.emit("Less", op.emit("Abs", x), op.const(0.5, dtype))
+    return op.emit("Where", is_small, small, op.emit("Sub", op.emit("Exp", x), _one(op)))
 
 
 def _is_finite(op: Op) -> str:
     bad = op.emit("Or", op.emit("IsNaN", op.inputs[0]), op.emit("IsInf", op.inputs[0]))
     return op.emit("Not", bad)
+
+
+def _round_away(op: Op) -> str:
+    """Rounding to the nearest, halves away from zero."""
+    size = op.emit("Abs", op.inputs[0])
+    whole = op.emit("Floor", size)
+    rest = op.emit("Sub", size, whole)
+    up = op.emit("Where", op.emit("GreaterOrEqual", rest, op.const(0.5, op.dtype())), _one(op), _zero(op))
+    return op.emit("Mul", op.emit("Sign", op.inputs[0]), op.emit("Add", whole, up))
+
+
+def _atan2(op: Op) -> str:
+    """Angle of a point, with signed zeros and infinities: a quotient's, half a turn on for negative x."""
+    y, x = op.inputs
+    dtype, zero = op.dtype(), _zero(op)
+    angle = op.emit("Atan", op.emit("Div", y, x))
+    if (known := op.nodes.value(x)) is not None and known.min() > 0:
+        return angle
+    half, quarter = op.const(math.pi, dtype), op.const(math.pi / 2, dtype)
+    y_below = op.emit("Or", op.emit("Less", y, zero), _is_negative_zero(op, y))
+    x_below = op.emit("Or", op.emit("Less", x, zero), _is_negative_zero(op, x))
+    sides = op.emit("Where", y_below, op.emit("Neg", half), half)
+    turned = op.emit("Where", x_below, op.emit("Add", angle, sides), angle)
+    upright = op.emit("Where", y_below, op.emit("Neg", quarter), quarter)
+    flat = op.emit("Where", x_below, sides, y)
+    x_zero, y_zero = op.emit("Equal", x, zero), op.emit("Equal", y, zero)
+    found = op.emit("Where", x_zero, op.emit("Where", y_zero, flat, upright), turned)
+    both = op.emit("And", op.emit("IsInf", x), op.emit("IsInf", y))
+    diagonal = op.emit("Where", x_below, op.const(3 * math.pi / 4, dtype), op.const(math.pi / 4, dtype))
+    diagonal = op.emit("Where", y_below, op.emit("Neg", diagonal), diagonal)
+    found = op.emit("Where", both, diagonal, found)
+    is_nan = op.emit("Or", op.emit("IsNaN", x), op.emit("IsNaN", y))
+    return op.emit("Where", is_nan, op.emit("Add", x, y), found)
+
+
+def _is_negative_zero(op: Op, name: str) -> str:
+    return op.emit("Less", op.emit("Reciprocal", name), _zero(op))
 
 
 def _cbrt(op: Op) -> str:
@@ -268,14 +196,11 @@ def _cbrt(op: Op) -> str:
 
 
 _PLAIN = {
-    **{n: n.capitalize() for n in ("abs", "add", "ceil", "floor", "log", "sign", "sqrt", "tan", "tanh")},
+    **{n: n.capitalize() for n in ("abs", "ceil", "floor", "log", "sign", "sqrt", "tan", "tanh")},
     "cosine": "Cos",
     "divide": "Div",
     "exponential": "Exp",
     "logistic": "Sigmoid",
-    "maximum": "Max",
-    "minimum": "Min",
-    "multiply": "Mul",
     "negate": "Neg",
     "power": "Pow",
     "round_nearest_even": "Round",
@@ -286,6 +211,10 @@ _PLAIN = {
 
 TRANSLATIONS: Mapping[str, Callable[[Op], str]] = {
     **{f"stablehlo.{name}": _same(kind) for name, kind in _PLAIN.items()},
+    "stablehlo.add": _boolean("Add", "Or"),
+    "stablehlo.maximum": _boolean("Max", "Or"),
+    "stablehlo.minimum": _boolean("Min", "And"),
+    "stablehlo.multiply": _boolean("Mul", "And"),
     "stablehlo.and": _boolean("BitwiseAnd", "And"),
     "stablehlo.or": _boolean("BitwiseOr", "Or"),
     "stablehlo.xor": _boolean("BitwiseXor", "Xor"),
@@ -300,22 +229,38 @@ TRANSLATIONS: Mapping[str, Callable[[Op], str]] = {
     "stablehlo.convert": _convert,
     "stablehlo.convolution": convolution,
     "stablehlo.dot_general": _dot,
-    "stablehlo.dynamic_slice": _dynamic_slice,
+    "stablehlo.atan2": _atan2,
+    "stablehlo.count_leading_zeros": bits.leading_zeros,
+    "stablehlo.dynamic_slice": indexing.dynamic_slice,
+    "stablehlo.dynamic_update_slice": indexing.dynamic_update_slice,
     "stablehlo.exponential_minus_one": _expm1,
-    "stablehlo.gather": _gather,
+    "stablehlo.gather": indexing.gather,
     "stablehlo.iota": _iota,
     "stablehlo.is_finite": _is_finite,
     "stablehlo.log_plus_one": _log1p,
     "stablehlo.pad": _pad,
-    "stablehlo.reduce": _reduce,
-    "stablehlo.reduce_window": _window,
+    "stablehlo.popcnt": bits.population_count,
+    "stablehlo.reduce_precision": bits.reduce_precision,
     "stablehlo.remainder": _remainder,
     "stablehlo.reshape": lambda op: reshaped(op, op.inputs[0], op.result),
     "stablehlo.reverse": _reverse,
     "stablehlo.rsqrt": lambda op: op.emit("Reciprocal", op.emit("Sqrt", op.inputs[0])),
+    "stablehlo.round_nearest_afz": _round_away,
+    "stablehlo.scatter": indexing.scatter,
+    "stablehlo.select_and_scatter": windows.select_and_scatter,
+    "stablehlo.shift_left": lambda op: bits.shift(op, "LEFT"),
+    "stablehlo.shift_right_arithmetic": bits.shift_right_arithmetic,
+    "stablehlo.shift_right_logical": lambda op: bits.shift(op, "RIGHT"),
     "stablehlo.slice": _slice,
     "stablehlo.transpose": lambda op: turned(op, op.inputs[0], op.ints("permutation")),
     "chlo.erf": _same("Erf"),
     "chlo.square": lambda op: op.emit("Mul", op.inputs[0], op.inputs[0]),
 }
 """Translations of operators with one result."""
+
+SEVERAL: Mapping[str, Callable[[Op], Sequence[str]]] = {
+    "stablehlo.reduce": windows.reduce,
+    "stablehlo.reduce_window": windows.reduce_window,
+    "stablehlo.sort": sorting.sort,
+}
+"""Translations of operators with several results."""

@@ -19,7 +19,7 @@ def test_shapes_types_and_attributes():
     module = read_program(jax.export.export(jax.jit(lambda x: x.T))(shape))
     with module.context:
         raw = module.body.operations[0].regions[0].blocks[0].operations[0]
-        op = Op(raw, ["x"], Nodes(), bindings()[1])
+        op = Op(raw, ["x"], Nodes(), bindings()[1], lambda index, given: given, {})
         assert (op.name, op.shape(), op.dtype(), op.result) == (
             "stablehlo.transpose",
             (2, 3),

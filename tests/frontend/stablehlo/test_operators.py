@@ -7,18 +7,34 @@ import pytest
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.exhaustive  # by default in a process of their own: test_apart.py
 
-from hetero_tvm.frontend.stablehlo.operators import TRANSLATIONS  # noqa: E402
-from tests.frontend.stablehlo.test_importer import FUNCTIONS, exported  # noqa: E402
+from hetero_tvm.frontend.stablehlo.control import CONTROL  # noqa: E402
+from hetero_tvm.frontend.stablehlo.operators import SEVERAL, TRANSLATIONS  # noqa: E402
+from tests.frontend.stablehlo import (  # noqa: E402
+    test_bits,
+    test_control,
+    test_importer,
+    test_indexing,
+    test_sorting,
+    test_windows,
+)
 
 UNSEEN = {
     "chlo.erf",
     "chlo.square",
-    *(f"stablehlo.{name}" for name in ("cbrt", "logistic", "round_nearest_even", "tan")),
+    *(
+        f"stablehlo.{name}"
+        for name in ("cbrt", "if", "logistic", "reduce_precision", "round_nearest_even", "tan")
+    ),
 }
 """JAX decomposes them before it exports, or writes them only for other types."""
 
 
-def test_the_functions_of_the_importers_test_use_all_of_them():
-    text = "".join(exported(function, shapes).mlir_module() for function, shapes in FUNCTIONS.values())
+def test_the_functions_of_these_tests_use_all_of_them():
+    text = ""
+    for module in (test_importer, test_indexing, test_sorting, test_windows, test_control):
+        for function, shapes in module.FUNCTIONS.values():
+            text += test_importer.exported(function, shapes).mlir_module()
+    for function in test_bits.FUNCTIONS.values():
+        text += test_importer.exported(function, [(6,)] * 2, "int32").mlir_module()
     met = set(re.findall(r"\b(?:stablehlo|chlo)\.\w+", text))
-    assert set(TRANSLATIONS) - UNSEEN - met == set()
+    assert {*TRANSLATIONS, *SEVERAL, *CONTROL} - UNSEEN - met == set()

@@ -68,6 +68,12 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     if not changed and not crops:  # an image of one pixel has no corners to align
         b.end(0, node.input[0])
         return b.nodes
+    broken = [s for a, s, _ in changed if not math.isclose(s, ratios[a], rel_tol=1e-6)]
+    if coordinates == "align_corners" and min(broken, default=1.0) < 1:
+        # The corners of 2.4 elements, as in ONNX's own tests, or of the 2 that ONNX Runtime and PyTorch see?
+        raise _refusal(
+            node, f"coordinate_transformation_mode={coordinates} and axes that shrink to a broken extent"
+        )
     double = pool.dtype(node.input[0], types) == "float64" and mode != "nearest"
     real = np.float64 if double else np.float32
     integers = all(float(s).is_integer() for _, s, _ in changed)
@@ -77,7 +83,7 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     spatial = 3 <= len(shape) <= 5 and all(a >= 2 for a, _, _ in changed)
     several = min(extents[2:], default=0) > 1  # TVM divides by the distance between the corners of the result
     same = coordinates in _PLAIN or (several and coordinates in ("align_corners", "pytorch_half_pixel"))
-    # Corners are aligned by the two extents, whatever the scale that led to them.
+    # Corners are aligned by the two extents, whatever the scale that led to them: so PyTorch grows images.
     exact = exact or coordinates == "align_corners"
     if plain and spatial and exact and same and "axes" not in b.attributes:
         return _with_sizes(b, shape, scales if 2 in given else None, extents)

@@ -74,7 +74,11 @@ def _scales(
     extents = b.const([wanted[a] for a in axes])
     if not by_sizes:
         scales = b.op("Cast", b.input(2), to=TensorProto.FLOAT)
-        counted = b.op("Floor", b.op("Mul", lengths, scales))
+        exact = b.op("Mul", lengths, scales)
+        counted = b.op("Floor", exact)
+        if _text(b, "coordinate_transformation_mode", "") == "align_corners":
+            # It is not agreed where the corners of an axis are that shrinks to a broken extent.
+            counted = b.op("Where", b.op("Less", scales, b.const(1.0)), exact, counted)
         return scales, b.guard(b.input(0), b.op("Equal", counted, extents))
     sizes = b.op("Cast", b.input(3), to=TensorProto.FLOAT)
     ratios = b.op("Div", sizes, lengths)
