@@ -1,12 +1,13 @@
 """The lowering pipeline from TensorIR to machine code.
 
-It is TVM's own pipeline with nine additions: maxima and minima keep NaN and infinities, integers wrap around
+It is TVM's own pipeline with ten additions: maxima and minima keep NaN and infinities, integers wrap around
 where they overflow, integer divisions by values in memory get divisors that the processor does not trap at,
 differences of floats are not cancelled, functions of functions are computed one after the other, calls of
 exp, erf, tanh and the like become vector polynomials before loops are vectorised, bfloat16 is converted where
-TVM loses it, quotients and remainders of falling indices are written by those of rising ones, and small
-constant-size buffers stay on the stack.  Every compilation, the tuner's candidates included, must use it, or
-candidates are ranked on other code than the one that ships.
+TVM loses it, quotients and remainders of falling indices are written by those of rising ones, those of counts
+have no correction for negative numbers, and small constant-size buffers stay on the stack.  Every
+compilation, the tuner's candidates included, must use it, or candidates are ranked on other code than the
+one that ships.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from hetero_tvm.codegen import vector_functions, vector_math
 from hetero_tvm.codegen.bfloat16 import convert_once
 from hetero_tvm.codegen.cancellation import keep_cancellation
+from hetero_tvm.codegen.counted_quotients import divide_counts
 from hetero_tvm.codegen.divided_indices import divide_what_rises
 from hetero_tvm.codegen.extremes import begin_at_infinity, keep_nan
 from hetero_tvm.codegen.function_steps import compute_in_steps, give_each_lane_its_steps
@@ -307,12 +309,18 @@ def _to_loops() -> list[Any]:
     ]
 
 
+_IDLE = ("s_tir.InjectVirtualThread", "s_tir.ThreadSync", "tirx.RemoveNoOp")
+"""Passes that change nothing of a CPU's machine code: kernels here have no virtual threads and no shared
+memory, and LLVM removes what does nothing, in a tenth of the time."""
+
+
 def _pipeline_factory() -> tuple[Any, Any, Any]:
     """Lowering, and the passes that follow it on the host and on a device, as TVM's registry wants them."""
     lower, finalize_host, finalize_device = s_tir_pipeline.default_s_tir_pipeline()
 
     def finalize() -> Any:
-        return tvm.ir.transform.Sequential([keep_small_buffers_on_stack, keep_nan, finalize_host()])
+        own = [keep_small_buffers_on_stack, keep_nan, divide_counts]
+        return tvm.ir.transform.Sequential([*own, finalize_host()])
 
     # Indices are whole once blocks are lowered, and buffers are not flattened yet.
     to_loops = _to_loops()
@@ -330,7 +338,8 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
         disabled = list(context.disabled_pass)
         with tvm.transform.PassContext(context.opt_level, config=config, disabled_pass=disabled):
             looped = plain(module)
-        with tvm.transform.PassContext(context.opt_level, config=config, disabled_pass=[*disabled, *done]):
+        disabled += [*done, *_IDLE]
+        with tvm.transform.PassContext(context.opt_level, config=config, disabled_pass=disabled):
             return take_what_malloc_gives(skip_argument_checks(lower(looped)))
 
     # A subexpression that occurs twice brings its variables twice, and neither the vectoriser nor LLVM takes
