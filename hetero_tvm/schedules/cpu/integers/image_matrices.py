@@ -26,6 +26,7 @@ from hetero_tvm.codegen.saturation import saturation_ir
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
+from hetero_tvm.schedules.cpu import next_panel
 from hetero_tvm.schedules.cpu.integers.image_kernel import (
     ImageDecisions,
     ImageKernel,
@@ -136,8 +137,8 @@ class MatrixImageKernel(ImageKernel):
     def _ahead(self, t: OutputTile) -> Expr:
         """Start of the share of the next filters that a tile of pixels asks for."""
         share = self._fetches * self.layout.steps
-        following = tirx.min(t.tile + 1, int32(self.filter_tiles - 1))
-        line = tirx.min(self.tile_number(t) * share, int32(max(0, self.layout.starts // LINE_WORDS - share)))
+        following = next_panel.following(t.tile, self.filter_tiles)
+        line = next_panel.first_line(self.tile_number(t), share, self.layout.starts // LINE_WORDS)
         return self.k.address(self.w, [t.group, following, line * LINE_WORDS])
 
     def _tile(self, t: OutputTile) -> None:
