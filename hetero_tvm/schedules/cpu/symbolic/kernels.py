@@ -16,6 +16,7 @@ from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
+from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
@@ -75,6 +76,10 @@ def _conv2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     return RunTimeConvKernel(witnesses, RegisterTile.of(point["tile"]), machine).emit()
 
 
+def _forest(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    return run_time_forest(witnesses, point["walks"])
+
+
 def _matmul(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     return RunTimeMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
 
@@ -95,6 +100,7 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc]] = {
     "cpu.attention": _attention,
     "cpu.batch_matmul": _batch_matmul,
     "cpu.conv2d": _conv2d,
+    "cpu.forest": _forest,
     "cpu.gated_matmul": _gated_matmul,
     "cpu.matmul": _matmul,
     "cpu.pool2d_plain": _pool2d,
