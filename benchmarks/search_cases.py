@@ -17,6 +17,7 @@ from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMa
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.interleave import Interleave
+from hetero_tvm.ops.loops.forest import Forest
 from hetero_tvm.ops.loops.recurrence import Recurrence
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalization
@@ -166,6 +167,11 @@ def _rows() -> dict[str, list[FusedOp]]:
             Recurrence("lstm", 64, 1, 256),
             Recurrence("gru", 32, 8, 128, reverse=True),
             Recurrence("lstm", 16, 4, 512, initial=True),
+        ],
+        "cpu.forest": [
+            Forest(1, 30, 100, 3000, 1, 8),
+            Forest(64, 30, 300, 30000, 3, 6, True),
+            Forest(4096, 20, 500, 60000, 1, 8, True),
         ],
         "cpu.elementwise": [
             Elementwise((n,), f) for n, f in ((2048, "relu"), (64 * 3072, "gelu_erf"), (1 << 21, "silu"))

@@ -23,6 +23,7 @@ from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.rows.add_norm import AddNormSpace
 from hetero_tvm.schedules.cpu.rows.elementwise import ElementwiseSpace
 from hetero_tvm.schedules.cpu.rows.embedding_norm import EmbeddingNormSpace
+from hetero_tvm.schedules.cpu.rows.forest import ForestSpace
 from hetero_tvm.schedules.cpu.rows.group_norm import GroupNormSpace
 from hetero_tvm.schedules.cpu.rows.normalization import NormalizeSpace
 from hetero_tvm.schedules.cpu.rows.normalization_axis import NormalizeAxisSpace
@@ -58,4 +59,5 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     RelayoutSpace(),
     InterleaveSpace(),
     RecurrenceSpace(),
+    ForestSpace(),
 )

@@ -35,6 +35,7 @@ from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime, Gather
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
 from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKernel
+from hetero_tvm.relax_passes.fusions.forest import FuseForest
 from hetero_tvm.relax_passes.fusions.integers.bf16_convolutions import RoundConvolutions
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
 from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
@@ -353,6 +354,7 @@ class CpuTarget(Target):
             SinkDequantizers(),  # first: moves between two quantisers are moves of bytes
             FuseQuantized(claims, safe, bounds=True),  # before constants are folded: its weights are integers
             FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
+            FuseForest(claims),  # before lookups take other forms
             *_forms(claims, self.machine),
             *fusions(claims),
             *lower,  # after the epilogues, which it takes along

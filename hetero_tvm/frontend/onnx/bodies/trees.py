@@ -1,12 +1,13 @@
 """Ensembles of decision trees (ai.onnx.ml) in plain ONNX: all trees of a row go down one level at a time.
 
 A leaf is a node that leads to itself.  After as many levels as the deepest tree has, every tree stands at its
-leaf, whose weights are looked up and added.
+leaf, whose weights are looked up and added.  Comparisons that have an order are all written as ``<=``, the
+form in which ``relax_passes/fusions/forest.py`` knows them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import TensorProto
@@ -57,7 +58,7 @@ def tree_ensemble_regressor(b: Body) -> None:
     targets = int(b.attributes.get("n_targets", 1))
     leaves = _leaf_weights(b, forest, index, "target", targets)
     how = as_text(b.attributes.get("aggregate_function", "SUM"))
-    scores = _aggregated(b, _at_leaves(b, forest, leaves), how)
+    scores = _aggregated(b, forest, _at_leaves(b, forest, leaves), how)
     base = _numbers(b, "base_values")
     if base is not None and len(base):
         scores = b.op("Add", scores, b.const(base.reshape(1, -1)))
@@ -73,14 +74,14 @@ def tree_ensemble_classifier(b: Body) -> None:
     base = _numbers(b, "base_values")
     lone = len(set(ids)) == 1 and len(labels) == 2
     if not lone:
-        scores = _aggregated(b, _at_leaves(b, forest, leaves), "SUM")
+        scores = _aggregated(b, forest, _at_leaves(b, forest, leaves), "SUM")
         if base is not None and len(base):
             scores = b.op("Add", scores, b.const(base.reshape(1, -1)))
         winner = b.op("ArgMax", scores, axis=1, keepdims=0)
         b.end(0, b.op("Gather", b.const(labels, "int64"), winner))
         b.end(1, post_transformed(b, scores))
         return
-    score = _aggregated(b, _at_leaves(b, forest, leaves[:, [ids[0]]]), "SUM")
+    score = _aggregated(b, forest, _at_leaves(b, forest, leaves[:, [ids[0]]]), "SUM")
     if base is not None and len(base):
         score = b.op("Add", score, b.const(base[-1:].reshape(1, 1)))
     shares = weights is not None and bool((weights >= 0).all())
@@ -125,7 +126,7 @@ def tree_ensemble(b: Body) -> None:
     weights = np.zeros((count + leaves, int(b.attributes["n_targets"])), splits.dtype)
     weights[count + np.arange(leaves), b.attributes["leaf_targetids"]] = _numbers(b, "leaf_weights")
     how = ["AVERAGE", "SUM", "MIN", "MAX"][int(b.attributes.get("aggregate_function", 1))]
-    scores = _aggregated(b, _at_leaves(b, forest, weights), how)
+    scores = _aggregated(b, forest, _at_leaves(b, forest, weights), how)
     number = int(b.attributes.get("post_transform", 0))
     b.attributes["post_transform"] = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"][number]
     b.end(0, post_transformed(b, scores))
@@ -213,8 +214,12 @@ def _at_leaves(b: Body, forest: _Forest, weights: np.ndarray) -> str:
         raise refuse(b, "inputs that are no rows")
     wide = forest.values.dtype == np.float64
     x = b.op("Cast", x, to=TensorProto.DOUBLE if wide else TensorProto.FLOAT)
-    rows = b.op("Concat", b.extent(x, 0), b.const([len(forest.roots)], "int64"), axis=0)
-    at = b.op("Expand", b.const(forest.roots.reshape(1, -1), "int64"), rows)
+    depth = forest.depth(b)
+    at = b.const(forest.roots, "int64")
+    if not depth:
+        rows = b.op("Concat", b.extent(x, 0), b.const([len(forest.roots)], "int64"), axis=0)
+        at = b.op("Expand", at, rows)
+    forest = _in_one_order(forest)
     inner = sorted({mode for mode in forest.modes if mode != "LEAF"})
     modes = np.array([inner.index(mode) if mode in inner else 0 for mode in forest.modes])
     tables = {
@@ -225,10 +230,10 @@ def _at_leaves(b: Body, forest: _Forest, weights: np.ndarray) -> str:
             ("missing", forest.missing, "bool"),
         )
     }  # fmt: skip
-    for _ in range(forest.depth(b)):
+    for level in range(depth):
         looked = {name: b.op("Gather", table, at) for name, table in tables.items()
                   if name not in ("mode", "missing")}  # fmt: skip
-        seen = b.op("GatherElements", x, looked["feature"], axis=1)
+        seen = b.op("GatherElements" if level else "Gather", x, looked["feature"], axis=1)
 
         def holds(mode: str, seen: str = seen, at: str = at, value: str = looked["value"]) -> str:
             if mode != "MEMBER":
@@ -249,16 +254,38 @@ def _at_leaves(b: Body, forest: _Forest, weights: np.ndarray) -> str:
     return b.op("Gather", b.const(weights, str(weights.dtype)), at)
 
 
+def _in_one_order(forest: _Forest) -> _Forest:
+    """Nodes that ask for an order, as ``<=``: of the number below for ``<``, and of the other way."""
+    modes = np.array(forest.modes)
+    strict = np.isin(modes, ("BRANCH_LT", "BRANCH_GTE"))
+    turned = np.isin(modes, ("BRANCH_GT", "BRANCH_GTE"))
+    lowest = forest.values.dtype.type(-np.inf)
+    below = np.where(forest.values == lowest, np.nan, np.nextafter(forest.values, lowest))
+    return replace(
+        forest,
+        values=np.where(strict, below, forest.values).astype(forest.values.dtype),
+        modes=[
+            mode if mode in ("LEAF", "BRANCH_EQ", "BRANCH_NEQ", "MEMBER") else "BRANCH_LEQ" for mode in modes
+        ],
+        yes=np.where(turned, forest.no, forest.yes),
+        no=np.where(turned, forest.yes, forest.no),
+        missing=forest.missing ^ turned,
+    )
+
+
 def _compared(b: Body, mode: str, x: str, value: str) -> str:
     kind = _MODES[mode]
     return b.op("Not", b.op("Equal", x, value)) if kind == "NotEqual" else b.op(kind, x, value)
 
 
-def _aggregated(b: Body, leaves: str, how: str) -> str:
+def _aggregated(b: Body, forest: _Forest, leaves: str, how: str) -> str:
     """Numbers [n, targets] of all trees together."""
     if how == "SUM":
         return b.reduce("ReduceSum", leaves, [1], 0, axes_as_input=13)
     if how not in ("AVERAGE", "MIN", "MAX"):
         raise UnsupportedOperatorError(f"Node {b.node.name!r} aggregates its trees by {how}.")
-    kind = {"AVERAGE": "ReduceMean", "MIN": "ReduceMin", "MAX": "ReduceMax"}[how]
+    if how == "AVERAGE":
+        total = b.reduce("ReduceSum", leaves, [1], 0, axes_as_input=13)
+        return b.op("Div", total, b.const(len(forest.roots), str(forest.values.dtype)))
+    kind = {"MIN": "ReduceMin", "MAX": "ReduceMax"}[how]
     return b.reduce(kind, leaves, [1], 0, axes_as_input=18)

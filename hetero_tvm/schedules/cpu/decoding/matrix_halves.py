@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from hetero_tvm.codegen.amx import END, TILE_ROWS, TILE_WORDS, PartsProduct, begin
 from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.schedules.cpu import next_panel
 from hetero_tvm.schedules.cpu.decoding.parts import Parts
 from hetero_tvm.schedules.cpu.decoding.symbolic import (
     BLOCK_ROWS,
@@ -118,9 +119,8 @@ class MatrixHalfProduct:
         count = k.let(tirx.min(rows - first, int32(_ROWS)))
         sums = k.scratch((_ROWS, width))
         lines = self._layout.pairs * width // LINE_FLOATS
-        # What lies behind the last panel may be no memory, which takes long to find out.
-        line = tirx.min(number * self._share, int32(max(0, lines - self._share))) * LINE_FLOATS
-        following = tirx.min(panel + 1, int32(self._layout.panels - 1))
+        line = next_panel.first_line(number, self._share, lines) * LINE_FLOATS
+        following = next_panel.following(panel, self._layout.panels)
         ahead = k.address(self._w, [following, quotient(line, width), remainder(line, width)])
 
         def product(tiles: int) -> None:

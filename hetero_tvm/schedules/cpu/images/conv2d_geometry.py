@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hetero_tvm.ops.conv2d import Conv2d
 
 _LOOPED_PATCH_TAPS = 9
 """Patches with more taps than this run them in a loop: unrolled they would be too much code."""
-
-
 _PAGE = 1024
 """Elements between planes that share few sets of a cache, as do their multiples."""
 _LINE = 16
 _MANY_PLANES, _MANY_FILTERS = 16, 32
 """Planes of a tile, and filters that read them again, from which on planes are put apart."""
+
+
+@dataclass(frozen=True)
+class Taps:
+    """The taps of a filter, on images that are cut into phases by the strides.
+
+    Attributes
+    ----------
+    phases : (row, column) remainders modulo the strides that any tap reads.
+    places : of each tap, row-major, the index of its phase, and rows and columns from a pixel of it on.
+    down, right : rows and columns to the furthest tap.
+    """
+
+    phases: list[tuple[int, int]]
+    places: list[tuple[int, int, int]]
+    down: int
+    right: int
+
+    @classmethod
+    def of(cls, op: Conv2d) -> Taps:
+        (sh, sw), (kh, kw), (dh, dw) = op.strides, op.kernel, op.dilation
+        taps = [(i * dh, j * dw) for i in range(kh) for j in range(kw)]
+        phases = sorted({(i % sh, j % sw) for i, j in taps})
+        places = [(phases.index((i % sh, j % sw)), i // sh, j // sw) for i, j in taps]
+        return cls(phases, places, (kh - 1) * dh // sh, (kw - 1) * dw // sw)
 
 
 class Geometry:
@@ -31,20 +56,18 @@ class Geometry:
     """
 
     def __init__(self, op: Conv2d):
-        (sh, sw), (kh, kw), (dh, dw) = op.strides, op.kernel, op.dilation
-        taps = [(i * dh, j * dw) for i in range(kh) for j in range(kw)]
-        self.phases = sorted({(i % sh, j % sw) for i, j in taps})
+        taps = Taps.of(op)
+        self.phases = taps.phases
         self.direct = op.strides == (1, 1) and op.kernel == (1, 1) and not any(op.padding)
-        self.rows = op.out_height + (kh - 1) * dh // sh
-        self.pitch = op.out_width + (kw - 1) * dw // sw
+        self.rows, self.pitch = op.out_height + taps.down, op.out_width + taps.right
         if self.direct:
             self.rows, self.pitch = 1, op.height * op.width
-        self.taps = [(self.phases.index((i % sh, j % sw)), i // sh * self.pitch + j // sw) for i, j in taps]
+        self.taps = [(phase, down * self.pitch + right) for phase, down, right in taps.places]
         self.patches = (
             op.strides == op.kernel
             and op.dilation == (1, 1)
             and not any(op.padding)
-            and len(taps) > _LOOPED_PATCH_TAPS
+            and len(taps.places) > _LOOPED_PATCH_TAPS
         )
         self.out_rows = 1 if self.direct else op.out_height
         self.out_columns = self.pitch if self.direct else op.out_width

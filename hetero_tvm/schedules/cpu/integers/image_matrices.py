@@ -33,6 +33,7 @@ from hetero_tvm.codegen.saturation import saturation_ir
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
+from hetero_tvm.schedules.cpu import next_panel
 from hetero_tvm.schedules.cpu.integers.image_kernel import (
     ImageDecisions,
     ImageKernel,
@@ -214,9 +215,9 @@ class MatrixImageKernel(ImageKernel):
     def _ahead(self, t: OutputTile, product: int) -> Expr:
         """Start of the share of the next filters that a product asks for."""
         share = self._fetches * self.layout.steps
-        following = tirx.min(t.tile + 1, int32(self.filter_tiles - 1))
+        following = next_panel.following(t.tile, self.filter_tiles)
         number = self.tile_number(t) * self._products + product
-        line = tirx.min(number * share, int32(max(0, self.layout.starts // LINE_WORDS - share)))
+        line = next_panel.first_line(number, share, self.layout.starts // LINE_WORDS)
         return self.k.address(self.w, [t.group, following, line * LINE_WORDS])
 
     def row_sums(self, columns: int) -> int:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from hetero_tvm.codegen.amx import BF16, TILE_ROWS, TILE_WORDS, U8S8, RowsProduct
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu import next_panel
 from hetero_tvm.schedules.cpu.integers.integer_tile import Panels
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Kernel, int32
@@ -118,10 +119,8 @@ class MatrixUnit:
         if self._fetches:
             width = panels.columns * panels.group
             item = 4 // panels.group
-            # What lies behind the last panel may be no memory, which takes long to find out.
-            line = tirx.min(tile_index * share, int32(max(0, lines - share)))
-            at = line * (_LINE // item)
-            following = tirx.min(panel + 1, int32(panels.count - 1))
+            at = next_panel.first_line(tile_index, share, lines) * (_LINE // item)
+            following = next_panel.following(panel, panels.count)
             ahead = k.address(w, [following, tirx.floordiv(at, width), tirx.floormod(at, width)])
         k.call(
             product.name,

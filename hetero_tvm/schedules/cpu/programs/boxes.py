@@ -15,6 +15,8 @@ from hetero_tvm.host.tvm import Expr, Var, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.nests.nest import Nest, substitute
 
 _MOST_BOXES = 64
+_MOST_PARTS = 1024
+"""Most boxes along one axis: a join of many operands would else ask of each element where it comes from."""
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.Min, tirx.Max)
 
@@ -34,8 +36,9 @@ def boxes_of(nest: Nest) -> tuple[Nest, ...]:
 
     tvm_ffi.structural_map(nest.value, (tvm.ir.Expr, visit), order="post")
     pieces = [list(itertools.pairwise(sorted(cuts[variable]))) for variable, _ in nest.axes]
-    boxes = list(itertools.islice(itertools.product(*pieces), _MOST_BOXES + 1))
-    if len(boxes) == 1 or len(boxes) > _MOST_BOXES:
+    most = _MOST_PARTS if sum(len(piece) > 1 for piece in pieces) == 1 else _MOST_BOXES
+    boxes = list(itertools.islice(itertools.product(*pieces), most + 1))
+    if len(boxes) == 1 or len(boxes) > most:
         return (nest,)
     return tuple(_box(nest, box) for box in boxes)
 

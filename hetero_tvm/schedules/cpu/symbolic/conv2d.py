@@ -22,6 +22,7 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.schedules.cpu.images.conv2d_geometry import Taps
 from hetero_tvm.schedules.cpu.images.conv2d_kernel import finished, pixels_apart
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, told_sizes, vectors_and_rest
@@ -52,17 +53,12 @@ class RunTimeConvKernel:
             raise Unfit("the images have one size")
         if not (op.plain and op.constant_weight and op.dtype == "float32"):
             raise Unfit("not a convolution of plain images with a constant weight")
-        taps = [(i, j) for i in range(op.kernel[0]) for j in range(op.kernel[1])]
-        self.looped = len(taps) > _UNROLLED_TAPS
+        taps = Taps.of(op)
+        self.phases, self.taps = taps.phases, taps.places
+        self.down, self.right = taps.down, taps.right
+        self.looped = len(self.taps) > _UNROLLED_TAPS
         if self.looped and op.dilation != (1, 1):
             raise Unfit("many taps that lie apart")
-        (sh, sw), (dh, dw) = op.strides, op.dilation
-        self.phases = sorted({(i * dh % sh, j * dw % sw) for i, j in taps})
-        self.taps = [
-            (self.phases.index((i * dh % sh, j * dw % sw)), i * dh // sh, j * dw // sw) for i, j in taps
-        ]
-        self.down = (op.kernel[0] - 1) * dh // sh
-        self.right = (op.kernel[1] - 1) * dw // sw
         self.rows, self.vectors = tile.rows, tile.vectors
         self.columns = tile.columns(machine.lanes)
         self.filters, self.depth = op.filters // op.groups, op.channels // op.groups

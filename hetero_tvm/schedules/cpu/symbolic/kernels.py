@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hetero_tvm.host.tvm import PrimFunc, Schedule, ScheduleError, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.gated_matmul import GatedMatmul
-from hetero_tvm.ops.loops.recurrence import Recurrence
-from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
@@ -20,6 +16,7 @@ from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
+from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
@@ -59,26 +56,59 @@ def pieces(space: DesignSpace) -> tuple[str, ...]:
 
 def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuModel) -> PrimFunc | None:
     """The kernel for all sizes; None where the space has none that is written for it."""
-    op = witnesses.largest
-    if isinstance(op, Attention) and space.name == "cpu.attention":
-        tile = RegisterTile.of(point["tile"])
-        return RunTimeAttentionKernel(witnesses, tile, point["pieces"], point["unroll"], machine.lanes).emit()
-    if isinstance(op, Conv2d) and space.name == "cpu.conv2d":
-        return RunTimeConvKernel(witnesses, RegisterTile.of(point["tile"]), machine).emit()
-    if isinstance(op, BatchMatmul) and space.name == "cpu.batch_matmul":
-        tile, unroll = RegisterTile.of(point["tile"]), point["unroll"]
-        return RunTimeBatchMatmulKernel(witnesses, tile, unroll, machine.lanes).emit()
-    if witnesses.told:
-        return None  # the other kernels' own operands tell all sizes
-    if isinstance(op, Matmul) and space.name == "cpu.matmul":
-        return RunTimeMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
-    if isinstance(op, GatedMatmul) and space.name == "cpu.gated_matmul":
-        return RunTimeGatedMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
-    if isinstance(op, Recurrence) and space.name == "cpu.recurrence":
-        return RunTimeRecurrenceKernel(witnesses, point, machine).emit()
-    if isinstance(op, Pool2d) and space.name == "cpu.pool2d_plain":
-        return RunTimePoolKernel(witnesses, point["rows"], machine.lanes).emit()
-    return space.run_time_kernel(witnesses, point, machine)
+    if witnesses.told and space.name not in _TOLD:
+        return None
+    written = _WRITTEN.get(space.name, space.run_time_kernel)
+    return written(witnesses, point, machine)
+
+
+def _attention(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    tile = RegisterTile.of(point["tile"])
+    return RunTimeAttentionKernel(witnesses, tile, point["pieces"], point["unroll"], machine.lanes).emit()
+
+
+def _batch_matmul(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    tile = RegisterTile.of(point["tile"])
+    return RunTimeBatchMatmulKernel(witnesses, tile, point["unroll"], machine.lanes).emit()
+
+
+def _conv2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    return RunTimeConvKernel(witnesses, RegisterTile.of(point["tile"]), machine).emit()
+
+
+def _forest(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    return run_time_forest(witnesses, point["walks"])
+
+
+def _matmul(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    return RunTimeMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
+
+
+def _gated_matmul(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    return RunTimeGatedMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
+
+
+def _recurrence(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    return RunTimeRecurrenceKernel(witnesses, point, machine).emit()
+
+
+def _pool2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    return RunTimePoolKernel(witnesses, point["rows"], machine.lanes).emit()
+
+
+_WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc]] = {
+    "cpu.attention": _attention,
+    "cpu.batch_matmul": _batch_matmul,
+    "cpu.conv2d": _conv2d,
+    "cpu.forest": _forest,
+    "cpu.gated_matmul": _gated_matmul,
+    "cpu.matmul": _matmul,
+    "cpu.pool2d_plain": _pool2d,
+    "cpu.recurrence": _recurrence,
+}
+"""Space -> its kernel for all sizes; other spaces have one themselves, or none."""
+_TOLD = frozenset({"cpu.attention", "cpu.batch_matmul", "cpu.conv2d"})
+"""Spaces whose kernels take operands that only tell sizes; those of the others tell all sizes themselves."""
 
 
 def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:

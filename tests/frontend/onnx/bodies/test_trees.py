@@ -86,6 +86,20 @@ def test_every_mode_of_a_node_and_missing_values():
     compared(regressor(n_targets=1, **forest(3, "target", 1, missing=True)), result, rows)
 
 
+@pytest.mark.parametrize("mode", [*MANY[:4], MANY[:4]], ids=str)
+def test_what_lies_on_a_bound_and_what_is_missing(mode):
+    """Comparisons are all written as one, which must not move what equals a bound, or is infinite or NaN."""
+    rows = np.random.default_rng(3).normal(size=(64, 5)).astype("float32").round(1)
+    rows[::3, 1], rows[::5, 4], rows[1::7, 2], rows[2::7, 2] = np.nan, np.nan, np.inf, -np.inf
+    modes = (mode,) if isinstance(mode, str) else mode
+    for missing in (False, True):
+        attributes = forest(6, "target", 1, trees=9, modes=modes, missing=missing)
+        inner = [n for n, kind in enumerate(attributes["nodes_modes"]) if kind != "LEAF"]
+        for place, bound in zip(inner[::4], (np.inf, -np.inf, 0.0, -0.0), strict=False):
+            attributes["nodes_values"][place] = float(bound)
+        compared(regressor(n_targets=1, **attributes), [("y", TensorProto.FLOAT, [64, 1])], rows)
+
+
 CLASSIFIERS = [(3, False, "NONE"), (3, False, "SOFTMAX"), (2, True, "LOGISTIC"), (2, True, "NONE")]
 
 

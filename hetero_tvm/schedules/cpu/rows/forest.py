@@ -1,0 +1,173 @@
+"""Decision trees, several walks at a time.
+
+Loop structure::
+
+    parallel blocks of rows:
+        a whole block:                              the rows that are left, one by one:
+            for each tree:                              for each group of trees:
+                for each of its steps:                      for each of their steps:
+                    a step of all rows                          a step of all trees
+                sums of all rows += leaves                  sums += leaves, in the trees' order
+
+A step waits for a node, and for a feature that the node names: one walk alone is nothing but waiting, and
+several walks hide each other's.  Sums are float64, in the order of the trees: a row's do not depend on what
+it is batched with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.loops.forest import BOUND, CHILD, FEATURE, WORDS, Forest
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.emit import Index, Kernel, int32
+
+_STEP_CYCLES, _LATENCY = 3.0, 18.0
+"""Cycles that a step takes among others, and that it waits alone."""
+_MOST_UNROLLED = 4
+"""Targets whose sums are written out."""
+
+
+class ForestSpace(DesignSpace):
+    """Design space of ``Forest``."""
+
+    name = "cpu.forest"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Forest):
+            return "no decision trees"
+        if 0 in (op.rows, op.trees, op.targets):
+            return "an extent is zero"
+        return "more than 32 bits count" if max(op.rows * op.features, op.nodes * 4) >= 1 << 31 else None
+
+    def knobs(self, op: Forest, machine: CpuModel) -> tuple[Knob, ...]:
+        return (Knob("walks", (8, 4, 16, 2)),)
+
+    def default(self, op: Forest, machine: CpuModel) -> Point:
+        choices = self.knobs(op, machine)[0].choices
+        return min(({"walks": n} for n in choices), key=lambda point: self.estimate(op, point, machine))
+
+    def estimate(self, op: Forest, point: Point, machine: CpuModel) -> float:
+        """Cycles of the thread with most to do."""
+        walks = point["walks"]
+        blocks, rest = divmod(op.rows, walks)
+        step = max(_LATENCY, walks * _STEP_CYCLES)
+        # Walks that do not fit into the registers are kept in memory.
+        step *= 1.2 if 2 * walks > machine.registers else 1.0
+        alone = rest * -(-op.trees // walks)
+        return op.depth * step * (-(-blocks // machine.threads) * op.trees + alone)
+
+    def features(self, op: Forest, point: Point, machine: CpuModel) -> list[float]:
+        return [op.rows, op.trees, op.depth, op.targets, op.nodes, point["walks"]]
+
+    def emit(self, op: Forest, point: Point, machine: CpuModel) -> PrimFunc:
+        kernel = ForestKernel(op, point["walks"])
+        with kernel.k as k:
+            operands = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs]
+            kernel.loops(operands, k.argument("Y", op.output.shape), op.rows)
+        return k.function
+
+
+class ForestKernel:
+    """Emits one kernel; ``walks`` go on at a time."""
+
+    def __init__(self, op: Forest, walks: int):
+        self.op, self.walks = op, walks
+        self.k = Kernel()
+
+    def loops(self, operands: Sequence[Buffer], y: Buffer, rows: Index) -> None:
+        """Emit all loops."""
+        k, op, walks = self.k, self.op, self.walks
+        x, nodes, self.steps, weights = operands
+        self.x, self.y = k.view(x, (rows * op.features,)), k.view(y, (rows * op.targets,))
+        self.nodes = k.view(nodes, (op.nodes * WORDS,))
+        self.weights = k.view(weights, (op.nodes * op.targets,))
+        blocks = (rows + (walks - 1)) // walks if isinstance(rows, int) else None
+        if blocks is None:
+            blocks = tirx.truncdiv(rows + (walks - 1), int32(walks))
+        with k.parallel(blocks, op.flops) as block:
+            first = k.let(block * walks)
+            if isinstance(rows, int) and rows % walks == 0:
+                self._rows_together(first)
+                return
+
+            def one_by_one() -> None:
+                with k.serial(rows - first) as row:
+                    self._trees_together(k.let(first + row))
+
+            if isinstance(rows, int) and rows < walks:
+                one_by_one()
+            else:
+                k.branch(first + walks <= rows, lambda: self._rows_together(first), one_by_one)
+
+    def _rows_together(self, first: Expr) -> None:
+        """Rows from ``first`` on go through each tree together."""
+        k, op, walks = self.k, self.op, self.walks
+        sums, at = self._begin(walks), k.scratch((walks,), "int32")
+        with k.serial(op.trees) as tree:
+            with k.unroll(walks) as n:
+                k.store(at, tree, [n])
+            with k.serial(k.load(self.steps, [tree])), k.unroll(walks) as n:
+                self._step(at, n, (first + n) * op.features)
+            with k.unroll(walks) as n:
+                self._add(sums, n, k.load(at, [n]))
+        with k.unroll(walks) as n:
+            self._end(sums, n, first + n)
+
+    def _trees_together(self, row: Expr) -> None:
+        """A row goes through several trees together."""
+        k, op = self.k, self.op
+        walks = min(self.walks, op.trees)
+        sums = self._begin(1)
+
+        def group(first: Expr, count: int) -> None:
+            at = k.scratch((count,), "int32")
+            with k.unroll(count) as n:
+                k.store(at, first + n, [n])
+            most = k.load(self.steps, [first])
+            for n in range(1, count):
+                most = tirx.max(most, k.load(self.steps, [first + n]))
+            with k.serial(k.let(most)), k.unroll(count) as n:
+                self._step(at, n, row * op.features)
+            with k.unroll(count) as n:
+                self._add(sums, int32(0), k.load(at, [n]))
+
+        with k.serial(op.trees // walks) as number:
+            group(k.let(number * walks), walks)
+        if op.trees % walks:
+            group(int32(op.trees // walks * walks), op.trees % walks)
+        self._end(sums, int32(0), row)
+
+    def _step(self, at: Buffer, n: Expr, row: Expr) -> None:
+        """Take walk ``n``, of a row that begins at ``row``, to the next node."""
+        k, op = self.k, self.op
+        node = k.let(k.load(at, [n]) * WORDS)
+        word = k.let(k.load(self.nodes, [node + FEATURE]))
+        seen = k.let(k.load(self.x, [row + op.feature_of(word)]))
+        bound = tirx.reinterpret("float32", k.load(self.nodes, [node + BOUND]))
+        k.store(at, k.load(self.nodes, [node + CHILD]) + op.is_taken(seen, bound, word), [n])
+
+    # the sums ------------------------------------------------------------------------------------
+    def _begin(self, rows: int) -> Buffer:
+        sums = self.k.scratch((rows * self.op.targets,), "float64")
+        with self.k.serial(rows * self.op.targets) as n:
+            self.k.store(sums, tirx.const(0, "float64"), [n])
+        return sums
+
+    def _add(self, sums: Buffer, row: Expr, node: Expr) -> None:
+        k, targets = self.k, self.op.targets
+        leaf = k.let(node * targets)
+        with k.unroll(targets) if targets <= _MOST_UNROLLED else k.serial(targets) as target:
+            weight = tirx.Cast("float64", k.load(self.weights, [leaf + target]))
+            place = [row * targets + target]
+            k.store(sums, k.load(sums, place) + weight, place)
+
+    def _end(self, sums: Buffer, n: Expr, row: Expr) -> None:
+        k, targets = self.k, self.op.targets
+        with k.serial(targets) as target:
+            value = tirx.Cast("float32", k.load(sums, [n * targets + target]))
+            k.store(self.y, value, [row * targets + target])
