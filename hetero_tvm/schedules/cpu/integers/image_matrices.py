@@ -116,7 +116,7 @@ class PixelTiles:
 
     @classmethod
     def of(cls, shape: ImageWords) -> PixelTiles:
-        """Those of an image."""
+        """Tiles for an image."""
         height, width = shape.out_height, shape.out_width
         alone = cls(1, 2, 0, width) if shape.flat or width > TILE_ROWS else cls(min(2, height), 1, 0, width)
         if shape.flat or shape.row_step > 1 or len(shape.phases) > 1:
