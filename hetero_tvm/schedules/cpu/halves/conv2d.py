@@ -132,9 +132,11 @@ class Bf16Conv2dSpace(DesignSpace):
         def cycles(height: int, width: int) -> float:
             pixels = height * width
             if matrices:
-                high = height if height > 1 else -(-width // TILE_ROWS)
-                whole = RegisterTile(high * TILE_ROWS, tile.vectors)
-                return tile_cycles(whole, conv2d_matrices.steps(shape)) + 5.0 * pixels * tile.vectors
+                pairs, single = divmod(conv2d_matrices.tiles_of(shape, height, width), 2)
+                two, one = (RegisterTile(many * TILE_ROWS, tile.vectors) for many in (2, 1))
+                steps = conv2d_matrices.steps(shape)
+                products = pairs * tile_cycles(two, steps) + single * tile_cycles(one, steps)
+                return products + 5.0 * pixels * tile.vectors
             fetch = LINE_CYCLES * lines * pixels if block_bytes > machine.l1 / 2 else 0.0
             step = RegisterTile(pixels, tile.vectors)
             per_word = max(

@@ -5,14 +5,14 @@
     parallel over blocks of rows x groups of filter panels:
         the rows of X that the block reads, rounded: 32 channels of a pixel side by side       (in L2)
         for each panel of 32 filters:
-            for each 32 pixels of a row, or 16 of two rows:
+            for each 32 pixels of a row, or 16 of two rows, or several rows at once:
                 sums[2][2] tiles += X[2 x 16 pixels, 32 channels] @ W[32 channels, 2 x 16 filters]
                                                                 for each 32 channels and each tap
                 sums -> memory on the stack, 4 KiB in L1; from there the epilogue
 
 Pixels in channel blocks are rows of a left tile as they lie: a tap is an offset and a stride a distance, so
 that nothing is copied per tap.  A tile's last pixels may lie behind the row: what it computes there is not
-stored.
+stored.  Where many would, and nothing is left out between rows, tiles go on across their ends instead.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ PIXELS = 2 * TILE_ROWS
 CHANNELS = 32
 """Channels of one step."""
 _BYTES = 2 * CHANNELS
+_MOST_TILES = 8
+"""Tiles of pixels whose sums stay in L1 with those of two vectors of filters."""
+_SINGLE = 0.25
+"""Time that a tile without a second one takes more: its filters are read for it alone."""
+_WORTH = 0.9
+"""Part of the time of products from which it is worth to join rows."""
 
 
 def applies(op: Conv2d, machine: CpuModel) -> bool:
@@ -42,11 +48,44 @@ def applies(op: Conv2d, machine: CpuModel) -> bool:
 
 
 def tile_of(shape: HalfShape) -> PixelTile:
-    """Pixels and vectors of filters of one product: of two rows where one has few."""
+    """Pixels whose results leave together, and vectors of filters."""
     vectors = min(2, shape.filter_blocks)
+    if rows := joined_rows(shape):
+        return PixelTile(rows, shape.width, vectors)
     if shape.flat or shape.width > TILE_ROWS:
         return PixelTile(1, PIXELS, vectors)
     return PixelTile(min(2, shape.height), shape.width, vectors)
+
+
+def joined_rows(shape: HalfShape) -> int:
+    """Rows that tiles go through from end to end; 0 where each row has tiles of its own."""
+    if shape.flat or shape.copied_steps != (1, 1):
+        return 0
+    height, width = shape.height, shape.width
+
+    def pairs(rows: int) -> float:
+        bands, rest = divmod(height, rows)
+        found = [_joined_tiles(shape, many) for many in (rows, rest) if many]
+        return sum(
+            times * (tiles + _SINGLE * (tiles % 2)) for tiles, times in zip(found, (bands, 1), strict=False)
+        )
+
+    fitting = [rows for rows in range(2, height + 1) if _joined_tiles(shape, rows) <= _MOST_TILES]
+    best = min(fitting, key=pairs, default=0)
+    wide = -(-width // TILE_ROWS)
+    alone = height * (wide + _SINGLE * (wide % 2)) if wide > 1 else height + _SINGLE * (height % 2)
+    return best if best and pairs(best) < _WORTH * alone else 0
+
+
+def _joined_tiles(shape: HalfShape, rows: int) -> int:
+    return -(-((rows - 1) * int(shape.copied(1, shape.width)) + shape.width) // TILE_ROWS)
+
+
+def tiles_of(shape: HalfShape, rows: int, columns: int) -> int:
+    """Left tiles of so many pixels."""
+    if joined_rows(shape):
+        return _joined_tiles(shape, rows)
+    return rows if rows > 1 else -(-columns // TILE_ROWS)
 
 
 def steps(shape: HalfShape) -> int:
@@ -80,6 +119,7 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
         shape = self.shape
         self.masked = op.channels % machine.lanes != 0
         self.planes = steps(shape) // len(shape.taps)
+        self.joined = joined_rows(shape) > 0
         across = 1 if shape.flat else self.steps[1]
         self.plane = self.copied_pixels + PIXELS * across
         """Pixels of a plane of the copy, those behind its rows included that a tile may reach."""
@@ -94,7 +134,8 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
             return [size for size in (step if extent >= step else 0, extent % step) if size]
 
         high = [1] if self.shape.flat else sizes(self.extent, self.rows)
-        products = {self._product(r, c) for r in high for c in sizes(self.shape.width, self.columns)}
+        tiles = [tiles_of(self.shape, r, c) for r in high for c in sizes(self.shape.width, self.columns)]
+        products = {self._product(many) for count in tiles for many in sizes(count, 2)}
         return (*super().imports, *sorted(product.ir for product in products))
 
     def _item(self, item: Expr) -> None:
@@ -119,37 +160,41 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
         plane, half = tirx.floordiv(block, 2), tirx.floormod(block, 2)
         return self.k.ramp(((plane * self.plane + pixel) * 2 + half) * self.lanes, self.lanes)
 
-    def _product(self, rows: int, columns: int) -> PixelProduct:
-        shape, op = self.shape, self.op
-        if shape.flat:
-            down = across = 1
-            pitch = 0
-        else:
-            (down, across), pitch = self.steps, self.pitch
-        tiles = -(-columns // TILE_ROWS) if rows == 1 else rows
+    @property
+    def _distance(self) -> int:
+        """Pixels of the copy from one left tile to the next."""
+        if self.shape.flat or self.joined:
+            return TILE_ROWS
+        down, across = self.steps
+        return TILE_ROWS * across if self.rows == 1 else down * self.pitch
+
+    def _product(self, tiles: int) -> PixelProduct:
+        op, pitch = self.op, 0 if self.shape.flat else self.pitch
+        across = 1 if self.shape.flat else self.steps[1]
         places = tuple(
             _BYTES * (i * op.dilation[0] * pitch + j * op.dilation[1])
             for i in range(op.kernel[0])
             for j in range(op.kernel[1])
         )
         return PixelProduct(
-            *(tiles, self.vectors, _BYTES * across),
-            _BYTES * (TILE_ROWS * across if rows == 1 else down * pitch),
+            *(tiles, self.vectors, _BYTES * across, _BYTES * self._distance),
             *(places, self.planes, self.plane * _BYTES),
         )
 
     def _tile(self, panel: Expr, y: Index, x: Index, rows: int, columns: int) -> None:
         k, lanes, vectors = self.k, self.lanes, self.vectors
-        product = self._product(rows, columns)
-        sums = k.scratch((product.rows * TILE_ROWS, vectors * lanes))
-        k.call(
-            product.name,
-            k.address(sums, [int32(0), int32(0)]),
-            k.address(self.copy, [self.place(y, x) * CHANNELS]),
-            k.address(self.w, [panel, int32(0), int32(0)]),
-            k.address(sums, [int32(extent - 1) for extent in sums.shape]),
-            k.address(self.copy, [self.copy.shape[0] - 1]),
-        )
+        tiles = tiles_of(self.shape, rows, columns)
+        sums = k.scratch((tiles * TILE_ROWS, vectors * lanes))
+        for first in range(0, tiles, 2):
+            k.call(
+                self._product(min(2, tiles - first)).name,
+                k.address(sums, [int32(first * TILE_ROWS), int32(0)]),
+                k.address(self.copy, [(self.place(y, x) + first * self._distance) * CHANNELS]),
+                k.address(self.w, [panel, int32(0), int32(0)]),
+                k.address(sums, [int32(extent - 1) for extent in sums.shape]),
+                k.address(self.copy, [self.copy.shape[0] - 1]),
+            )
+        row = self.pitch if self.joined else TILE_ROWS
 
         def write(v: int) -> None:
             block = panel * vectors + v
@@ -157,7 +202,7 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
             start = self.out.start(block)
             for r in range(rows):
                 with k.serial(columns) as q:
-                    value = k.load(sums, [r * TILE_ROWS + q, k.ramp(v * lanes, lanes)])
+                    value = k.load(sums, [r * row + q, k.ramp(v * lanes, lanes)])
                     self.out.put(value + start, plane, block, y + r, x + q)
 
         each_filter_block(k, panel, vectors, self.shape.filter_blocks, write)
