@@ -79,6 +79,7 @@ def run_reference(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> Ref
     exact = model.signature.trimmed([float64[name] for name in outputs])
     float32 = model.signature.trimmed(float32)
     theirs = _run_source(model, fed)
+    mapped.settle()
     if original is not None:
         engine = f"{engine}, beside {original.engine}"
     contradicts = _is_far if original is not None and original.coarse else _contradicts
