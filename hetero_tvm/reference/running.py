@@ -205,6 +205,8 @@ def _onnxruntime(
     for fed in [floats, {}] if floats else [{}]:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
+        options.enable_cpu_mem_arena = False
+        options.add_session_config_entry("session.disable_prepacking", "1")  # one call only: no second copies
         rest = {name: array for name, array in model.arrays.items() if name not in fed}
         if rest:
             values = map(onnxruntime.OrtValue.ortvalue_from_numpy, rest.values())
