@@ -42,16 +42,20 @@ def run_sampled(model: ImportedModel, seed: int = 0) -> tuple[dict[str, np.ndarr
 
     Raises
     ------
-    ModelError : an operator has no reference implementation.
-    InputError : every draw has an index that leads outside.
+    ModelError : an operator has no reference implementation, or every draw has an index that leads outside.
     """
     for free in (FREE, 2, 1):
         inputs = sample_inputs(model, seed, free)
         try:
             return inputs, run_reference(model, inputs)
-        except (InputError, ModelError) as error:
-            if free == 1 or not isinstance(error.__cause__, IndexError):
+        except InputError as error:
+            if not isinstance(error.__cause__, IndexError):
                 raise
+            if free == 1:
+                raise ModelError(
+                    f"no inputs that were drawn fit the model: {error.message}",
+                    hint="give some that do: check(inputs=...), --inputs FILE.npz",
+                ) from error
     raise AssertionError("the last of the draws returns or raises")
 
 
