@@ -26,6 +26,7 @@ from hetero_tvm.frontend import import_model as _import_model
 from hetero_tvm.frontend.given_lengths import GivenLengths, weighted_sizes
 from hetero_tvm.frontend.onnx.graph.packed import packed_columns
 from hetero_tvm.frontend.signature import Symbol
+from hetero_tvm.host import mapped
 from hetero_tvm.host.terminal import number_of
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.machines.base import Machine
@@ -267,6 +268,7 @@ def optimize_model(
         if images_differ(model):
             disabled |= target.fixed_image_passes
     optimized = _optimized(model, target, disabled, None if dump_ir is None else Path(dump_ir), spaces)
+    mapped.settle()
     if lengths is not None and model.open is None:
         raise UsageError(
             f"{model.name} has no open dimension that lengths could be of",

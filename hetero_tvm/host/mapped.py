@@ -40,6 +40,7 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ct
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
+_trim = getattr(_libc, "malloc_trim", None)
 
 _lock = threading.Lock()
 _touched = 0
@@ -170,6 +171,16 @@ def release() -> None:
         _libc.madvise(mapping.address, mapping.size, mmap.MADV_DONTNEED)
 
 
+def settle() -> None:
+    """Give back what a step is done with: pages of mapped arrays, and free memory that glibc would keep.
+
+    Arrays of some MB come from the heap, where the holes that they leave stay resident.
+    """
+    release()
+    if _trim is not None:
+        _trim(0)
+
+
 @contextlib.contextmanager
 def given_back() -> Iterator[None]:
     """Give pages back all the while that a block runs: code that knows nothing of files reads all weights."""
@@ -186,7 +197,7 @@ def given_back() -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-        release()
+        settle()
 
 
 def _alive() -> list[_Mapping]:

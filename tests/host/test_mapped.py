@@ -34,6 +34,24 @@ def test_a_large_array_keeps_its_values_and_gives_its_pages_back(array):
     assert mapped.is_mapped(copy)
 
 
+def test_what_a_step_leaves_on_the_heap_is_given_back(array):
+    arrays = [bytearray(900 << 10) for _ in range(64)]  # from the heap, whose last piece stays in use
+    kept = bytearray(64 << 10)
+    del arrays
+
+    def heap_kb() -> int:
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
+
+    mapped.settle()
+    least = heap_kb()
+    arrays = [bytearray(900 << 10) for _ in range(64)]
+    last = bytearray(64 << 10)
+    del arrays
+    mapped.settle()
+    assert heap_kb() < least + (8 << 10) and len(kept) == len(last)
+
+
 def test_views_are_mapped_when_they_are_contiguous_and_aligned(array):
     copy = mapped.mapped(array)
     assert mapped.is_mapped(copy[16:]) and mapped.is_mapped(copy.reshape(-1))

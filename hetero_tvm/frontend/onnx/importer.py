@@ -80,7 +80,7 @@ def import_onnx(
         )
         module = to_relax(cleaned)
         signature = _signature(cleaned.proto, module)
-        mapped.release()
+        mapped.settle()
     except HeteroTVMError:
         raise
     except (MemoryError, RecursionError) as error:
