@@ -97,8 +97,8 @@ def headline(*documents: Document) -> str:
             cells.append([row["case"], machine, f"**{row['value']:.3g}**", *beside])
     cells.sort()
     table = markdown(["ms a call", "CPU", "hetero_tvm", *peers], cells)
-    return table + (
-        f"\n\n{unsteady} rows whose figures swung by more than {_STEADY:.0%} are left out." * (unsteady > 0)
+    return table + f"\n\nLeft out: {unsteady} whose figures swung by more than {_STEADY:.0%}." * (
+        unsteady > 0
     )
 
 

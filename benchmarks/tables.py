@@ -1,4 +1,4 @@
-"""Tables and plots of ``benchmarks/README.md``, tables of the first pages, written from the files in ``results/``.
+"""Tables and plots of ``benchmarks/README.md`` and the first pages, from the files in ``results/``.
 
     python -m benchmarks.tables            # rewrite what stands between the marks, and the plots
     python -m benchmarks.tables --check    # end with status 1 where a table or plot is not that of its files

@@ -65,7 +65,7 @@ def test_the_first_page_has_steady_figures_only():
     }
     lines = headline(document).splitlines()
     assert lines[2:] == ["| a | znver9, 4 threads | **2** | 3 |  |  |", "", lines[-1]]
-    assert lines[-1].startswith("1 rows") and "left out" not in headline(
+    assert lines[-1].startswith("Left out: 1 whose") and "Left out" not in headline(
         {**document, "rows": [row("a", 0.0)]}
     )
 
