@@ -76,6 +76,32 @@ def all_table(document: Document, *suites: str) -> str:
     )
 
 
+_STEADY = 0.1
+"""Noise up to which a figure may stand on the first page."""
+
+
+def headline(*documents: Document) -> str:
+    """Latency of models on several machines, milliseconds, of runs in which every figure was steady."""
+    peers = ("onnxruntime", "openvino", "torch.compile")
+    cells, unsteady = [], 0
+    for document in documents:
+        machine = f"{document['machine']['microarchitecture']}, {document['threads']} threads"
+        for row in document["rows"]:
+            if row["suite"] != "models" or "failed" in row:
+                continue
+            figures = [row, *(row["peers"][name] for name in peers if name in row["peers"])]
+            if any((figure["noise"] or 0.0) > _STEADY for figure in figures):
+                unsteady += 1
+                continue
+            beside = [f"{row['peers'][name]['value']:.3g}" if name in row["peers"] else "" for name in peers]
+            cells.append([row["case"], machine, f"**{row['value']:.3g}**", *beside])
+    cells.sort()
+    table = markdown(["ms a call", "CPU", "hetero_tvm", *peers], cells)
+    return table + f"\n\nLeft out: {unsteady} whose figures swung by more than {_STEADY:.0%}." * (
+        unsteady > 0
+    )
+
+
 def operators_of_all(document: Document) -> str:
     """The suite of single operators: counts, and what is slowest beside ONNX Runtime."""
     found = {}
@@ -247,6 +273,7 @@ def _tables_of(document: Document) -> str:
 KINDS: dict[str, Callable[..., str]] = {
     "all": all_table,
     "all-operators": operators_of_all,
+    "headline": headline,
     "models": models,
     "products": products,
     "operators": operators,

@@ -1,4 +1,4 @@
-"""Tables and plots of ``benchmarks/README.md``, written from the files in ``results/``.
+"""Tables and plots of ``benchmarks/README.md`` and the first pages, from the files in ``results/``.
 
     python -m benchmarks.tables            # rewrite what stands between the marks, and the plots
     python -m benchmarks.tables --check    # end with status 1 where a table or plot is not that of its files
@@ -21,6 +21,7 @@ from benchmarks import table_kinds
 from benchmarks.plots import bars
 
 README = Path(__file__).parent / "README.md"
+FIRST_PAGES = tuple(Path(__file__).parents[1] / name for name in ("README.md", "README.zh-CN.md"))
 RESULTS = Path(__file__).parent / "results"
 _MARK = re.compile(r"<!-- (table|plot) ([^>]*?) -->\n.*?<!-- end -->", re.DOTALL)
 
@@ -81,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     page, plots = made(README.read_text())
     wanted = {README: page, **{RESULTS / name: plot for name, plot in plots.items()}}
+    wanted.update({first: made(first.read_text())[0] for first in FIRST_PAGES})
     old = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     stale = [path for path in RESULTS.glob("*.svg") if path not in wanted]
     if options.check:

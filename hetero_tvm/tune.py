@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_tvm.cli import common as cli_common
-from hetero_tvm.host.terminal import figure
+from hetero_tvm.host.terminal import operations
 from hetero_tvm.targets.registry import start_early
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _dry_run(optimized: OptimizedModel, options: argparse.Namespace, trials: int
         return 0
     tune_report.print_tasks(tasks)
     total = sum(task["calls"] * task["flops"] for task in tasks)
-    print(f"{len(tasks)} kernels, {figure(total / 1e9)} GFLOP per inference")
+    print(f"{len(tasks)} kernels, {operations(total)} per inference")
     budget = "trials without limit" if trials is None else f"{trials} trials"
     print(f"{budget}, about {seconds:.0f} s; less when records exist")
     return 0

@@ -8,6 +8,7 @@ parameters named like the operator's inputs and attributes.
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 import operator
 from collections.abc import Callable
@@ -24,14 +25,19 @@ from hetero_tvm.errors import UnsupportedOperatorError
 # Inputs that PyTorch wants as Python numbers or lists; they must be constants.
 _STATIC = {
     "Clip": (1, 2),
+    "CumSum": (1,),
     "Expand": (1,),
+    "Pad": (1, 2, 3),
+    "ReduceL2": (1,),
     "ReduceMax": (1,),
     "ReduceMean": (1,),
+    "ReduceMin": (1,),
     "ReduceSum": (1,),
     "Reshape": (1,),
     "Slice": (1, 2, 3, 4),
     "Split": (1,),
     "Squeeze": (1,),
+    "Tile": (1,),
     "Unsqueeze": (1,),
 }
 
@@ -220,6 +226,56 @@ def _global_average_pool(x):
     return x.mean(dim=tuple(range(2, x.dim())), keepdim=True)
 
 
+def _argmax(x, axis=0, keepdims=1, select_last_index=0):
+    if select_last_index:
+        raise NotImplementedError("ArgMax of the last of equal ones")
+    return torch.argmax(x, axis, bool(keepdims))
+
+
+def _cumsum(x, axis, exclusive=0, reverse=0):
+    axis = axis[0] if isinstance(axis, list) else axis
+    x = x.flip(axis) if reverse else x
+    sums = x.cumsum(axis) - x if exclusive else x.cumsum(axis)
+    return sums.flip(axis) if reverse else sums
+
+
+def _depth_to_space(x, blocksize, mode="DCR"):
+    n, c, h, w = x.shape
+    if mode == "CRD":
+        return F.pixel_shuffle(x, blocksize)
+    parts = x.reshape(n, blocksize, blocksize, c // blocksize**2, h, w).permute(0, 3, 4, 1, 5, 2)
+    return parts.reshape(n, c // blocksize**2, h * blocksize, w * blocksize)
+
+
+def _gather_nd(x, indices, batch_dims=0):
+    if batch_dims:
+        raise NotImplementedError("GatherND of batches")
+    return x[indices.unbind(-1)]
+
+
+def _pad(x, pads=None, value=None, axes=None, mode="constant"):
+    rank = x.dim()
+    axes = [axis % rank for axis in axes] if axes else list(range(rank))
+    ends = {axis: (pads[i], pads[i + len(axes)]) for i, axis in enumerate(axes)}
+    value = value[0] if isinstance(value, list) else value
+    if mode == "constant":
+        flat = [size for axis in reversed(range(rank)) for size in ends.get(axis, (0, 0))]
+        return F.pad(x, flat, value=value or 0)
+    first = min((axis for axis, sizes in ends.items() if any(sizes)), default=rank - 1)
+    flat = [size for axis in reversed(range(max(first, 1), rank)) for size in ends.get(axis, (0, 0))]
+    if first == 0 or rank - first > 3:
+        raise NotImplementedError(f"Pad, {mode}, of these axes")
+    shape = x.shape  # PyTorch repeats what lies behind two leading dimensions
+    padded = F.pad(
+        x.reshape(1, -1, *shape[first:]), flat, {"edge": "replicate", "wrap": "circular"}.get(mode, mode)
+    )
+    return padded.reshape(*shape[:first], *padded.shape[2:])
+
+
+def _prelu(x, slope):
+    return torch.where(x < 0, x * slope, x)
+
+
 def _reduce(torch_function: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(x, axes=None, keepdims=1, noop_with_empty_axes=0):
         if not axes and noop_with_empty_axes:
@@ -292,58 +348,84 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Abs": torch.abs,
     "Add": operator.add,
     "And": torch.logical_and,
+    "ArgMax": _argmax,
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
     "Cast": _cast,
+    "Ceil": torch.ceil,
     "Clip": _clip,
     "Concat": lambda *parts, axis: torch.cat(parts, axis),
     "Constant": lambda: None,
     "Conv": _conv,
     "Cos": torch.cos,
+    "CumSum": _cumsum,
+    "DepthToSpace": _depth_to_space,
     "Div": _div,
     "Dropout": lambda x, *_, **__: x,
+    "Elu": lambda x, alpha=1.0: F.elu(x, alpha),
     "Equal": torch.eq,
     "Erf": torch.erf,
     "Exp": torch.exp,
     "Expand": _expand,
     "Flatten": lambda x, axis=1: x.reshape(int(np.prod(x.shape[:axis])), -1),
+    "Floor": torch.floor,
     "Gather": _gather,
+    "GatherElements": lambda x, indices, axis=0: torch.take_along_dim(x, indices, axis),
+    "GatherND": _gather_nd,
     "Gelu": _gelu,
     "Gemm": _gemm,
     "GlobalAveragePool": _global_average_pool,
+    "GlobalMaxPool": lambda x: x.amax(dim=tuple(range(2, x.dim())), keepdim=True),
     "Greater": torch.gt,
+    "GreaterOrEqual": torch.ge,
     "HardSigmoid": lambda x, alpha=0.2, beta=0.5: torch.clamp(alpha * x + beta, 0, 1),
     "HardSwish": F.hardswish,
     "Identity": lambda x: x,
+    "InstanceNormalization": lambda x, scale, bias, epsilon=1e-5: F.instance_norm(
+        x, None, None, scale, bias, eps=epsilon
+    ),
+    "IsNaN": torch.isnan,
     "LayerNormalization": _layer_norm,
     "LeakyRelu": lambda x, alpha=0.01: F.leaky_relu(x, alpha),
     "Less": torch.lt,
+    "LessOrEqual": torch.le,
     "Log": torch.log,
     "MatMul": torch.matmul,
     "Max": torch.maximum,
     "MaxPool": _max_pool,
     "Min": torch.minimum,
+    "Mish": F.mish,
     "Mul": operator.mul,
     "Neg": torch.neg,
     "Not": torch.logical_not,
     "Or": torch.logical_or,
+    "PRelu": _prelu,
+    "Pad": _pad,
     "Pow": torch.pow,
     "Reciprocal": torch.reciprocal,
+    "ReduceL2": _reduce(torch.linalg.vector_norm),
     "ReduceMax": _reduce(torch.amax),
     "ReduceMean": _reduce(torch.mean),
+    "ReduceMin": _reduce(torch.amin),
     "ReduceSum": _reduce(torch.sum),
     "Relu": F.relu,
     "Reshape": _reshape,
+    "Round": torch.round,
     "Sigmoid": torch.sigmoid,
+    "Sign": torch.sign,
     "Sin": torch.sin,
     "Slice": _slice,
     "Softmax": _softmax,
+    "Softplus": F.softplus,
     "Split": _split,
     "Sqrt": torch.sqrt,
     "Squeeze": _squeeze,
     "Sub": operator.sub,
+    "Sum": lambda *parts: functools.reduce(operator.add, parts),
     "Tanh": torch.tanh,
+    "Tile": lambda x, repeats: x.repeat(*repeats),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
     "Where": torch.where,
+    "Xor": torch.logical_xor,
 }

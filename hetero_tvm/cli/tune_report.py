@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm import host
-from hetero_tvm.host.terminal import Column, console, figure, table
+from hetero_tvm.host.terminal import Column, console, figure, operations, table
 
 if TYPE_CHECKING:
     from hetero_tvm.api import OptimizedModel
@@ -49,7 +49,7 @@ def plan_lines(
     choices = choose(to_tune(first).tasks, first.machine, store).values()
     origins = Counter("default" if choice.origin == DEFAULT else "record" for choice in choices)
     spaces = Counter(task.space.name if task.space is not None else "stock" for task in tasks)
-    work = sum(task.uses * task.flops for task in tasks) / 1e9
+    work = sum(task.uses * task.flops for task in tasks)
     calls = sum(task.count for task in optimized.tasks)
     seconds = expected_seconds(len(tasks), trials, minutes)
     budget = "trials without limit" if trials is None else f"{trials} trials"
@@ -75,7 +75,7 @@ def plan_lines(
         *([f"lengths  {', '.join(at)}"] if at else []),
         f"target   {described['kind']} {' '.join(filter(None, device))}, "
         f"{threads} thread{'s' * (threads > 1)}{cores}",
-        f"kernels  {len(tasks)} distinct in {calls} calls, {work:.4g} GFLOP",
+        f"kernels  {len(tasks)} distinct in {calls} calls, {operations(work)}",
         "spaces   "
         + ", ".join(f"{name} {count}" for name, count in spaces.most_common(4))
         + (", ..." if len(spaces) > 4 else ""),

@@ -27,7 +27,7 @@ from hetero_tvm.frontend.given_lengths import GivenLengths, weighted_sizes
 from hetero_tvm.frontend.onnx.graph.packed import packed_columns
 from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.host import mapped
-from hetero_tvm.host.terminal import number_of
+from hetero_tvm.host.terminal import number_of, operations
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.loops.rounds import loop_of
@@ -83,8 +83,8 @@ class OptimizedModel:
 
     def _repr_html_(self) -> str:
         rows = [(t.name, t.count, t.flops, t.space.name if t.space else "stock") for t in self.tasks]
-        work = sum(task.count * task.flops for task in self.tasks) / 1e9
-        facts = [("target", self.target.kind), ("kernels", len(rows)), ("work", f"{work:.3g} GFLOP")]
+        work = sum(task.count * task.flops for task in self.tasks)
+        facts = [("target", self.target.kind), ("kernels", len(rows)), ("work", operations(work))]
         parts = views.fusion_parts(self.report.to_json())
         return views.view(self.model.name, facts, views.task_table(rows), *parts)
 

@@ -12,7 +12,7 @@ from hetero_tvm import host
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.truth import EndToEnd
 from hetero_tvm.errors import BuildError
-from hetero_tvm.host.terminal import milliseconds
+from hetero_tvm.host.terminal import milliseconds, operations
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.pages import charts, views
 from hetero_tvm.pages import search_parts as search_page
@@ -144,7 +144,7 @@ def _headlines(built: Built, search: TuneReport | None, end_to_end: EndToEnd | N
         facts.append((which, f"{milliseconds(1e3 * total)} ms"))
     facts.append(("kernels", f"{len(kernels)} in {sum(row['calls'] for row in kernels)} calls"))
     work = "work" if built.optimized.model.open is None else "work at the largest sizes"
-    facts.append((work, f"{sum(row['calls'] * row['flops'] for row in kernels) / 1e9:.3g} GFLOP"))
+    facts.append((work, operations(sum(row["calls"] * row["flops"] for row in kernels))))
     facts.append(("arena", f"{built.memory.peak / 1e6:.3g} MB"))
     if search is not None:
         facts.append(("trials", f"{search.trials} in {search.elapsed:.0f} s"))

@@ -90,6 +90,11 @@ def figure(value: float) -> str:
     return f"{value:.0f}" if value >= 100 or value == 0 else f"{value:.3g}"
 
 
+def operations(flops: float) -> str:
+    """``2.87 GFLOP``, ``0.962 MFLOP``: a count of operations in the unit that shows its digits."""
+    return f"{flops / 1e9:.3g} GFLOP" if flops >= 1e8 or flops == 0 else f"{flops / 1e6:.3g} MFLOP"
+
+
 def number_of(count: int, thing: str) -> str:
     """``1 kernel``, ``2 kernels``, ``0 near misses``: a count and what is counted."""
     plural = "" if count == 1 else "es" if thing.endswith("s") else "s"

@@ -82,6 +82,24 @@ CASES = [
     ("ReduceMean", {"axes": [-1], "keepdims": 0}, [(2, 3)], [], 13),
     ("Transpose", {"perm": [0, 2, 3, 1]}, [(2, 3, 4, 5)], [], 13),
     ("Div", {}, [(2, 3), ()], [], 13),
+    ("ArgMax", {"axis": 1, "keepdims": 0}, [(2, 5)], [], 13),
+    ("CumSum", {"exclusive": 1, "reverse": 1}, [(2, 5)], [1], 14),
+    ("DepthToSpace", {"blocksize": 2}, [(1, 8, 2, 3)], [], 13),
+    ("DepthToSpace", {"blocksize": 2, "mode": "CRD"}, [(1, 8, 2, 3)], [], 13),
+    ("GatherElements", {"axis": 1}, [(2, 3)], [[[2, 0], [1, -1]]], 13),
+    ("GatherND", {}, [(2, 3, 4)], [[[1, 0], [-1, 2]]], 13),
+    ("GlobalMaxPool", {}, [(2, 3, 4, 5)], [], 13),
+    ("InstanceNormalization", {"epsilon": 1e-3}, [(2, 3, 4, 5), (3,), (3,)], [], 13),
+    ("PRelu", {}, [(2, 3), (3,)], [], 16),
+    ("Pad", {}, [(1, 2, 3, 4)], [[0, 1, 0, 2, 0, 0, 3, 1]], 13),
+    ("Pad", {}, [(2, 3)], [[1, 0, 0, 2], 7.5], 13),
+    ("Pad", {"mode": "reflect"}, [(2, 3, 4, 5)], [[0, 0, 1, 2, 0, 0, 2, 1]], 13),
+    ("Pad", {"mode": "edge"}, [(3, 4)], [[0, 1, 0, 2]], 13),
+    ("ReduceL2", {"axes": [1], "keepdims": 0}, [(2, 3)], [], 13),
+    ("ReduceMin", {}, [(2, 3)], [], 13),
+    ("Softplus", {}, [(2, 3)], [], 13),
+    ("Sum", {}, [(2, 3), (3,), (2, 1)], [], 13),
+    ("Tile", {}, [(2, 3)], [[2, 1]], 13),
 ]
 
 
@@ -91,14 +109,17 @@ def test_operator(name, attributes, shapes, constants, opset):
     inputs = {
         f"x{i}": np.asarray(generator.uniform(1, 2, shape), "float32") for i, shape in enumerate(shapes)
     }
-    weights = [numpy_helper.from_array(np.array(value), f"c{i}") for i, value in enumerate(constants)]
+    arrays = [np.array(value) for value in constants]
+    arrays = [array.astype("float32") if array.dtype.kind == "f" else array for array in arrays]
+    weights = [numpy_helper.from_array(array, f"c{i}") for i, array in enumerate(arrays)]
     names = [f"y{i}" for i in range(2 if name == "Split" else 1)]
+    kind = TensorProto.INT64 if name == "ArgMax" else TensorProto.FLOAT
     node = helper.make_node(name, [*inputs, *(weight.name for weight in weights)], names, **attributes)
     graph = helper.make_graph(
         [node],
         "one",
         [helper.make_tensor_value_info(key, TensorProto.FLOAT, value.shape) for key, value in inputs.items()],
-        [helper.make_tensor_value_info(key, TensorProto.FLOAT, None) for key in names],
+        [helper.make_tensor_value_info(key, kind, None) for key in names],
         weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import tables
 from benchmarks.plots import bars
-from benchmarks.table_kinds import suite_table
+from benchmarks.table_kinds import headline, suite_table
 
 
 def test_the_page_and_its_plots_are_those_of_the_files(capsys):
@@ -51,6 +51,23 @@ def test_a_table_tells_noise_ratios_disturbance_and_failures():
     lines = suite_table(ROWS, "models").splitlines()
     assert lines[2] == "| a<b | latency | 2 ± 2% ms * | 3 (0.67) | 60 ± 10% (0.03) |"
     assert "failed: it crashed" in lines[3]
+
+
+def test_the_first_page_has_steady_figures_only():
+    def row(case, noise):
+        peers = {"onnxruntime": {"value": 3.0, "noise": noise}, "torch": {"value": 9.0, "noise": 5.0}}
+        return {"suite": "models", "case": case, "value": 2.0, "noise": 0.01, "peers": peers}
+
+    document = {
+        "machine": {"microarchitecture": "znver9"},
+        "threads": 4,
+        "rows": [row("a", 0.1), row("b", 0.11)],
+    }
+    lines = headline(document).splitlines()
+    assert lines[2:] == ["| a | znver9, 4 threads | **2** | 3 |  |  |", "", lines[-1]]
+    assert lines[-1].startswith("Left out: 1 whose") and "Left out" not in headline(
+        {**document, "rows": [row("a", 0.0)]}
+    )
 
 
 def test_a_plot_is_a_picture_of_its_own():

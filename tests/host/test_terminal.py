@@ -4,7 +4,16 @@ import io
 
 import pytest
 
-from hetero_tvm.host.terminal import Column, console, figure, milliseconds, number_of, percent, table
+from hetero_tvm.host.terminal import (
+    Column,
+    console,
+    figure,
+    milliseconds,
+    number_of,
+    operations,
+    percent,
+    table,
+)
 
 COLUMNS = [
     Column("kernel", text=True),
@@ -73,3 +82,9 @@ def test_numbers():
     assert [number_of(n, "near miss") for n in (0, 1, 2)] == ["0 near misses", "1 near miss", "2 near misses"]
     assert number_of(3, "kernel") == "3 kernels"
     assert [percent(v) for v in (None, 0.5, 1.0, 3.0)] == ["", "50%", "100%", ">100%"]
+
+
+def test_operations_have_a_unit_that_shows_them():
+    assert operations(2_870_000_000) == "2.87 GFLOP"
+    assert operations(961_900) == "0.962 MFLOP"
+    assert operations(0) == "0 GFLOP"
