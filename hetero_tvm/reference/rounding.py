@@ -1,14 +1,15 @@
-"""Effect of rounding errors on the outputs of a model that itself rounds.
+"""Effect of rounding errors on the outputs of a model that itself rounds, or chooses among its values.
 
 A quantiser turns the last bit of a value that lies between two steps into a whole step, and what follows
-spreads it.  The error of one float32 run beside float64 then says little about that of another, equally
-right one.
+spreads it; of two values that nearly tie, the last bit says which one is the largest, and where.  The error
+of one float32 run beside float64 then says little about that of another, equally right one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,28 +19,40 @@ from hetero_tvm.reference.double import to_double, without_weights
 from hetero_tvm.reference.running import Reference, evaluate, is_float, widened
 
 _STEPS = frozenset({"DynamicQuantizeLinear", "QuantizeLinear", "Round", "Floor", "Ceil"})
+_CHOICES = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "TopK"})
 _ERROR = 2.0**-20
 """Relative rounding error of every value: eight units in the last place, as in sums of many terms."""
-_RUNS = 8
+_SHARE = 2.0**-23
+"""Rounding error of every value beside a choice, as a share of the largest: kernels cancel large terms."""
+_PAIRS = 4
 
 
 def rounds(model: ImportedModel) -> bool:
-    """Whether operators of a model round floats to steps."""
-    return any(node.op_type in _STEPS for node in model.clean.proto.graph.node)
+    """Whether operators of a model round floats to steps, or tell where the largest of them lie."""
+    return _chooses(model) or any(node.op_type in _STEPS for node in model.clean.proto.graph.node)
+
+
+def _chooses(model: ImportedModel) -> bool:
+    return any(
+        node.op_type in _CHOICES or (node.op_type == "MaxPool" and any(node.output[1:]))
+        for node in model.clean.proto.graph.node
+    )
 
 
 def with_rounding(reference: Reference, model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> Reference:
     """The reference with the largest difference that float32's rounding errors made in a few runs.
 
-    Each run is one in float64, with a random rounding error on every value that is no whole number.
+    Each run is one in float64, with a random rounding error on every value that is no whole number.  Errors
+    come in pairs of both signs: of two values that tie, each is the larger one in one of the runs.
     """
     outputs = [spec.name for spec in model.signature.outputs]
     proto = to_double(model.clean.proto, outputs)
     weights = {tensor.name: model.clean.array(tensor) for tensor in model.clean.proto.graph.initializer}
     fed = {name: widened(np.asarray(array)) for name, array in inputs.items()}
     spread = [np.zeros(exact.shape) for exact in reference.float64]
-    for seed in range(_RUNS):
-        change = functools.partial(_rounded, random=np.random.default_rng(seed))
+    share = _SHARE if _chooses(model) else 0.0
+    for seed, sign in itertools.product(range(_PAIRS), (1.0, -1.0)):
+        change = functools.partial(_rounded, random=np.random.default_rng(seed), sign=sign, share=share)
         values = evaluate(without_weights(proto), fed, weights, outputs, widened, change)
         for index, value in enumerate(model.signature.trimmed(values)):
             exact = reference.float64[index]
@@ -51,10 +64,14 @@ def with_rounding(reference: Reference, model: ImportedModel, inputs: Mapping[st
     return dataclasses.replace(reference, spread=tuple(spread))
 
 
-def _rounded(value: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def _rounded(value: np.ndarray, random: np.random.Generator, sign: float, share: float) -> np.ndarray:
     """The value with a rounding error; whole numbers are exact in float32 too."""
     if not isinstance(value, np.ndarray | np.generic) or not is_float(np.asarray(value).dtype):
         return value
     with np.errstate(all="ignore"):
-        moved = value * (1 + _ERROR * random.uniform(-1, 1, np.shape(value)))
+        drawn = sign * random.uniform(-1, 1, np.shape(value))
+        moved = value * (1 + _ERROR * drawn)
+        if share:
+            finite = np.abs(np.where(np.isfinite(value), value, 0.0))
+            moved = moved + share * drawn * finite.max(initial=0)
         return np.where(np.rint(value) == value, value, moved)

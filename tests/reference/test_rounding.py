@@ -35,6 +35,28 @@ def test_a_value_between_two_steps_may_go_either_way_and_others_may_not():
     assert not compare([exact + 3 * EDGE], wide).ok
 
 
+POOL = """g (float[1, 1, 2, 4] x) => (float[1, 1, 1, 2] y, int64[1, 1, 1, 2] i) {
+  y, i = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+}"""
+TOP = """g (float[4] x) => (float[2] y, int64[2] i) {
+  k = Constant<value = int64[1] {2}>() y, i = TopK(x, k)
+}"""
+
+
+def test_the_place_of_the_largest_is_open_among_those_that_nearly_tie():
+    model = import_onnx(text_model(POOL))
+    assert rounds(model) and rounds(import_onnx(text_model(TOP)))
+    near = np.float32(-0.17) * (1 + np.float32(1e-7))
+    image = {"x": np.float32([[[[-0.17, near, 1.5, 2.5], [-3.0, -4.0, 0.5, 1.0]]]])}
+    wide = with_rounding(run_reference(model, image), model, image)
+    values, places = (array.copy() for array in wide.float64)
+    assert places.ravel().tolist() == [0, 3]
+    places[..., 0] = 1
+    assert compare([values, places], wide).ok
+    for wrong in ([4, 3], [0, 2]):
+        assert not compare([values, np.array(wrong).reshape(places.shape)], wide).ok
+
+
 def test_what_is_exact_in_float32_does_not_spread():
     model = import_onnx(text_model(STEPS))
     whole = {"x": np.zeros((2, 3), np.float32)}

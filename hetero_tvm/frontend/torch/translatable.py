@@ -38,8 +38,23 @@ def is_translatable(node: Node) -> bool:
     operator = node.target
     if not hasattr(operator, "_schema") or registry().is_registered(operator):
         return True
-    table = {**decomposition_table(), **decompositions()}
+    table = _all_decompositions()
     return operator in table and all(map(registry().is_registered, _decomposed(node, table)))
+
+
+def _all_decompositions() -> dict[Any, Any]:
+    """Decompositions of ours, then PyTorch's: of operators without ours, and of calls that ours leave."""
+    theirs = decomposition_table()
+
+    def either(operator: Any, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found = function(*args, **kwargs)
+            return theirs[operator](*args, **kwargs) if found is NotImplemented else found
+
+        return call
+
+    ours = decompositions()
+    return theirs | ours | {o: either(o, function) for o, function in ours.items() if o in theirs}
 
 
 def _decomposed(node: Node, table: dict[Any, Any]) -> list[Any]:

@@ -8,7 +8,8 @@ import pytest
 from tests.import_graph import ROOT
 
 QUICK = (
-    "block or rows or judges or listed or refused or looks or same or einsum or transposed or pooling or taking"
+    "block or rows or judges or listed or refused or looks or same or einsum or transposed or pooling "
+    "or taking"
 )
 """Names of the tests that run every time; the others are in the exhaustive selection."""
 
