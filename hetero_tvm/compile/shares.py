@@ -1,8 +1,9 @@
 """Points whose kernels serve all sizes: work that is shared out among threads at every one of them.
 
-A point is chosen for the largest sizes.  What it says about registers and the packing of weights serves all;
-how many pieces it cuts the work into may not: eight images keep two threads busy with one piece each, a
-single image does not.
+A point is chosen for the largest sizes.  How many pieces it cuts the work into may not serve others: eight
+images keep two threads busy with one piece each, a single image does not.  Nor may what a default says about
+the method: weights that are transformed for eight images are four times as many bytes, for which a single
+one waits.  Of such defaults, those of the other sizes are looked at too; what was measured keeps its method.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from collections.abc import Mapping, Sequence
 
 from hetero_tvm.compile.length_check import other_sizes
 from hetero_tvm.compile.optimize import OptimizedModel
+from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.records.choose import Choice
+from hetero_tvm.records.choose import DEFAULT, Choice
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.extents import Sizes, Unfit
 from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.schedules.task import Task
 
+_METHOD = "method"
+"""Knob of spaces with several ways to compute the same."""
 _GAIN = 0.97
 """Share of the time, by the spaces' estimates, from which a point is left for another."""
 
@@ -36,12 +40,13 @@ def shared_out(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> dict
         if task.space is None or choice is None or choice.point is None:
             continue
         knobs = optimized.target.pieces(task.space)
-        point = _best(tasks, choice.point, knobs, lengths.sizes, at, optimized) if knobs else None
+        others = choice.origin == DEFAULT and _METHOD in choice.point
+        point = _best(tasks, choice.point, others, knobs, lengths.sizes, at, optimized) if knobs else None
         if point is not None:
             ranges = ", ".join(map(str, lengths.symbols))
-            found[task.key] = dataclasses.replace(
-                choice, point=point, origin=f"{choice.origin}, in pieces for {ranges}", seconds=None
-            )
+            kept = all(point[name] == choice.point.get(name) for name in point if name not in knobs)
+            origin = f"{choice.origin}, {'in pieces ' if kept else ''}for {ranges}"
+            found[task.key] = dataclasses.replace(choice, point=point, origin=origin, seconds=None)
     return found
 
 
@@ -62,12 +67,16 @@ def _sizes(optimized: OptimizedModel) -> list[Sizes]:
 def _best(
     tasks: Sequence[Task],
     point: Point,
+    others: bool,
     knobs: Sequence[str],
     sizes: Sequence[Sizes],
     at: Sequence[Sizes],
     optimized: OptimizedModel,
 ) -> Point | None:
-    """The point with the least geometric mean of its estimated times; None when it is the given one."""
+    """The point with the least geometric mean of its estimated times; None when it is the given one.
+
+    ``others``: the defaults of other sizes are looked at too.
+    """
     space, machine = tasks[0].space, optimized.machine
     assert space is not None
     ops = [task.op for task in tasks]
@@ -85,14 +94,28 @@ def _best(
         estimates = [space.estimate(op, candidate, machine) for op in contracts]
         return sum(math.log(max(one, 1e-12)) for one in estimates if one is not None)
 
+    kept = [point]
+    if others:
+        kept += [p for op in contracts if _has(space, contracts, p := space.default(op, machine), machine)]
     candidates = [
-        {**point, **dict(zip(knobs, values, strict=True))}
+        {**one, **dict(zip(knobs, values, strict=True))}
+        for one in kept
         for values in _choices(space, contracts, knobs, optimized)
     ]
     if not candidates:
         return None
     best = min(candidates, key=time)
     return best if math.exp((time(best) - time(point)) / len(contracts)) < _GAIN else None
+
+
+def _has(space: DesignSpace, contracts: Sequence[FusedOp], point: Point, machine: Machine) -> bool:
+    """Whether every size has a point."""
+    try:
+        for op in contracts:
+            space.check(op, point, machine)
+    except ValueError:
+        return False
+    return True
 
 
 def _choices(

@@ -63,6 +63,12 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
     try:
         models = [at(one) for one in sizes]
     except HeteroTVMError as error:
+        if (equal := _equal(symbols, at)) is not None and (same := _shared(equal, names, declared)):
+            raise ShapeError(
+                "The model takes dimensions of different names at equal sizes only.",
+                problems=str(error).splitlines()[:1],
+                hint=f"say which are one: {' '.join(f'--shape {text}' for text in same)}",
+            ) from error
         if (fewer := _multiples(symbols, at)) is None:
             raise
         raise ShapeError(
@@ -128,6 +134,46 @@ def _symbols(given: Given, declared: Declared) -> tuple[dict[tuple[str, int], st
             hint="Export the model with dynamic_shapes or dynamic_axes where lengths vary.",
         )
     return names, tuple(symbols)
+
+
+def _equal(
+    symbols: Sequence[Symbol], at: Callable[[Mapping[str, int]], ImportedModel]
+) -> dict[str, str] | None:
+    """The symbol, of those with one range, that each other one has to be equal to; None where the model does
+    not import with these equal either.
+
+    A mask whose length has a name of its own is as long as the tokens all the same.
+    """
+    first: dict[tuple[int, int, int], str] = {}
+    chosen = {s.name: first.setdefault((s.low, s.high, s.step), s.name) for s in symbols}
+    if len(first) == len(symbols):
+        return None
+    try:
+        for sizes in telling_sizes([s for s in symbols if chosen[s.name] == s.name]):
+            at({name: sizes[kept] for name, kept in chosen.items()})
+    except HeteroTVMError:
+        return None
+    return chosen
+
+
+def _shared(equal: Mapping[str, str], names: Mapping[tuple[str, int], str], declared: Declared) -> list[str]:
+    """Shapes, as ``--shape`` takes them, of inputs with a dimension that is ``equal`` to another one; none
+    where that one has no name."""
+    spelled: dict[str, str] = {}
+    for (name, axis), symbol in names.items():
+        dim = (declared.get(name) or ())[axis : axis + 1]
+        if dim and isinstance(dim[0], str) and dim[0]:
+            spelled.setdefault(symbol, dim[0])
+    found = []
+    for name in dict.fromkeys(name for (name, axis), symbol in names.items() if equal[symbol] != symbol):
+        row = []
+        for axis, dim in enumerate(declared.get(name) or ()):
+            symbol = names.get((name, axis))
+            row.append(str(dim) if symbol is None else spelled.get(equal[symbol], ""))
+        if not all(row):
+            return []
+        found.append(f"{name}=[{','.join(row)}]")
+    return found
 
 
 def _multiples(

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from hetero_tvm.api import import_model, optimize_model
 from hetero_tvm.compile.shares import shared_out
 from hetero_tvm.frontend import Span
-from hetero_tvm.records.choose import Choice
+from hetero_tvm.records.choose import DEFAULT, Choice
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,31 @@ def test_kernels_that_differ_with_the_sizes_keep_their_points(optimized):
     fewer = [dataclasses.replace(other, tasks=other.tasks[1:]) for other in optimized.lengths.others]
     lengths = dataclasses.replace(optimized.lengths, others=tuple(fewer))
     assert shared_out(dataclasses.replace(optimized, lengths=lengths), given) == given
+
+
+def test_a_default_is_as_good_for_one_image_as_for_eight(tmp_path):
+    """No size's default has a lower geometric mean of its times; what was measured keeps its method."""
+    weight = np.random.default_rng(0).standard_normal((512, 512, 3, 3)).astype(np.float32)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 512, 7, 7]) for name in "xy"]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)]
+    graph = helper.make_graph(nodes, "deep", ends[:1], ends[1:], [numpy_helper.from_array(weight, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "deep.onnx")
+    model = import_model(tmp_path / "deep.onnx", shapes={"x": (Span(1, 8), 512, 7, 7)})
+    optimized = optimize_model(model, target="cpu:sapphirerapids")
+    (task,) = (task for task in optimized.tasks if "conv2d" in task.name)
+    space, machine = task.space, optimized.machine
+    ops = [dataclasses.replace(task.op, batch=n) for n in (1, 2, 4, 8)]
+
+    def mean(point):
+        return np.exp(np.mean([np.log(space.estimate(op, point, machine)) for op in ops]))
+
+    given = {task.key: Choice(space.default(task.op, machine), None, DEFAULT)}
+    made = shared_out(optimized, given)[task.key]
+    assert made.origin in ("default", "default, for batch = 1..8", "default, in pieces for batch = 1..8")
+    assert all(mean(made.point) <= 1.03 * mean(space.default(op, machine)) for op in ops)
+    measured = {task.key: dataclasses.replace(given[task.key], origin="record")}
+    kept = shared_out(optimized, measured)[task.key]
+    assert kept.point["method"] == given[task.key].point["method"]
 
 
 @pytest.mark.exhaustive

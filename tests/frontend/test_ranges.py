@@ -5,7 +5,7 @@ import pytest
 from hetero_tvm.errors import HeteroTVMError, ShapeError
 from hetero_tvm.frontend import Span, import_model
 from hetero_tvm.frontend.ranges import import_open, telling_sizes
-from hetero_tvm.frontend.signature import Symbol
+from hetero_tvm.frontend.signature import Symbol, parse_shape_option
 from tests.frontend.onnx.helpers import text_model
 
 MODEL = """
@@ -57,6 +57,31 @@ def test_the_step_that_a_model_needs_is_told():
     with pytest.raises(HeteroTVMError) as caught:  # no step helps
         import_model(text_model(HALVES.replace("2.0]", "3.0]")), shapes={"x": (1, 2, Span(4, 99))})
     assert ":2" not in str(caught.value)
+
+
+PAIRS = """
+pairs (float[batch, n] x, float[rows, m] y, float[batch, n] z) => (float[batch, n] total)
+{
+    both = Concat<axis = 0>(x, y)
+    total = Add(x, z)
+}
+"""
+
+
+def test_dimensions_that_must_be_equal_are_told():
+    """A mask's length may have a name of its own in the file; given as the other one it is one symbol."""
+    source = text_model(PAIRS)
+    with pytest.raises(ShapeError) as caught:
+        import_model(source, shapes={"x": (Span(1, 4), Span(4, 40)), "y": (Span(1, 4), Span(4, 40))})
+    assert "at equal sizes only" in str(caught.value)
+    assert "--shape y=[batch,n]" in str(caught.value)
+    told = dict([parse_shape_option("y=[batch,n]")])
+    model = import_model(source, shapes={"x": (Span(1, 4), Span(4, 40)), **told})
+    assert [str(symbol) for symbol in model.open.symbols] == ["batch = 1..4", "n = 4..40"]
+    assert {spec.shape for spec in model.open.at({"batch": 3, "n": 7}).signature.inputs} == {(3, 7)}
+    with pytest.raises(HeteroTVMError) as caught:  # other ranges: nothing says that they are equal
+        import_model(source, shapes={"x": (2, Span(4, 40)), "y": (2, Span(5, 41))})
+    assert "equal sizes" not in str(caught.value)
 
 
 def test_contradictions_are_listed():
