@@ -248,6 +248,16 @@ def take_what_malloc_gives(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFun
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AttrStmt, _less_aligned)))
 
 
+def _without_pragma(attribute: tirx.AttrStmt) -> tirx.Stmt:
+    return attribute.body if str(attribute.attr_key) == "pragma_scope" else attribute
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.LeaveOutPragmas")
+def leave_out_pragmas(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
+    """Take away the pragma of TVM's scatters, which code generation does not know, and warns about."""
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AttrStmt, _without_pragma), order="post"))
+
+
 def _states_its_buffers(func: PrimFunc) -> bool:
     """Whether the sizes of a kernel come at run time, and those of its buffers do not."""
     whole = [extent for one in func.params if isinstance(one, Buffer) for extent in one.shape]
@@ -346,7 +356,7 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
     # a variable that is bound in two places.
     rename = tirx.transform.ConvertSSA()
     semantics = [begin_at_infinity, wrap_around, divide_without_traps, keep_cancellation, use_vector_math]
-    lowering = [*semantics, convert_once, rename, lower_without_cse]
+    lowering = [leave_out_pragmas, *semantics, convert_once, rename, lower_without_cse]
     return tvm.ir.transform.Sequential(lowering), finalize, finalize_device
 
 

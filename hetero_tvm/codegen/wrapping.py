@@ -71,14 +71,15 @@ def _wrapping(store: tirx.BufferStore) -> tirx.BufferStore:
 
 def wrapping(expression: Expr) -> Expr:
     """``expression``, with fences around what may overflow of integers that are read from tensors."""
-    loads: list[tuple[tirx.Var, TensorLoad]] = []
+    loads: dict[tirx.Var, TensorLoad] = {}
 
     def name(load: TensorLoad) -> Expr:
-        loads.append((tirx.Var(_LOADED, str(load.ty.dtype)), load))
-        return loads[-1][0]
+        variable = tirx.Var(_LOADED, str(load.ty.dtype))
+        loads[variable] = load
+        return variable
 
     def back(variable: tirx.Var) -> Expr:
-        return next((load for known, load in loads if known.same_as(variable)), variable)
+        return loads.get(variable, variable)
 
     named = tvm_ffi.structural_map(expression, (TensorLoad, name), order="pre")
     value = tvm_ffi.structural_map(named, ((*_READERS, tirx.Cast), _reading), order="post")

@@ -159,6 +159,15 @@ def test_arguments_may_lie_where_malloc_puts_them():
     assert accesses and all("align 16" in line for line in accesses), accesses
 
 
+def test_scatters_of_tvm_compile_without_a_warning(capfd):
+    x, u = (te.placeholder((n,), "float32", name) for n, name in ((10, "x"), (5, "u")))
+    at = te.placeholder((5,), "int64", "at")
+    function = te.create_prim_func([x, at, u, topi.scatter_elements(x, at, u, 0, "add")])
+    assert "pragma_scope" in function.script(), "what the pass is for"
+    compile_kernels(function.with_attr("global_symbol", "main"), TARGET)
+    assert "pragma" not in capfd.readouterr().err
+
+
 def test_the_stack_starts_where_a_cache_line_does():
     """Vectors of a whole line lie in one."""
     assert re.search(r"alloca \[\d+ x <16 x float>\], align 64", llvm_of(scratch(4000)))

@@ -1,13 +1,15 @@
-"""Random operands of kernels that read zeros around an image: without them no candidate is right."""
+"""Random operands of kernels that rely on zeros around an image, or on trees: else no candidate is right."""
 
 import numpy as np
 import pytest
 
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.loops.forest import Forest
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
+from hetero_tvm.schedules.cpu.rows.forest import ForestSpace
 from hetero_tvm.schedules.task import Task, task_key
 from hetero_tvm.search.measure.service import Job, contract_spec
 from tests.search.spaces import MACHINE
@@ -33,10 +35,12 @@ def workers():
             BlockedConv2dSpace(),
             Conv2d(1, 12, 6, 7, 20, (3, 3), padding=PAD, epilogue=("residual",), **BLOCKED),
         ),
+        (ForestSpace(), Forest(20, 5, 11, 90, 2, 6)),
+        (ForestSpace(), Forest(3, 5, 11, 90, 2, 6, missing=True)),
     ],
-    ids=["depthwise", "blocked"],
+    ids=["depthwise", "blocked", "trees", "trees_with_gaps"],
 )
-def test_a_convolution_that_reads_its_halo_is_right(workers, space, op):
+def test_a_kernel_that_relies_on_its_operands_is_right(workers, space, op):
     workload = op.workload()
     task = Task(task_key(workload), op.label, op, workload, space, (), op.flops, op.nbytes)
     workers.add_task(task.key, contract_spec(op, space))

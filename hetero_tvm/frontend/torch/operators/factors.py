@@ -147,13 +147,17 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
 
     def determinant(a: Tensor) -> Any:
         """Product of the ends of the triangle; small matrices have an operator in ONNX."""
-        if a.shape[-1] <= _LEAST_ROWS:
+        if a.shape[-1] <= _LEAST_ROWS or not fits(a) or a.shape[-1] != a.shape[-2]:
             return NotImplemented
+        both, _, sign, _ = lu_factor(a)
+        return sign * both.diagonal(dim1=-2, dim2=-1).prod(-1)
+
+    def logdet(a: Tensor) -> Any:
+        """Logarithm of the determinant, which may be too large itself; NaN where it is negative."""
         found = slogdet(a)
         if found is NotImplemented:
             return found
-        _, _, sign, _ = lu_factor(a)
-        return sign * found[2].diagonal(dim1=-2, dim2=-1).prod(-1)
+        return torch.where(found[0] < 0, torch.nan, found[1])
 
     def lu_solve(both: Tensor, pivots: Tensor, b: Tensor, *, left: bool = True, adjoint: bool = False) -> Any:
         """Solutions X of A X = B by the factors of A."""
@@ -211,6 +215,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         ),
         aten.linalg_lu_solve.default: lu_solve,
         aten.linalg_det.default: determinant,
+        aten.logdet.default: logdet,
         aten._linalg_slogdet.default: slogdet,
         aten.linalg_slogdet.default: lambda a: (
             found if (found := slogdet(a)) is NotImplemented else found[:2]

@@ -15,7 +15,7 @@ from hetero_tvm.host.tvm import Expr, Var, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.nests.nest import Nest, substitute
 
 _MOST_BOXES = 64
-_MOST_PARTS = 1024
+_MOST_PARTS = 256
 """Most boxes along one axis: a join of many operands would else ask of each element where it comes from."""
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE, tirx.Min, tirx.Max)

@@ -74,6 +74,9 @@ def test_determinants(rows):
     expected = torch.linalg.slogdet(a)
     torch.testing.assert_close(TABLE[ATEN.linalg_slogdet.default](a), tuple(expected))
     torch.testing.assert_close(TABLE[ATEN._linalg_slogdet.default](a)[:2], tuple(expected))
+    torch.testing.assert_close(TABLE[ATEN.logdet.default](a), torch.logdet(a), equal_nan=True)
+    large = torch.eye(40, dtype=a.dtype)[:30, :30] * 1e20
+    torch.testing.assert_close(TABLE[ATEN.logdet.default](large), torch.linalg.slogdet(large)[1])
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 0.3, 1.0, 8.0])

@@ -21,6 +21,7 @@ CASES = {
                   lambda x, y: np.concatenate([x, y], 0)),
     "join_columns": (lambda x, y, z: topi.concatenate([x, y, z], 1), [(9, 5), (9, 33), (9, 1)], 3,
                      lambda *a: np.concatenate(a, 1)),
+    "join_many": (lambda *a: topi.concatenate(a, 1), [(9, 1)] * 70, 70, lambda *a: np.concatenate(a, 1)),
     "join_channels": (lambda x, y: topi.concatenate([x, y], 1), [(2, 8, 30, 40), (2, 3, 30, 40)], 2,
                       lambda x, y: np.concatenate([x, y], 1)),
     "join_vectors": (lambda x, y: topi.concatenate([x, y], 0), [(9000,), (7001,)], 2,
