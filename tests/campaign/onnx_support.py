@@ -56,8 +56,8 @@ _LEARNING = """.
 What skl2onnx writes for linear models, trees, forests, boosting, support vector regression, neighbours,
 clusters, naive Bayes and perceptrons, with their scalers, imputers and encoders.  Labels that are text
 become their index in the file's list of labels; `ZipMap` at the end gives its tensor of scores, [n, classes],
-in the order of the labels.  Trees that ask for an order are one kernel on the CPU, and elsewhere go down together,
-one level at a time.  Written out in ONNX's own: """
+in the order of the labels.  Trees that ask for an order are one kernel on the CPU, and elsewhere go down
+together, one level at a time.  Written out in ONNX's own: """
 _BLOCKED = f""".
 
 Files that it saved with all its optimisations on keep images in channel blocks (com.microsoft.nchwc), of the

@@ -21,6 +21,7 @@ from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMa
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.interleave import Interleave
+from hetero_tvm.ops.loops.forest import Forest
 from hetero_tvm.ops.loops.recurrence import Recurrence
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalization
@@ -68,6 +69,7 @@ OPS = [
     QuantConv2d("uint8", "uint8", 3, True, 2, 6, 5, 19, 7, (3, 3), (2, 1), (1, 1, 0, 2), (1, 1), -20),
     Interleave(1, 1, 3, 5, 33, (2, 2), (1, 1), (8, 64)),
     Recurrence("gru", 4, 3, 40),
+    Forest(19, 5, 21, 90, 1, 6),
 ]
 MOST = 80
 

@@ -90,7 +90,7 @@ def _checks(graph: Graph, functions: IRModule, var: Var) -> Iterator[tuple[Expr,
 
 
 def counted_from_end(graph: Graph, indices: Expr, extents: Sequence[int]) -> Expr | None:
-    """Given indices of which ``indices`` are those with the extents added to what is below zero; else None."""
+    """Given indices, where ``indices`` are these with the extents added to what is below zero; else None."""
     where = graph.value(indices)
     if graph.op_name(where) != "relax.where":
         return None

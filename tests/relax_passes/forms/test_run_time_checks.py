@@ -12,10 +12,13 @@ from onnx.reference import ReferenceEvaluator
 from hetero_tvm.api import build_model, optimize_model
 from hetero_tvm.errors import LibraryError
 from hetero_tvm.frontend import import_model
+from hetero_tvm.host.tvm import relax
 from hetero_tvm.reference import sample_inputs
+from hetero_tvm.relax_passes.forms.run_time_checks import GatherAsKernel
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir, is_check
 from tests.frontend.onnx.helpers import text_model
-from tests.relax_passes.graphs import bindings
+from tests.relax_passes.graphs import bindings, op
+from tests.relax_passes.rewrite import Rewrite, any_function, bind
 
 # A process of its own runs the library: without the check it would die, or write over what pytest needs.
 _RUN = """
@@ -244,3 +247,23 @@ def test_sampled_inputs_pass_the_checks():
     inputs = sample_inputs(text_model(text))
     assert inputs["i"].max() < 3 and inputs["j"].max() < 4 and inputs["b"].min() > 0
     assert set(inputs["n"]) == {0, 1, 2}
+
+
+GATHER = any_function((64, 80, 1), "float32", others=[((64, 80, 1), "int64")])
+
+
+class TestGatherAsKernel(Rewrite):
+    """Places that the import counts from the end: the kernel does it itself."""
+
+    rule = GatherAsKernel(lambda *of: GATHER)
+    inputs = {"x": (64, 80), "places": ("int64", 64, 80)}
+
+    def before(self, x, places):
+        behind = op.add(places, relax.const(80, "int64"))
+        return op.gather_elements(x, op.where(op.less(places, relax.const(0, "int64")), behind, places), 1)
+
+    def expected(self, x, places):
+        data, flat = bind(op.reshape(x, (64, 80, 1))), bind(op.reshape(places, (64, 80, 1)))
+        function = relax.BlockBuilder.current().add_func(GATHER, "gather")
+        out = relax.TensorType((64, 80, 1), "float32")
+        return op.reshape(relax.call_tir(function, [data, flat], out_ty=out), (64, 80))
