@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.frontend import ImportedModel
 from hetero_tvm.frontend.ranges import steps, telling_sizes
 from hetero_tvm.frontend.signature import OpenShapes, Symbol
@@ -33,6 +33,8 @@ _MOST_ASKED = 512
 """Sizes among which the next one to import at is looked for, and candidates that it should divide."""
 _CONFIRMING = 3
 """Further sizes at which a quotient must hold that is unusual, or of a model that is another one at some."""
+_STEPS = (1, 2, 4, 8, 16, 32, 64)
+"""Steps of a range among which one is looked for at which a model is the same everywhere."""
 _PLACES = 17
 """Values, of what is added inside of a quotient, that stand for all that are possible."""
 
@@ -65,6 +67,8 @@ def with_quotients(model: ImportedModel) -> ImportedModel:
             several.append(imported[_key(at)])
         usual = steps(several[0])
         special = [at for at, one in zip(sizes, several, strict=True) if steps(one) != usual]
+        if any(_does_more(one, usual) for one in several):
+            raise _special_at_the_top(model, opened, usual)
         fewer = {name: _others(each, tops[name], name, special, names) for name, each in others.items()}
         if not special or not all(fewer.values()):
             break  # the lifting says where they differ
@@ -82,6 +86,38 @@ def _others(
     divisor = max((part[1] for part in parts if part is not None), default=1)
     left_out = {at[name] % divisor if divisor > 2 else at[name] for at in special if at[name] != top}
     return [n for n in values if (n % divisor if divisor > 2 else n) not in left_out]
+
+
+def _does_more(one: ImportedModel, usual: list[tuple[str, bool]]) -> bool:
+    """Whether a model pads where the ``usual`` steps pad by nothing."""
+    found = steps(one)
+    return len(found) == len(usual) and any(
+        idle and not there for (_, idle), (_, there) in zip(usual, found, strict=True)
+    )
+
+
+def _special_at_the_top(
+    model: ImportedModel, opened: OpenShapes, usual: list[tuple[str, bool]]
+) -> UsageError:
+    """Refusal of a range whose largest sizes are those at which nothing is padded: kernels are derived from
+    what the model is there, and would pad nowhere."""
+    tops = opened.sizes[0]
+    steps_of: list[str] = []
+    for symbol in opened.symbols:
+        for step in _STEPS:
+            places = [n for n in range(symbol.high - step, symbol.low - 1, -step)][:_CONFIRMING]
+            try:
+                alike = all(steps(opened.at({**tops, symbol.name: n})) == usual for n in places)
+            except HeteroTVMError:
+                continue
+            if places and alike:
+                steps_of += [f"{symbol.name} = {symbol.low}..{symbol.high}:{step}"] if step > 1 else []
+                break
+    advice = f"multiples pad nothing: {', '.join(steps_of)}; or " if steps_of else ""
+    return UsageError(
+        f"{model.name} pads by nothing at its largest sizes, and by something at others of its range",
+        hint=f"{advice}end the range at a size that the model pads, for example one less",
+    )
 
 
 def images_differ(model: ImportedModel) -> bool:
