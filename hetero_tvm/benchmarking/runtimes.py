@@ -128,10 +128,11 @@ def _torch_module(job: Job) -> tuple[torch.nn.Module, list[Any], dict[str, Any]]
     import torch
 
     from hetero_tvm.benchmarking.onnx_torch import to_torch
+    from hetero_tvm.frontend.torch.load import load_program
 
     torch.set_num_threads(job.threads)
     if job.program is not None:
-        program = torch.export.load(job.program)
+        program = load_program(job.program, trust=True)  # written here, of what was read before
         flat = [
             torch.from_numpy(job.inputs[spec.arg.name])
             if spec.arg.name in job.inputs
@@ -140,7 +141,10 @@ def _torch_module(job: Job) -> tuple[torch.nn.Module, list[Any], dict[str, Any]]
             if spec.kind is torch.export.graph_signature.InputKind.USER_INPUT
         ]
         positional, named = torch.utils._pytree.tree_unflatten(flat, program.call_spec.in_spec)
-        return program.module(), positional, named
+        module = program.module()
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.data = tensor.data.clone()  # in memory as PyTorch allocates it, not in a mapped file
+        return module, positional, named
     module = to_torch(onnx.load(str(job.clean_model))).eval()
     return module, [torch.from_numpy(job.inputs[name]) for name in module.input_names], {}
 

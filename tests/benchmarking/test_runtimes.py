@@ -1,5 +1,8 @@
 """Every runtime that can be compared computes the same small model."""
 
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -65,3 +68,25 @@ def test_a_program_of_pytorch_runs_itself(tmp_path, name):
     y, z = RUNTIMES[name].prepare(job).call()
     np.testing.assert_allclose(y, 2 * (X @ WEIGHT), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(z, 2 * (X @ WEIGHT), rtol=1e-5, atol=1e-5)
+
+
+_ALONE = """
+import sys, pathlib, numpy
+from hetero_tvm.benchmarking.runtimes import RUNTIMES, Job
+inputs = {"input_ids": numpy.ones((1, 8), "int64"), "attention_mask": numpy.ones((1, 8), "int64")}
+job = Job("torch", inputs, (0,), None, None, None, pathlib.Path(sys.argv[1]))
+(found,) = RUNTIMES["torch"].prepare(job).call()
+print(found.shape)
+"""
+
+
+@pytest.mark.thorough
+def test_a_worker_knows_the_containers_of_transformers(tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    sizes = {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 64, "vocab_size": 100}
+    net = transformers.DistilBertModel(transformers.DistilBertConfig(**sizes)).eval()
+    given = {name: torch.ones((1, 8), dtype=torch.int64) for name in ("input_ids", "attention_mask")}
+    path = tmp_path / "program.pt2"
+    hetero_tvm.import_model(torch.export.export(net, (), given)).original.save(path)
+    done = subprocess.run([sys.executable, "-c", _ALONE, path], capture_output=True, text=True)
+    assert done.stdout.strip() == "(1, 8, 32)", done.stderr
