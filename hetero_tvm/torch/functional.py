@@ -89,6 +89,7 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
 
 
 def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **compilers: Any) -> Compiled:
+    compilers["decompositions"] = _compound_gradients()
     try:
         if not _has_open_sizes(gm):
             return aot_module_simplified(gm, arguments, **compilers)
@@ -102,6 +103,12 @@ def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **com
         reason = ModelError(f"AOTAutograd cannot trace the graph. {type(error).__name__}: {last_line(error)}")
         eager = refused(gm, reason, options)
         return lambda *given: eager(given)
+
+
+@functools.lru_cache(maxsize=1)
+def _compound_gradients() -> dict[Any, Callable[..., Any]]:
+    """Decompositions of gradients that PyTorch counts among compound operators: exports keep those whole."""
+    return torch._decomp.get_decompositions([torch.ops.aten.silu_backward, torch.ops.aten.mish_backward])
 
 
 def _has_open_sizes(gm: torch.fx.GraphModule) -> bool:

@@ -99,6 +99,19 @@ def test_training_follows_eager_step_by_step(cache):
     assert events[0]["kept_bytes"] < events[0]["kept_bytes_without_recomputation"]
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("activation", ["SiLU", "Mish"])
+def test_gradients_of_compound_activations_are_compiled(cache, activation):
+    events = []
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), getattr(torch.nn, activation)(), torch.nn.Linear(8, 4))
+    twin, x = copy.deepcopy(model), torch.randn(5, 8)
+    for one in (compiled(model, cache, events), twin):
+        (one(x) ** 2).sum().backward()
+    for mine, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-4)
+    assert events_of(events) == ["partition", "compiled", "compiled"]
+
+
 @pytest.mark.exhaustive
 def test_open_sizes_are_compiled_set_by_set(cache):
     model, events = perceptron().eval(), []
