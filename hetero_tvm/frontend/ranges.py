@@ -69,7 +69,7 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
                 problems=str(error).splitlines()[:1],
                 hint=f"say which are one: {' '.join(f'--shape {text}' for text in same)}",
             ) from error
-        if (fewer := _multiples(symbols, at)) is None:
+        if (fewer := least_steps(symbols, at)) is None:
             raise
         raise ShapeError(
             "The model takes no size between multiples.",
@@ -176,7 +176,7 @@ def _shared(equal: Mapping[str, str], names: Mapping[tuple[str, int], str], decl
     return found
 
 
-def _multiples(
+def least_steps(
     symbols: Sequence[Symbol], at: Callable[[Mapping[str, int]], ImportedModel]
 ) -> list[Symbol] | None:
     """The same ranges in the least steps with which the model imports; None where there are none.

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.frontend import ImportedModel
-from hetero_tvm.frontend.ranges import steps, telling_sizes
+from hetero_tvm.frontend.ranges import least_steps, steps, telling_sizes
 from hetero_tvm.frontend.signature import OpenShapes, Symbol
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.runtime.signature import quotient_parts
@@ -33,8 +33,6 @@ _MOST_ASKED = 512
 """Sizes among which the next one to import at is looked for, and candidates that it should divide."""
 _CONFIRMING = 3
 """Further sizes at which a quotient must hold that is unusual, or of a model that is another one at some."""
-_STEPS = (1, 2, 4, 8, 16, 32, 64)
-"""Steps of a range among which one is looked for at which a model is the same everywhere."""
 _PLACES = 17
 """Values, of what is added inside of a quotient, that stand for all that are possible."""
 
@@ -101,19 +99,15 @@ def _special_at_the_top(
 ) -> UsageError:
     """Refusal of a range whose largest sizes are those at which nothing is padded: kernels are derived from
     what the model is there, and would pad nowhere."""
-    tops = opened.sizes[0]
-    steps_of: list[str] = []
-    for symbol in opened.symbols:
-        for step in _STEPS:
-            places = [n for n in range(symbol.high - step, symbol.low - 1, -step)][:_CONFIRMING]
-            try:
-                alike = all(steps(opened.at({**tops, symbol.name: n})) == usual for n in places)
-            except HeteroTVMError:
-                continue
-            if places and alike:
-                steps_of += [f"{symbol.name} = {symbol.low}..{symbol.high}:{step}"] if step > 1 else []
-                break
-    advice = f"multiples pad nothing: {', '.join(steps_of)}; or " if steps_of else ""
+
+    def at(sizes: Sizes) -> ImportedModel:
+        one = opened.at(sizes)
+        if steps(one) != usual:
+            raise UsageError("the model pads")
+        return one
+
+    fewer = least_steps(opened.symbols, at)
+    advice = "" if fewer is None else f"multiples pad nothing: {', '.join(map(str, fewer))}; or "
     return UsageError(
         f"{model.name} pads by nothing at its largest sizes, and by something at others of its range",
         hint=f"{advice}end the range at a size that the model pads, for example one less",

@@ -13,7 +13,7 @@ from hetero_tvm.host.tvm import Call, Expr, Var, relax, te
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
-_MOST_ELEMENTS = 1 << 31
+MOST_ELEMENTS = 1 << 31
 """Elements of a tensor whose positions int32 still counts."""
 
 
@@ -53,7 +53,7 @@ class GatherAsTake(Rule):
         call = graph.value(var)
         x, places = call.args
         shape = shape_of(x)
-        if not math.prod(shape_of(var)) or math.prod(shape) >= _MOST_ELEMENTS:
+        if not math.prod(shape_of(var)) or math.prod(shape) >= MOST_ELEMENTS:
             return None
         if graph.op_name(var) == "relax.gather_elements":
             return _Found(x, places, shape, int(call.attrs.axis) % len(shape))
@@ -115,7 +115,7 @@ class TakeOfKnownPlaces(Rule):
         if not axis:
             return None  # whole rows hide the division, and fusions look for them
         extent = shape[axis]
-        if not 0 < extent < _MOST_ELEMENTS or places.min() < -extent or places.max() >= extent:
+        if not 0 < extent < MOST_ELEMENTS or places.min() < -extent or places.max() >= extent:
             return None
         return np.mod(places.astype(np.int64), extent).astype(np.int32)
 

@@ -18,7 +18,8 @@ import numpy as np
 from hetero_tvm.codegen.pipeline import DIVISION_ERROR, INDEX_ERROR
 from hetero_tvm.host.tvm import Call, Expr, IRModule, PrimFunc, SBlock, SBlockRealize, T, Var, relax, tirx
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm
-from hetero_tvm.relax_passes.forms.gather import lookup_in_one_row
+from hetero_tvm.relax_passes.forms.gather import MOST_ELEMENTS, lookup_in_one_row
+from hetero_tvm.relax_passes.rewriting.from_end import counted_from_end
 from hetero_tvm.relax_passes.rewriting.fused import CHECK_ATTR, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report, Rule
@@ -35,8 +36,6 @@ DIVISIONS = {
 
 _MANY_PLACES = 1 << 12
 """Places from which a gather is worth a kernel of its own, with which nothing is fused."""
-_MOST_ELEMENTS = 1 << 31
-"""Elements of a tensor whose positions int32 still counts."""
 
 Ranges = tuple[tuple[int, int], ...]
 """First valid index and the one behind the last, for each element of an index's last axis, or for all."""
@@ -87,21 +86,6 @@ def _checks(graph: Graph, functions: IRModule, var: Var) -> Iterator[tuple[Expr,
             whole = tuple((-end, end) for _, end in ranges)
             kernel = functools.partial(_index_kernel, node, whole, valid, from_end=True)
             yield indices, given, ("from the end", ranges), kernel
-
-
-def counted_from_end(graph: Graph, indices: Expr, extents: Sequence[int]) -> Expr | None:
-    """Given indices, where ``indices`` are these with the extents added to what is below zero; else None."""
-    where = graph.value(indices)
-    if graph.op_name(where) != "relax.where":
-        return None
-    less, total, given = graph.value(where.args[0]), graph.value(where.args[1]), where.args[2]
-    for call, name, wanted in ((less, "relax.less", [0] * len(extents)), (total, "relax.add", list(extents))):
-        if graph.op_name(call) != name or not given.same_as(call.args[0]):
-            return None
-        number = array_of(graph.value(call.args[1]))
-        if number is None or set(np.broadcast_to(number.reshape(-1), len(wanted)) - wanted) != {0}:
-            return None
-    return given if shape_of(given) == shape_of(indices) else None
 
 
 def lookups(
@@ -173,7 +157,7 @@ class GatherAsKernel(Rule):
             return None
         if array_of(graph.value(places)) is not None or dtype_of(places) not in ("int32", "int64"):
             return None
-        if math.prod(shape) < _MANY_PLACES or max(math.prod(shape), math.prod(whole)) >= _MOST_ELEMENTS:
+        if math.prod(shape) < _MANY_PLACES or max(math.prod(shape), math.prod(whole)) >= MOST_ELEMENTS:
             return None
         (_, _, valid), *_ = lookups(graph.functions(), call, graph.op_name(var), graph.sources(var))
         text = index_message(graph.node(var), valid)

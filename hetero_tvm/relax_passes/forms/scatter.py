@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hetero_tvm.host.tvm import Call, Expr, PrimFunc, Var, relax
+from hetero_tvm.relax_passes.forms.gather import MOST_ELEMENTS
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -203,8 +204,6 @@ def _positive(write: _Write, bind: Bind) -> Expr:
 # as kernels ---------------------------------------------------------------------------------------------
 ADDS = "hetero_tvm.adds"
 """Attribute of the kernel of a scatter: whether it adds (1) or replaces (0)."""
-_MOST_ELEMENTS = 1 << 31
-"""Elements of a tensor whose positions int32 still counts."""
 
 
 class _Rows(NamedTuple):
@@ -236,7 +235,7 @@ class ScatterAsKernel(Rule):
         if reduction not in ("update", "add") or dtype_of(data) not in ("float32", "int32", "int64"):
             return None
         sizes = [math.prod(shape_of(x)) for x in (data, places, updates)]
-        if not all(sizes) or max(sizes) >= _MOST_ELEMENTS or dtype_of(places) not in ("int32", "int64"):
+        if not all(sizes) or max(sizes) >= MOST_ELEMENTS or dtype_of(places) not in ("int32", "int64"):
             return None
         depth = shape_of(places)[-1]
         return _Rows(call, sizes[1] // depth, depth, reduction == "add")

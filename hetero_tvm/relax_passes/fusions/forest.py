@@ -16,6 +16,7 @@ import numpy as np
 from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.loops.forest import BOUND, CHILD, FEATURE, WORDS, Forest
+from hetero_tvm.relax_passes.rewriting.from_end import counted_from_end
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -148,7 +149,8 @@ def _level(graph: Graph, at: Expr) -> tuple[Expr, _Tables, Expr | None, list[Var
     elements = graph.call(seen, "relax.gather_elements")
     if elements is None or int(elements.attrs.axis) != 1:
         return None
-    columns["feature"] = _from_the_start(graph, elements.args[1])
+    given = counted_from_end(graph, elements.args[1])
+    columns["feature"] = elements.args[1] if given is None else given
     looked = {name: _lookup(graph, c) for name, c in columns.items() if c is not None}
     if any(one is None for one in looked.values()):
         return None
@@ -162,14 +164,6 @@ def _level(graph: Graph, at: Expr) -> tuple[Expr, _Tables, Expr | None, list[Var
 
 def _variables(*expressions: Expr | None) -> list[Var]:
     return [e for e in expressions if isinstance(e, Var)]
-
-
-def _from_the_start(graph: Graph, places: Expr) -> Expr:
-    """Places as they were before those below zero were counted from the end."""
-    where = graph.call(places, "relax.where")
-    below = None if where is None else graph.call(where.args[0], "relax.less")
-    kept = None if below is None or not below.args[0].same_as(where.args[2]) else where.args[2]
-    return places if kept is None else kept
 
 
 def _lookup(graph: Graph, expr: Expr) -> tuple[np.ndarray, Expr] | None:

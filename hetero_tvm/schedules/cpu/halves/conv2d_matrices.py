@@ -27,6 +27,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.cpu.halves.conv2d_kernel import Bf16ConvKernel, HalfShape
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile, each_filter_block
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit
+from hetero_tvm.schedules.cpu.joined_rows import joined_tiles, rows_to_join
 from hetero_tvm.schedules.emit import Index, int32
 
 PIXELS = 2 * TILE_ROWS
@@ -34,8 +35,6 @@ PIXELS = 2 * TILE_ROWS
 CHANNELS = 32
 """Channels of one step."""
 _BYTES = 2 * CHANNELS
-_MOST_TILES = 8
-"""Tiles of pixels whose sums stay in L1 with those of two vectors of filters."""
 _SINGLE = 0.25
 """Time that a tile without a second one takes more: its filters are read for it alone."""
 _WORTH = 0.9
@@ -62,29 +61,21 @@ def joined_rows(shape: HalfShape) -> int:
     if shape.flat or shape.copied_steps != (1, 1):
         return 0
     height, width = shape.height, shape.width
-
-    def pairs(rows: int) -> float:
-        bands, rest = divmod(height, rows)
-        found = [_joined_tiles(shape, many) for many in (rows, rest) if many]
-        return sum(
-            times * (tiles + _SINGLE * (tiles % 2)) for tiles, times in zip(found, (bands, 1), strict=False)
-        )
-
-    fitting = [rows for rows in range(2, height + 1) if _joined_tiles(shape, rows) <= _MOST_TILES]
-    best = min(fitting, key=pairs, default=0)
     wide = -(-width // TILE_ROWS)
-    alone = height * (wide + _SINGLE * (wide % 2)) if wide > 1 else height + _SINGLE * (height % 2)
-    return best if best and pairs(best) < _WORTH * alone else 0
+    alone = height * _time(wide) if wide > 1 else _time(height)
+    pitch = int(shape.copied(1, width))
+    return rows_to_join(height, width, pitch, lambda rows, tiles: _time(tiles), _WORTH * alone)
 
 
-def _joined_tiles(shape: HalfShape, rows: int) -> int:
-    return -(-((rows - 1) * int(shape.copied(1, shape.width)) + shape.width) // TILE_ROWS)
+def _time(tiles: int) -> float:
+    """Time of products of so many tiles, two at a time."""
+    return tiles + _SINGLE * (tiles % 2)
 
 
 def tiles_of(shape: HalfShape, rows: int, columns: int) -> int:
     """Left tiles of so many pixels."""
     if joined_rows(shape):
-        return _joined_tiles(shape, rows)
+        return joined_tiles(rows, shape.width, int(shape.copied(1, shape.width)))
     return rows if rows > 1 else -(-columns // TILE_ROWS)
 
 

@@ -23,6 +23,8 @@ computed there is left out (a 7 x 7 image takes 4 tiles instead of 7).
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +45,7 @@ from hetero_tvm.schedules.cpu.integers.image_kernel import (
 from hetero_tvm.schedules.cpu.integers.image_packing import ImagePacker
 from hetero_tvm.schedules.cpu.integers.image_words import LINE_WORDS, ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_cycles
+from hetero_tvm.schedules.cpu.joined_rows import joined_tiles, rows_to_join
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import int32, vector_pieces
 
@@ -51,8 +54,6 @@ FILTERS = 2 * TILE_ROWS
 _LEAST_WORDS = 4
 """Words of a tap from which a step is worth its loads."""
 _WORD = 4
-_MOST_TILES = 8
-"""Tiles of pixels whose sums, with those of all filters of a product, stay in L1."""
 _SINGLE = 1.25
 """Time of a tile without a second one by the estimate: its left tiles are read for it alone."""
 _WORTH = 0.95
@@ -98,20 +99,15 @@ class PixelTiles:
     def count(self, rows: int, columns: int) -> int:
         """Tiles of so many rows and columns."""
         if self.pitch:
-            return -(-((rows - 1) * self.pitch + self.width) // TILE_ROWS)
+            return joined_tiles(rows, self.width, self.pitch)
         return rows * -(-columns // TILE_ROWS)
 
     def cycles(self, shape: ImageWords) -> float:
         """Estimate of an image and one tile of filters: products and the way out of their sums."""
-        filters = tile_of(shape)
-        steps = MatrixWeights(shape, filters).steps
-        pair, single = (tile_cycles(RegisterTile(filters, tiles), steps) for tiles in (2, 1))
-        columns = min(self.width, self.vectors * TILE_ROWS)
+        columns, cost = min(self.width, self.vectors * TILE_ROWS), _cost(shape, self.vectors)
         bands, rest = divmod(shape.out_height, self.rows)
-        total = 0.0
-        for rows, times in ((self.rows, bands), (rest, 1 if rest else 0)):
-            pairs, left = divmod(self.count(rows, columns) if rows else 0, 2)
-            total += times * (pairs * pair + left * _SINGLE * single + 6 * filters * rows * self.vectors)
+        total = bands * cost(self.rows, self.count(self.rows, columns))
+        total += cost(rest, self.count(rest, columns)) if rest else 0.0
         return total * -(-self.width // columns)
 
     @classmethod
@@ -121,11 +117,22 @@ class PixelTiles:
         alone = cls(1, 2, 0, width) if shape.flat or width > TILE_ROWS else cls(min(2, height), 1, 0, width)
         if shape.flat or shape.row_step > 1 or len(shape.phases) > 1:
             return alone
-        wide = -(-width // TILE_ROWS)
-        bands = [cls(rows, wide, shape.pitch(width, 1), width) for rows in range(2, height + 1)]
-        fitting = [band for band in bands if band.count(band.rows, width) <= _MOST_TILES]
-        best = min(fitting, key=lambda band: band.cycles(shape), default=alone)
-        return best if best.cycles(shape) < _WORTH * alone.cycles(shape) else alone
+        wide, pitch = -(-width // TILE_ROWS), shape.pitch(width, 1)
+        rows = rows_to_join(height, width, pitch, _cost(shape, wide), _WORTH * alone.cycles(shape))
+        return cls(rows, wide, pitch, width) if rows else alone
+
+
+def _cost(shape: ImageWords, vectors: int) -> Callable[[int, int], float]:
+    """Cycles of so many rows, whose results are ``vectors`` each, and of their tiles, two at a time."""
+    filters = tile_of(shape)
+    steps = MatrixWeights(shape, filters).steps
+    pair, single = (tile_cycles(RegisterTile(filters, tiles), steps) for tiles in (2, 1))
+
+    def cost(rows: int, tiles: int) -> float:
+        pairs, left = divmod(tiles, 2)
+        return pairs * pair + left * _SINGLE * single + 6 * filters * rows * vectors
+
+    return cost
 
 
 def tile_of(shape: ImageWords) -> int:
@@ -133,6 +140,7 @@ def tile_of(shape: ImageWords) -> int:
     return min(FILTERS, -(-shape.filters // TILE_ROWS) * TILE_ROWS)
 
 
+@functools.lru_cache(maxsize=256)  # asked for every register tile of the other methods
 def cycles(op: QuantConv2d, grid: tuple[int, int], machine: CpuModel) -> float:
     """Estimate of one call on the busiest thread."""
     shape = words_of(op, machine)
