@@ -83,14 +83,20 @@ class CpuModel:
     def transform_cycles(self) -> float:
         """Cycles per vector of what loads, adds and stores about one vector each, by those of Zen 4, whose
         vectors pass in two halves (measured on Zen 5)."""
-        whole = self.lanes >= 16 and self.fma_units >= 2 and "amx_tile" not in self.features
-        return 0.7 if whole else 1.0
+        return 0.7 if self._whole else 1.0
+
+    @property
+    def _whole(self) -> bool:
+        """Whether it is a Zen 5, or what computes as it does: two products of 512 bits start in a cycle."""
+        return self.lanes >= 16 and self.fma_units >= 2 and "amx_tile" not in self.features
 
     @property
     def l2_bytes(self) -> float:
         """Bytes per cycle from L2 into L1 that keep up with products; infinite where no product was seen to
-        wait for them.  Measured on a Xeon with tiles, whose vectors take twice what this is."""
-        return 30.0 if "amx_tile" in self.features else float("inf")
+        wait for them.  Measured on a Xeon with tiles, whose vectors take twice what this is, and on Zen 5."""
+        if "amx_tile" in self.features:
+            return 30.0
+        return 40.0 if self._whole else float("inf")
 
     @property
     def shifted_loads(self) -> float:
@@ -100,12 +106,14 @@ class CpuModel:
     @property
     def far_bytes(self) -> float:
         """Bytes per cycle and core from beyond L2 (measured; a Xeon's third level is far)."""
-        return 5.0 if "amx_tile" in self.features else 8.0
+        if "amx_tile" in self.features:
+            return 5.0
+        return 16.0 if self._whole else 8.0
 
     @property
     def exposed_fetches(self) -> float:
         """Share of the time of fetches from beyond L2 that shows although they are made ahead (measured)."""
-        return 0.1 if "amx_tile" in self.features else 0.0
+        return 0.1 if "amx_tile" in self.features or self._whole else 0.0
 
     def beside_fetches(self, compute: float, fetches: float) -> float:
         """Cycles of arithmetic and of fetches from beyond L2 that are made ahead, one beside the other."""
