@@ -305,6 +305,7 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
         pixels = height * width
         fetch = LINE_CYCLES * lines * pixels if block_bytes > machine.l1 / 2 else 0.0
         per_k = RegisterTile(pixels, vectors).step_cycles(machine, machine.load_cycles, fetch)
+        per_k += machine.exposed_lines * fetch
         # Weights come from L2, once per tile, when the panel is too large for L1.
         if shape.depth * vectors * lanes * 4 > machine.l1 / 2:
             per_k += 0.15 * vectors * lanes / 16
@@ -317,7 +318,9 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     kept = block_bytes + weights_bytes / panels
     beyond = max(0.0, 1.0 - machine.kept_l2 / kept)
     reread = beyond * block_bytes * blocks * (panels - 1) / 12
-    reread += weights_bytes * (blocks - 1) * (weights_bytes / groups > machine.kept_l2 / 1.5) / 12
+    # Pieces are handed out by group first: with more groups than threads each thread comes to all of them.
+    passed = weights_bytes / (groups if groups <= machine.threads else 1)
+    reread += weights_bytes * (blocks - 1) * (passed > machine.kept_l2 / 1.5) / 12
     total = plane_cycles(shape, chosen, tile) * panels * op.batch + reread * op.batch
     compute = with_weights(total * share, weights_bytes, groups, blocks * op.batch, machine)
     images = image_cycles(shape.read_bytes, groups, blocks, op.batch, machine)

@@ -84,8 +84,8 @@ def strides_in_order(extents: Sequence[Any], order: Sequence[int]) -> tuple[Any,
 
 
 def _outside(op: BatchMatmul, machine: CpuModel) -> float:
-    """Share of the larger operand that is not in L2."""
-    return max(0.0, 1.0 - machine.l2 / (4 * op.k * max(op.m, op.n)))
+    """Share of the larger operand, of all items of the batch, that is not in L2."""
+    return max(0.0, 1.0 - machine.l2 / (4 * math.prod(op.right if op.n >= op.m else op.left)))
 
 
 def _blocks(
