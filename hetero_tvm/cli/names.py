@@ -27,6 +27,7 @@ TARGETS = (
 
 FUSIONS = (
     "add_norm",
+    "added_convolutions",
     "attention",
     "batch_matmul",
     "conv_bn",

@@ -15,7 +15,8 @@ from hetero_tvm.relax_passes.fusions.attention.attention import FuseAttention
 from hetero_tvm.relax_passes.fusions.attention.qkv import MergeQkv
 from hetero_tvm.relax_passes.fusions.attention.rope import FuseRope
 from hetero_tvm.relax_passes.fusions.batch_matmul import FuseBatchMatmul
-from hetero_tvm.relax_passes.fusions.conv2d import FoldBatchNorm, FoldPad, FuseConv2d
+from hetero_tvm.relax_passes.fusions.convolutions.added import MergeAddedConvolutions
+from hetero_tvm.relax_passes.fusions.convolutions.conv2d import FoldBatchNorm, FoldPad, FuseConv2d
 from hetero_tvm.relax_passes.fusions.embedding_norm import FuseEmbeddingNorm
 from hetero_tvm.relax_passes.fusions.fold_scales import FoldInputScales, FoldOutputScales
 from hetero_tvm.relax_passes.fusions.gated_matmul import FuseGatedMatmul
@@ -54,7 +55,8 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         MergeQkv(claims),  # after attention: only then is it known which projections belong together
         FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
         FoldPad(),  # before the epilogue makes a kernel of the convolution
-        FuseConv2d(claims),  # after both: weights, bias and padding are final now
+        MergeAddedConvolutions(),  # after both: terms of a sum are plain convolutions now
+        FuseConv2d(claims),  # after these: weights, bias and padding are final now
         FoldOutputScales(),  # after attention, which has taken its scales for free
         FoldInputScales(),  # then: a factor between two products goes to the first
         FuseGatedMatmul(),  # before the epilogue as well: it takes two products at once

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hetero_tvm import zoo
 from hetero_tvm.api import import_model, optimize_model
-from hetero_tvm.relax_passes.fusions.conv2d import FuseConv2d
+from hetero_tvm.relax_passes.fusions.convolutions.conv2d import FuseConv2d
 from hetero_tvm.relax_passes.rewriting.graph import Graph
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from tests.relax_passes.graphs import (

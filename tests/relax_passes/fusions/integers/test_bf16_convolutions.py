@@ -7,7 +7,7 @@ import pytest
 from hetero_tvm.host import constants
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
-from hetero_tvm.relax_passes.fusions.conv2d import FuseConv2d
+from hetero_tvm.relax_passes.fusions.convolutions.conv2d import FuseConv2d
 from hetero_tvm.relax_passes.fusions.integers.bf16_convolutions import RoundConvolutions
 from tests.relax_passes.graphs import calls, constant, contracts, evaluate, fuse, module, op, weights
 from tests.relax_passes.rewrite import Rewrite, kernel

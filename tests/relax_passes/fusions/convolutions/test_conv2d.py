@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.relax_passes.fusions.conv2d import FoldBatchNorm, FoldPad, FuseConv2d
+from hetero_tvm.relax_passes.fusions.convolutions.conv2d import FoldBatchNorm, FoldPad, FuseConv2d
 from tests.relax_passes.graphs import (
     calls,
     constant,

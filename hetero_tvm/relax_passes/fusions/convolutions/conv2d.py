@@ -45,7 +45,7 @@ class FoldBatchNorm(Rule):
         bias, bias_var = None, None
         conv_var = x
         if graph.op_name(x) == "relax.add":
-            bias_var, (bias, conv_var) = x, _channel_vector(graph, x)
+            bias_var, (bias, conv_var) = x, channel_vector(graph, x)
             if bias is None:
                 return None
         if graph.op_name(conv_var) != "relax.nn.conv2d":
@@ -175,7 +175,7 @@ def _constant(graph: Graph, expr: Expr) -> np.ndarray | None:
     return array.reshape(shape_of(expr)) if array is not None else None
 
 
-def _channel_vector(graph: Graph, addition: Var) -> tuple[np.ndarray | None, Expr | None]:
+def channel_vector(graph: Graph, addition: Var) -> tuple[np.ndarray | None, Expr | None]:
     """The constant [1, C, 1, 1] of an addition, as a vector, and the other operand."""
     channels = shape_of(addition)[1]
     for arg, other in (graph.value(addition).args, reversed(list(graph.value(addition).args))):
@@ -200,7 +200,7 @@ def _step(graph: Graph, user: Var, top: Var) -> tuple[str | None, Expr | None, V
         return "relu", None, user
     if name != "relax.add" or shape_of(user) != shape_of(top):
         return None, None, user
-    vector, other = _channel_vector(graph, user)
+    vector, other = channel_vector(graph, user)
     if vector is not None and other.same_as(top):
         return BIAS, relax.const(vector.astype("float32")), user
     added = residual(graph, user, top)

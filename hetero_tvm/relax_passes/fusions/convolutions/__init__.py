@@ -1,0 +1,1 @@
+"""Convolutions: what goes into their weights, and what follows them."""
