@@ -15,10 +15,13 @@ TABLE = Path(__file__).parent / "space_versions.json"
 
 
 def digests():
-    """Space -> version and a digest of its knobs with their choices for representative operators."""
+    """Space -> version and a digest of its knobs with their choices, in any order, for representative operators."""
     seen = {}
     for space, op, machine in [*representatives.cpu(), *representatives.others()]:
-        knobs = [[knob.name, list(knob.choices), knob.absent] for knob in space.knobs(op, machine)]
+        knobs = [
+            [knob.name, sorted(map(json.dumps, knob.choices)), knob.absent]
+            for knob in space.knobs(op, machine)
+        ]
         version, texts = seen.setdefault(space.name, (space.version, []))
         assert version == space.version, f"{space.name} has two versions"
         texts.append([machine.mcpu, op.to_json(), knobs])
