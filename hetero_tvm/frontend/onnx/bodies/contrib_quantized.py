@@ -144,12 +144,11 @@ def n_bits(b: Body) -> None:
     rows, columns = int(b.attributes["N"]), int(b.attributes["K"])
     bits, block = int(b.attributes.get("bits", 4)), int(b.attributes["block_size"])
     count = -(-columns // block)
-    group = neighbours = np.arange(columns) // block
+    group = np.arange(columns) // block
     if b.input(4):
         group = _array(b, 4).reshape(-1)[:columns]
-        if b.input(3) and not np.array_equal(group, neighbours):
-            # ONNX Runtime's own numbers are not those of its documentation then.
-            raise _refusal(b, "zero points of groups in another order (g_idx)")
+        if b.input(3):  # ONNX Runtime's own numbers are not those of its documentation then
+            raise _refusal(b, "zero points of groups in an order of their own (g_idx)")
         if group.shape != (columns,) or group.min() < 0 or group.max() >= count:
             raise _refusal(b, "groups that do not exist (g_idx)")
     values = unpacked(_array(b, 1), bits).reshape(rows, -1)[:, :columns]
