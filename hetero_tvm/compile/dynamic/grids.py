@@ -1,7 +1,8 @@
 """Constants that list the points of grids, level by level: anchors and strides of a detector.
 
 Along one axis they are a few stretches, each the rows of a grid one after the other:
-``start + across * (n % width) + down * (n // width)``.  A stretch of one row has no width.
+``start + across * (n % width) + down * (n // width)``.  A stretch of one row has no width.  Each point
+may have several elements in turn, as the boxes of an anchor.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from hetero_tvm.host.tvm import Expr, tirx
 _MOST_STRETCHES = 6
 _LEAST = 8
 """Points of a stretch on average: any few numbers are short stretches."""
-_MOST_BESIDE = 16
-"""Elements that one point of a grid has at most, in all other axes."""
+_MOST_IN_TURN = 9
+_MOST_BESIDE = 36
+"""Elements that one point of a grid has at most, in turn and in all other axes."""
 
 
 class _Stretch(NamedTuple):
@@ -33,12 +35,16 @@ class _Stretch(NamedTuple):
 class Grids:
     """Elements of a constant, from their indices."""
 
-    def __init__(self, axis: int, beside: tuple[int, ...], dtype: str, stretches: list[_Stretch]):
-        self._axis, self._beside, self._dtype, self._stretches = axis, beside, dtype, stretches
+    def __init__(self, axis: int, turns: int, beside: tuple[int, ...], dtype: str, stretches: list[_Stretch]):
+        self._axis, self._turns, self._beside = axis, turns, beside
+        self._dtype, self._stretches = dtype, stretches
 
     def __call__(self, *index: Expr) -> Expr:
         n = index[self._axis].astype("int64")
         place: Expr | None = None
+        if self._turns > 1:
+            turns = tirx.const(self._turns, "int64")
+            place, n = tirx.truncmod(n, turns), tirx.truncdiv(n, turns)
         for extent, i in zip(self._beside, [*index[: self._axis], *index[self._axis + 1 :]], strict=True):
             if extent > 1:
                 step = i.astype("int64")
@@ -79,11 +85,18 @@ def grids(array: np.ndarray) -> Grids | None:
         return None
     axis = int(np.argmax(array.shape)) if array.ndim else 0
     beside = (*array.shape[:axis], *array.shape[axis + 1 :])
-    if not array.ndim or not 0 < math.prod(beside) <= _MOST_BESIDE or not np.isfinite(array).all():
+    if not array.ndim or not 0 < math.prod(beside) <= _MOST_BESIDE:
+        return None
+    if not np.isfinite(array).all():
         return None
     rows = np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
-    stretches = _stretches(rows.astype(np.float64 if array.dtype.kind == "f" else np.int64))
-    return None if stretches is None else Grids(axis, beside, str(array.dtype), stretches)
+    rows = rows.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+    for turns in range(1, _MOST_IN_TURN + 1):
+        if len(rows) % turns or turns * rows.shape[1] > _MOST_BESIDE:
+            continue
+        if (stretches := _stretches(rows.reshape(len(rows) // turns, -1))) is not None:
+            return Grids(axis, turns, beside, str(array.dtype), stretches)
+    return None
 
 
 def _stretches(rows: np.ndarray) -> list[_Stretch] | None:

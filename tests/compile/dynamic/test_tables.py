@@ -82,8 +82,11 @@ def points(width, height, stride):
         lambda q, p: np.concatenate([points(4 * q, 4 * p, 8), points(2 * q, 2 * p, 16), points(q, p, 32)], 1),
         lambda q, p: np.concatenate([points(2 * q, 2 * p, 8), points(q, p, 16)], 1).T[None, :, 2:],
         lambda q, p: np.concatenate([points(2 * q, 2 * p, 8), points(q, p, 16)], 1)[:2].T.astype(np.int64),
+        lambda q, p: (points(q, p, 8).T[:, None, :2] + np.arange(6, dtype=np.float32).reshape(3, 2)).reshape(
+            -1, 2
+        ),
     ],
-    ids=["one", "levels", "strides", "pairs"],
+    ids=["one", "levels", "strides", "pairs", "boxes"],
 )
 def test_points_of_grids(of):
     (kernels,) = by_rules(of)
