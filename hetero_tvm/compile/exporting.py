@@ -63,7 +63,7 @@ def export_library(
 def _link(executable: Executable, weights: Weights | None, path: Path, source: Path) -> None:
     """Write the library with its constants; ``source`` is the C++ source of the manifest."""
     pool, options = thread_pool.link_parts()
-    sources, options = [source, pool], ["-O2", *options]
+    sources, options = [source, pool], ["-O2", "-ffp-contract=off", *options]
     if weights is not None:
         weights.take_back()  # stand-ins that a check has filled would be written as they are
         sources.append(native.source_path("runtime/cpp/constants.cc"))

@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero_tvm.errors import BuildError, last_line
 from hetero_tvm.host.constants import constant
+from hetero_tvm.host.expanded import remember
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.records.candidates import apply_trace
 from hetero_tvm.records.choose import DEFAULT, Choice
@@ -51,11 +52,17 @@ def apply_choices(
 def packed_once(packed: Packed | None, given: Any, array: np.ndarray, pack: Packer, how: Hashable) -> Any:
     """A constant as a kernel wants it; the same again where it has been packed the same way before."""
     if packed is None or not hasattr(given, "value"):
-        return constant(np.ascontiguousarray(pack(array)))
+        return _constant_of(pack(array))
     key = (given.value.data_ptr(), array.shape, str(array.dtype), how)
     if key not in packed:
-        packed[key] = given, constant(np.ascontiguousarray(pack(array)))
+        packed[key] = given, _constant_of(pack(array))
     return packed[key][1]
+
+
+def _constant_of(array: np.ndarray) -> Any:
+    made = constant(np.ascontiguousarray(array))
+    remember(made.value, array)
+    return made
 
 
 def usable_choices(tasks: Sequence[Task], choices: Mapping[str, Choice]) -> dict[str, Choice]:

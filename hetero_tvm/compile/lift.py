@@ -106,10 +106,14 @@ class _Lifting:
         attributes = {UPPER_BOUND: bounds}
         builder = self._builder
         with builder.function("main", parameters, attrs=attributes):
-            with builder.dataflow():
-                for several in zip(*everything, strict=True):
-                    self._binding(several)
-                result = builder.emit_output(self._expr([main.body.body for main in mains]))
+            try:
+                with builder.dataflow():
+                    for several in zip(*everything, strict=True):
+                        self._binding(several)
+                    result = builder.emit_output(self._expr([main.body.body for main in mains]))
+            except BaseException:
+                builder._end_block()  # a builder that is left with one prints so when it goes
+                raise
             builder.emit_func_output(result)
         return builder.get()
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from hetero_tvm.host import mapped
 from hetero_tvm.host.constants import SHARED, array_of
+from hetero_tvm.host.expanded import origin_of
 from hetero_tvm.host.tvm import IRModule, RelaxFunction, relax, tvm, tvm_ffi
 from hetero_tvm.runtime.library import LOAD
 
@@ -30,7 +31,8 @@ _LEAST = 4096
 """Smallest constant in bytes that is worth a stand-in."""
 _ALIGNMENT = 64
 _NUMBER = struct.Struct("<QQ")
-_COUNT, _ENTRY = struct.Struct("<Q"), struct.Struct("<QQQ")
+_HEAD, _ENTRY, _EXPANSION = struct.Struct("<QQQQQ"), struct.Struct("<QQQ"), struct.Struct("<QQQQQQQ")
+"""Head, entry and expansion of a segment, as ``constants.cc`` has them."""
 _OBJECT = 24
 """Size of the header of tvm_ffi's objects."""
 
@@ -106,27 +108,48 @@ class Weights:
         self._replaced.clear()
 
     def segment(self) -> tuple[int, Iterator[Any]]:
-        """Size and content, piece by piece, of the segment of an exported library."""
-        shapes = [tuple(int(extent) for extent in tensor.shape) for tensor in self._tensors]
-        extents = _COUNT.size + _ENTRY.size * len(shapes)
-        at = _aligned(extents + 8 * sum(map(len, shapes)))
-        table, dims = [_COUNT.pack(len(shapes))], []
-        for tensor, shape in zip(self._tensors, shapes, strict=True):
-            size = math.prod(shape) * np.dtype(tensor.dtype).itemsize
-            table.append(_ENTRY.pack(at, size, extents))
-            dims.append(struct.pack(f"<{len(shape)}q", *shape))
-            extents += 8 * len(shape)
-            at = _aligned(at + size)
-        return at, self._pieces(b"".join([*table, *dims]))
+        """Size and content, piece by piece, of the segment of an exported library.
 
-    def _pieces(self, head: bytes) -> Iterator[Any]:
-        yield head + bytes(_aligned(len(head)) - len(head))
-        for tensor in self._tensors:
-            data = _bits(array_of(tensor))
-            for start in range(0, data.size, 16 << 20):
-                yield data[start : start + (16 << 20)]
-            yield bytes(_aligned(data.size) - data.size)
-            mapped.touched(data.size)
+        What follows from fewer numbers lies behind everything else in memory, and these in its place in the
+        file.
+        """
+        shapes = [tuple(int(extent) for extent in tensor.shape) for tensor in self._tensors]
+        sizes = [
+            math.prod(shape) * np.dtype(tensor.dtype).itemsize
+            for tensor, shape in zip(self._tensors, shapes, strict=True)
+        ]
+        origins = [origin_of(tensor) for tensor in self._tensors]
+        stored = [n for n, origin in enumerate(origins) if origin is None]
+        made = [(n, origin) for n, origin in enumerate(origins) if origin is not None]
+        extents = _HEAD.size + _ENTRY.size * len(shapes)
+        expansions = extents + 8 * sum(map(len, shapes))
+        at = _aligned(expansions + _EXPANSION.size * len(made))
+        places, arrays = {}, [_bits(array_of(self._tensors[n])) for n in stored]
+        for n in stored:
+            places[n], at = at, _aligned(at + sizes[n])
+        direct = memory = source = at
+        table = []
+        for n, (matrix, plain) in made:
+            places[n], memory = memory, _aligned(memory + sizes[n])
+            start, source = source, _aligned(source + matrix.nbytes)
+            table.append(_EXPANSION.pack(places[n], start, source, len(plain), len(matrix), *plain.shape[1:]))
+            source = _aligned(source + plain.nbytes)
+            arrays += [_bits(np.ascontiguousarray(matrix)), _bits(plain)]
+        head = [_HEAD.pack(len(shapes), memory, direct, len(made), expansions)]
+        for n, shape in enumerate(shapes):
+            head.append(_ENTRY.pack(places[n], sizes[n], extents))
+            extents += 8 * len(shape)
+        head += [struct.pack(f"<{len(shape)}q", *shape) for shape in shapes]
+        return source, _pieces(b"".join([*head, *table]), arrays)
+
+
+def _pieces(head: bytes, arrays: Sequence[np.ndarray]) -> Iterator[Any]:
+    yield head + bytes(_aligned(len(head)) - len(head))
+    for data in arrays:
+        for start in range(0, data.size, 16 << 20):
+            yield data[start : start + (16 << 20)]
+        yield bytes(_aligned(data.size) - data.size)
+        mapped.touched(data.size)
 
 
 def _set(fields: _Tensor, data: int | None, shape: Sequence[int]) -> None:

@@ -116,7 +116,9 @@ def named(
         row: list[int | Span | Sum] = []
         for axis, dim in enumerate(dims):
             there = own[axis] if axis < len(own) else None
-            if isinstance(dim, str):
+            if isinstance(dim, str) and dim.strip() == there and there in by_dimension:
+                row.append(by_dimension[there])
+            elif isinstance(dim, str):
                 total = _sum(dim, by_dimension) if _NAME.search(dim) else None
                 if total is None:
                     problems.append(f"{name}: {dim!r} is no sum of dimensions that are given")
@@ -126,8 +128,12 @@ def named(
             else:
                 row.append(dim)
         found[name] = tuple(row)
-    spans = {name for name, dim in by_dimension.items() if isinstance(dim, Span)}
-    open_names = {symbol_of(name) for name in spans & used}
+    open_names = {
+        symbol_of(there)
+        for name, row_found in found.items()
+        for there, dim in zip(declared.get(name) or (), row_found, strict=False)
+        if isinstance(there, str) and isinstance(dim, Span)
+    }
     for name, row_found in found.items():
         for dim in row_found:
             if isinstance(dim, Sum) and (lost := [part for part in dim.names if part not in open_names]):

@@ -77,6 +77,7 @@ class _Mapping:
 
 
 _mappings: weakref.WeakSet[_Mapping] = weakref.WeakSet()
+_notes: weakref.WeakKeyDictionary[_Mapping, Any] = weakref.WeakKeyDictionary()
 
 
 def mapped(array: np.ndarray) -> np.ndarray:
@@ -151,6 +152,22 @@ def is_mapped(array: np.ndarray) -> bool:
         return False
     stop = start + array.nbytes
     return any(m.address <= start and stop <= m.address + m.size for m in _alive())
+
+
+def note(address: int, about: Any) -> None:
+    """Keep something with the mapped array that begins at an address, as long as that lives."""
+    if (mapping := _beginning(address)) is not None:
+        _notes[mapping] = about
+
+
+def noted(address: int) -> Any:
+    """Note of the mapped array that begins at an address; None where there is none."""
+    mapping = _beginning(address)
+    return None if mapping is None else _notes.get(mapping)
+
+
+def _beginning(address: int) -> _Mapping | None:
+    return next((mapping for mapping in _alive() if mapping.address == address), None)
 
 
 def touched(size: int) -> None:

@@ -73,11 +73,11 @@ _LAYER = re.compile(r"^(?:layers|h)\.(\d+)\.(.+)$")
 
 
 class GgufFile:
-    """A GGUF file.
+    """A GGUF file, or the first of several that a model was split into.
 
     Raises
     ------
-    ModelError : it is damaged, or of an architecture that is not among those known.
+    ModelError : it is damaged, one of several is missing, or the architecture is not among those known.
     UsageError : the package gguf is not installed.
     """
 
@@ -88,6 +88,10 @@ class GgufFile:
             reader = self._gguf.GGUFReader(path)
             self._fields = {name: field.contents() for name, field in reader.fields.items() if field.types}
             self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+            for other in self._others():
+                self._tensors |= {tensor.name: tensor for tensor in self._gguf.GGUFReader(other).tensors}
+        except ModelError:
+            raise
         except Exception as error:  # the package raises what NumPy and its own checks raise
             raise ModelError(f"{path} is no GGUF file, or it is damaged: {error}") from error
         self._kind = str(self._fields.get("general.architecture"))
@@ -104,6 +108,23 @@ class GgufFile:
             raise ModelError(f"{path} does not say its {error}") from error
         except (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError) as error:
             raise ModelError(f"the configuration in {path} is damaged: {error}") from error
+
+    def _others(self) -> list[Path]:
+        """The other files of a model in several, of which the first has the metadata."""
+        count = int(self._fields.get("split.count") or 1)
+        if count < 2:
+            return []
+        parts = re.fullmatch(r"(.*)-\d{5}-of-\d{5}\.gguf", self.path.name)
+        base = parts[1] if parts else self.path.stem
+        names = [f"{base}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
+        if self._fields.get("split.no") or self.path.name != names[0]:
+            raise ModelError(
+                f"{self.path} is one of {count} files of a model", hint=f"give the first: {names[0]}"
+            )
+        others = [self.path.with_name(name) for name in names[1:]]
+        if missing := [path.name for path in others if not path.is_file()]:
+            raise ModelError(f"{self.path} is one of {count} files", problems=[f"missing: {missing[0]}"])
+        return others
 
     def names(self, names: Names) -> Names:
         """Names as in a checkpoint of transformers; all matrices are [N, K] here."""

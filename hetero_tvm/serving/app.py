@@ -68,6 +68,7 @@ class Server:
             routes=[
                 Route("/health", self._health),
                 Route("/v1/models", self._models),
+                Route("/v1/models/{name:path}", self._model),
                 Route("/v1/completions", self._complete, methods=["POST"]),
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
             ],
@@ -82,8 +83,19 @@ class Server:
     async def _models(self, http: HttpRequest) -> Response:
         if (refused := self._stranger(http)) is not None:
             return refused
+        return JSONResponse({"object": "list", "data": [self._facts()]})
+
+    async def _model(self, http: HttpRequest) -> Response:
+        if (refused := self._stranger(http)) is not None:
+            return refused
+        name = http.path_params["name"]
+        if name != self.name:
+            return _error(404, f"there is no model {name!r} here", f"there is {self.name!r}")
+        return JSONResponse(self._facts())
+
+    def _facts(self) -> dict[str, Any]:
         facts = {"id": self.name, "object": "model", "created": self._created, "owned_by": "hetero_tvm"}
-        return JSONResponse({"object": "list", "data": [{**facts, "max_model_len": self.model.context}]})
+        return {**facts, "max_model_len": self.model.context}
 
     async def _complete(self, http: HttpRequest) -> Response:
         return self._stranger(http) or await self._answer(http, chat=False)

@@ -110,3 +110,28 @@ def test_damage_in_the_constants_is_found(built, tmp_path):
 def test_odd_names_of_folders(built, source, x, tmp_path):
     path = built.export(tmp_path / "a b'\"$x;\nü" / "m 1.so")
     same(hetero_tvm.load(path)(x), expected(source, x))
+
+
+@pytest.mark.parametrize("images", [1, hetero_tvm.Span(1, 8)])
+def test_transformed_filters_are_stored_plain(images, tmp_path):
+    """Winograd's method makes 4 times the numbers, which the library computes when it is loaded."""
+    from onnx import numpy_helper
+
+    model = text_model("""
+        g (float[n,128,14,14] x) => (float[n,128,14,14] y) {
+            a = Conv<pads=[1,1,1,1]>(x, v) b = Relu(a) y = Conv<pads=[1,1,1,1]>(b, w)
+        }""")
+    rng = np.random.default_rng(0)
+    for name in "vw":
+        filters = rng.standard_normal((128, 128, 3, 3)).astype(np.float32) / 34
+        model.graph.initializer.append(numpy_helper.from_array(filters, name))
+    optimized = api.optimize_model(api.import_model(model, shapes={"x": (images, 128, 14, 14)}))
+    built = api.build_model(optimized, logs=tmp_path, use_shipped=False)
+    if "winograd" not in str([choice.point for choice in built.choices.values()]):
+        pytest.skip("this machine's defaults compute 3x3 filters directly")
+    path = built.export(tmp_path)
+    assert path.stat().st_size < 1.1 * model.ByteSize() + 200_000
+    x = rng.standard_normal((1, 128, 14, 14)).astype(np.float32)
+    found = hetero_tvm.load(path)(x)
+    same([found], expected(model, x))
+    np.testing.assert_array_equal(found, built.run({"x": x})[0])

@@ -118,3 +118,20 @@ def test_fixed_sizes_by_name_need_no_range():
     model = import_model(text_model(text), shapes={"n": (2,), "m": (3,)})
     assert [spec.shape for spec in model.signature.inputs] == [(2, 3), (2, 3)]
     assert model.open is None
+
+
+def test_an_inputs_own_names_may_be_spelled():
+    declared = {"x": ("batch", 8, "t"), "mask": ("batch", "length")}
+    shapes = {"batch": (Span(1, 4),), "t": (Span(2, 9),), "x": ("batch", 8, " t"), "mask": ("batch", "t")}
+    found = named(shapes, declared)
+    assert found["x"] == (Span(1, 4), 8, Span(2, 9))
+    assert found["mask"] == (Span(1, 4), Sum(("t",)))
+    text = "f (float[batch, t] x) => (float[batch, t] y) { y = Relu(x) }"
+    model = import_model(text_model(text), shapes={"batch": (Span(1, 4),), "t": (3,), "x": ("batch", "t")})
+    assert str(model.open.symbols[0]) == "batch = 1..4"
+
+
+def test_a_name_that_only_stands_for_another_tells_nothing():
+    declared = {"x": ("n",), "y": ("m",)}
+    with pytest.raises(ShapeError, match="x: n \\+ 1 needs n"):
+        named({"n": (Span(1, 4),), "x": ("n+1",), "y": (4,)}, declared)

@@ -31,8 +31,8 @@ def interleaved(weight, heads):
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_gguf(path, tensors, kind="F32", config=CONFIG, raw=(), more=()):
-    writer = gguf.GGUFWriter(path, "llama")
+def write_gguf(path, tensors, kind="F32", config=CONFIG, raw=(), more=(), split=0):
+    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=split)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -219,3 +219,17 @@ def test_sizes_that_no_model_has(tmp_path, change, match):
     path = write_gguf(tmp_path / "m.gguf", table, config={**CONFIG, **change})
     with pytest.raises(ModelError, match=match):
         describe(GgufFile(path).config)
+
+
+def test_a_model_in_several_files(tmp_path):
+    tensors = weights()
+    write_gguf(tmp_path / "m.gguf", tensors, split=5)
+    first, second, *_ = sorted(tmp_path.iterdir())
+    file = GgufFile(first)
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(file.array(name), array)
+    with pytest.raises(ModelError, match=f"give the first: {first.name}"):
+        GgufFile(second)
+    second.unlink()
+    with pytest.raises(ModelError, match=f"missing: {second.name}"):
+        GgufFile(first)

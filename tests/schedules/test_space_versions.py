@@ -15,7 +15,7 @@ TABLE = Path(__file__).parent / "space_versions.json"
 
 
 def digests():
-    """Space -> version and a digest of its knobs with their choices, in any order, for representative operators."""
+    """Space -> version and a digest of its knobs with their sorted choices for representative operators."""
     seen = {}
     for space, op, machine in [*representatives.cpu(), *representatives.others()]:
         knobs = [

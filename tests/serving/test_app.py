@@ -154,7 +154,11 @@ def test_a_key_is_asked_for(folder):
             assert client.get("/v1/models", headers=headers).status_code == 401
             assert client.post("/v1/completions", json={}, headers=headers).status_code == 401
         known = {"Authorization": "Bearer secret"}
-        assert client.get("/v1/models", headers=known).json()["data"][0]["id"] == "tiny"
+        (listed,) = client.get("/v1/models", headers=known).json()["data"]
+        assert listed["id"] == "tiny"
+        assert client.get("/v1/models/tiny", headers=known).json() == listed
+        other = client.get("/v1/models/org/other", headers=known)
+        assert other.status_code == 404 and "there is 'tiny'" in other.json()["error"]["message"]
 
 
 def test_without_a_template_conversations_are_refused(folder, tmp_path):

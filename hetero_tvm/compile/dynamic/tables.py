@@ -1,9 +1,10 @@
 """Constants that depend on the sizes by a rule: positions and masks, which a kernel writes at each call.
 
-Importers fold what follows from sizes alone, so that a decoder's causal mask is a constant at each size.  Two
-rules cover what models have: whole numbers that are affine in their indices (positions, places in a flattened
-tensor), and matrices whose elements depend on ``column - row`` in a few steps (causal masks, windows).  What
-follows neither may be a window of a table for all positions (sines and cosines of rotary embeddings).
+Importers fold what follows from sizes alone, so that a decoder's causal mask is a constant at each size.
+Three rules cover what models have: whole numbers that are affine in their indices (positions, places in a
+flattened tensor), matrices whose elements depend on ``column - row`` in a few steps (causal masks, windows),
+and lists of the points of grids (``grids.py``).  What follows none of them may be a window of a table for all
+positions (sines and cosines of rotary embeddings).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.compile.dynamic.grids import grids
 from hetero_tvm.host.tvm import Expr, PrimFunc, te, tirx
 from hetero_tvm.schedules.extents import Unfit
 
@@ -186,5 +188,5 @@ def _band(array: np.ndarray) -> Element | None:
     return element
 
 
-RULES = (_affine, _band)
+RULES = (_affine, _band, grids)
 """Rules that values follow: from a constant to its elements, None where it does not."""

@@ -35,7 +35,7 @@ def lift_function(
     if any(not structural_equal(skeletons[0], skeleton) for skeleton in skeletons[1:]):
         raise Unfit("the loops depend on the sizes")
     fitted = [fit([value for value, _ in each], sizes) for each in zip(*numbers, strict=True)]
-    counts = iter([_count(each, sizes) for each in zip(*floats, strict=True)])
+    counted_by = [_count(each, sizes) for each in zip(*floats, strict=True)]
     extents = _extents(functions, sizes, bounded or {})  # of a bounded parameter they are numbers
     own = rebased([extent for each in extents for extent in each if isinstance(extent, Extent)])
     shapes = [[own.of(e) if isinstance(e, Extent) else e for e in each] for each in extents]
@@ -50,7 +50,10 @@ def lift_function(
             raise Unfit(f"a number of type {dtype} depends on the sizes")
         return own.of(found).expression(variables if dtype == "int64" else narrow, dtype)
 
-    # All of them first: an exception inside of the map would come out as another one.
+    # All of them first: an exception inside of a map would come out as another one.
+    counts = iter(
+        [e if e is None else (own.of(e[0]).expression(variables, "int64"), e[1]) for e in counted_by]
+    )
     expressions = iter([written(f, dtype) for f, (_, dtype) in zip(fitted, numbers[0], strict=True)])
 
     def replaced(number: tirx.IntImm) -> Expr:
@@ -61,9 +64,9 @@ def lift_function(
         found = next(counts)
         if found is None:
             return number
-        extent, inverse = found
+        whole, inverse = found
         dtype = str(number.ty.dtype)
-        count = tirx.Cast(dtype, own.of(extent).expression(variables, "int64"))
+        count = tirx.Cast(dtype, whole)
         return tirx.const(1.0, dtype) / count if inverse else count
 
     # Whole numbers first: what stands for a float has some of its own.

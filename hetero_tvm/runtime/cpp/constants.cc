@@ -3,7 +3,8 @@
 // The virtual machine would copy constants three times when it loads a library.  It therefore holds
 // stand-ins, with the number of a constant as their value, and every entry function begins with a call of
 // `hetero_tvm_constants` on all of them.  The first call reads the segment and gives the stand-ins their
-// values and shapes; later ones compare a pointer.
+// values and shapes; later ones compare a pointer.  Constants that follow from fewer numbers by a small matrix
+// (filters that Winograd's method transforms) are computed meanwhile, from pages of the file.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -55,10 +56,46 @@ struct __attribute__((packed)) Place {
 __attribute__((section(".hetero_at"), used, aligned(8))) volatile const Place kPlace = {
     {'h', 'e', 't', 'e', 'r', 'o', '_', 't', 'v', 'm', '-', 'd', 'a', 't', 'a', 0}, 0, 0};
 
-// The segment begins with a table of `count` entries, then come all extents, then the values.
-struct Entry {
-  uint64_t offset, size, extents;  // bytes from the start of the segment
+// The segment begins with this, `count` entries, all extents and a table of expansions, then come values.  The
+// first `direct` bytes are in memory as they are in the file; there, what is expanded follows, and here, what
+// it is computed from.
+struct Head {
+  uint64_t count, memory, direct, expanded, expansions;
 };
+
+struct Entry {
+  uint64_t offset, size, extents;  // bytes from the start
+};
+
+// float32 [outer, rows, inner] is a matrix, float64 [rows, terms], times the middle axis of [outer, terms, inner].
+struct Expansion {
+  uint64_t offset, matrix, plain, outer, rows, terms, inner;
+};
+
+constexpr size_t kRun = 256;
+
+// Sums in float64, term by term: the bits that `host/expanded.py` computes.
+__attribute__((optimize("O3"))) void Expand(const Expansion& one, const char* file, char* memory) {
+  const double* matrix = reinterpret_cast<const double*>(file + one.matrix);
+  const float* plain = reinterpret_cast<const float*>(file + one.plain);
+  float* result = reinterpret_cast<float*>(memory + one.offset);
+  for (uint64_t o = 0; o < one.outer; ++o) {
+    for (uint64_t first = 0; first < one.inner; first += kRun) {
+      const uint64_t run = std::min<uint64_t>(kRun, one.inner - first);
+      for (uint64_t r = 0; r < one.rows; ++r) {
+        double total[kRun] = {};
+        for (uint64_t t = 0; t < one.terms; ++t) {
+          const double factor = matrix[r * one.terms + t];
+          const float* from = plain + (o * one.terms + t) * one.inner + first;
+          if (factor == 0) continue;
+          for (uint64_t i = 0; i < run; ++i) total[i] += factor * from[i];
+        }
+        float* to = result + (o * one.rows + r) * one.inner + first;
+        for (uint64_t i = 0; i < run; ++i) to[i] = static_cast<float>(total[i]);
+      }
+    }
+  }
+}
 
 struct Replaced {
   Object* object;
@@ -87,7 +124,7 @@ class Constants {
   bool Holds(const Tensor* tensor) const {
     const char* data = static_cast<const char*>(__atomic_load_n(&tensor->data, __ATOMIC_ACQUIRE));
     const char* start = __atomic_load_n(&start_, __ATOMIC_ACQUIRE);
-    return start && data >= start && data < start + kPlace.size;
+    return start && data >= start && data < start + size_;
   }
 
   const char* Give(const Any* arguments, int32_t count) {
@@ -96,13 +133,13 @@ class Constants {
     if (!start_) {
       if (const char* problem = Read()) return problem;
     }
-    uint64_t known;
-    std::memcpy(&known, start_, sizeof known);
+    Head head;
+    std::memcpy(&head, start_, sizeof head);
     for (int32_t at = count; at-- > 0;) {  // the first one last: it tells that all are there
       if (Holds(TensorOf(arguments[at].value))) continue;
       uint64_t number[2];
       std::memcpy(number, TensorOf(arguments[at].value)->data, sizeof number);
-      if (number[1] >= known) return "the constants of this library are damaged; export it again";
+      if (number[1] >= head.count) return "the constants of this library are damaged; export it again";
       Replace(static_cast<Object*>(arguments[at].value), number[1]);
     }
     return nullptr;
@@ -114,7 +151,10 @@ class Constants {
 
  private:
   const char* Read() {
-    const size_t size = kPlace.size;
+    char* file = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(&kPlace) + kPlace.distance);
+    Head head;
+    std::memcpy(&head, file, sizeof head);
+    const size_t size = head.memory;
     reserved_ = size + kHugePage;
     void* memory = mmap(nullptr, reserved_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return "there is not enough memory for the constants of this library";
@@ -124,12 +164,21 @@ class Constants {
 #ifdef MADV_HUGEPAGE
     if (size >= kHugePage && !(wish && std::strcmp(wish, "0") == 0)) madvise(start, size, MADV_HUGEPAGE);
 #endif
-    char* file = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(&kPlace) + kPlace.distance);
-    for (size_t at = 0; at < size; at += kPiece) {
-      const size_t piece = std::min(kPiece, size - at);
+    for (size_t at = 0; at < head.direct; at += kPiece) {
+      const size_t piece = std::min(kPiece, static_cast<size_t>(head.direct) - at);
       std::memcpy(start + at, file + at, piece);
       madvise(file + at, piece, MADV_DONTNEED);  // pages of the file: read again if anybody wants them
     }
+    for (uint64_t n = 0; n < head.expanded; ++n) {
+      Expansion one;
+      std::memcpy(&one, file + head.expansions + n * sizeof one, sizeof one);
+      Expand(one, file, start);
+    }
+    if (kPlace.size > head.direct) {
+      const size_t from = head.direct & ~(kPiece - 1);  // a multiple of any page
+      madvise(file + from, kPlace.size - from, MADV_DONTNEED);
+    }
+    size_ = size;
     __atomic_store_n(&start_, start, __ATOMIC_RELEASE);
     return nullptr;
   }
@@ -137,7 +186,7 @@ class Constants {
   void Replace(Object* object, uint64_t number) {
     Tensor* tensor = TensorOf(object);
     Entry entry;
-    std::memcpy(&entry, start_ + sizeof(uint64_t) + number * sizeof entry, sizeof entry);
+    std::memcpy(&entry, start_ + sizeof(Head) + number * sizeof entry, sizeof entry);
     Replaced old{object, tensor->data, {tensor->shape, tensor->shape + tensor->ndim}, {}};
     if (tensor->strides) old.strides.assign(tensor->strides, tensor->strides + tensor->ndim);
     std::memcpy(tensor->shape, start_ + entry.extents, tensor->ndim * sizeof(int64_t));
@@ -153,6 +202,7 @@ class Constants {
 
   std::mutex mutex_;
   char* start_ = nullptr;
+  size_t size_ = 0;  // of what is in memory; written before start_
   void* mapped_ = nullptr;
   size_t reserved_ = 0;
   std::vector<Replaced> replaced_;

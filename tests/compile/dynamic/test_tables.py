@@ -64,8 +64,33 @@ def test_values_that_follow_a_rule(of):
     def table(q, p):
         return of(q=q, p=p)
 
+    for kernels in by_rules(of)[:1]:
+        check(kernels, table)
+    assert by_rules(of)
+
+
+def points(width, height, stride):
+    """x, y and stride of a grid's points, row by row."""
+    y, x = np.indices((height, width)).reshape(2, -1)
+    return np.stack([x + 0.5, y + 0.5, np.full(x.shape, stride)]).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda q, p: points(q, p, 8)[None, :2],
+        lambda q, p: np.concatenate([points(4 * q, 4 * p, 8), points(2 * q, 2 * p, 16), points(q, p, 32)], 1),
+        lambda q, p: np.concatenate([points(2 * q, 2 * p, 8), points(q, p, 16)], 1).T[None, :, 2:],
+        lambda q, p: np.concatenate([points(2 * q, 2 * p, 8), points(q, p, 16)], 1)[:2].T.astype(np.int64),
+        lambda q, p: (points(q, p, 8).T[:, None, :2] + np.arange(6, dtype=np.float32).reshape(3, 2)).reshape(
+            -1, 2
+        ),
+    ],
+    ids=["one", "levels", "strides", "pairs", "boxes"],
+)
+def test_points_of_grids(of):
     (kernels,) = by_rules(of)
-    check(kernels, table)
+    check(kernels, of, new=({"q": 1, "p": 3}, {"q": 6, "p": 2}, {"q": 9, "p": 40}))
 
 
 def test_values_that_follow_none():
@@ -74,7 +99,7 @@ def test_values_that_follow_none():
     assert by_rules(lambda q, p: np.arange(q) ** 2) == []
     assert by_rules(lambda q, p: np.zeros((q, 0), np.int64)) == []
     with pytest.raises(Unfit):  # the rule holds at each size, its numbers do not fit together
-        (kernels,) = by_rules(lambda q, p: np.arange(q) + p % 3)
+        kernels, *_ = by_rules(lambda q, p: np.arange(q) + p % 3)
         lift_function(kernels, SIZES)
 
 

@@ -64,3 +64,12 @@ def test_other_loops_are_no_lifting():
 def test_a_symbol_that_no_operand_tells_is_refused():
     with pytest.raises(Unfit, match="no operand has the extent s alone"):
         lift_function([shifted(2 * s["s"], (2 * s["s"], 4)) for s in SIZES], SIZES)
+
+
+def test_a_float_that_counts_what_no_operand_tells_is_refused():
+    def scaled(s):
+        x = te.placeholder((4,), "float32", name="x")
+        return te.create_prim_func([x, te.compute((4,), lambda i: x[i] * tirx.const(float(s), "float32"))])
+
+    with pytest.raises(Unfit):
+        lift_function([scaled(**sizes) for sizes in SIZES], SIZES)

@@ -143,20 +143,25 @@ def n_bits(b: Body) -> None:
     # a, weights, scales, zero points, group indices, bias
     rows, columns = int(b.attributes["N"]), int(b.attributes["K"])
     bits, block = int(b.attributes.get("bits", 4)), int(b.attributes["block_size"])
-    if b.input(4):
-        raise _refusal(b, "groups in another order (g_idx)")
     count = -(-columns // block)
-    values = unpacked(_array(b, 1), bits).reshape(rows, -1)[:, : count * block].reshape(rows, count, block)
-    scales = _array(b, 2).astype(np.float32).reshape(rows, count, 1)
+    group = np.arange(columns) // block
+    if b.input(4):
+        group = _array(b, 4).reshape(-1)[:columns]
+        if b.input(3):  # ONNX Runtime's own numbers are not those of its documentation then
+            raise _refusal(b, "zero points of groups in an order of their own (g_idx)")
+        if group.shape != (columns,) or group.min() < 0 or group.max() >= count:
+            raise _refusal(b, "groups that do not exist (g_idx)")
+    values = unpacked(_array(b, 1), bits).reshape(rows, -1)[:, :columns]
+    scales = _array(b, 2).astype(np.float32).reshape(rows, count)[:, group]
     zero: np.ndarray | float = float(1 << (bits - 1))
     if b.input(3):
         given = _array(b, 3)
         if given.dtype == np.uint8:
             packed = given.reshape(rows, -1)
-            zero = unpacked(packed, bits).reshape(rows, -1)[:, :count, None].astype(np.float32)
+            zero = unpacked(packed, bits).reshape(rows, -1)[:, group].astype(np.float32)
         else:
-            zero = given.astype(np.float32).reshape(rows, count, 1)
-    weights = ((values.astype(np.float32) - zero) * scales).reshape(rows, -1)[:, :columns]
+            zero = given.astype(np.float32).reshape(rows, count)[:, group]
+    weights = (values.astype(np.float32) - zero) * scales
     y = b.op("MatMul", b.input(0), b.constant(np.ascontiguousarray(weights.T)))
     b.end(0, b.op("Add", y, b.input(5)) if b.input(5) else y)
 

@@ -32,6 +32,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hetero_tvm.host import mapped
+from hetero_tvm.host.expanded import Expanded, expanded
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
@@ -72,14 +74,19 @@ class TileGrid:
         self.count = self.rows * self.columns
         self.points = self.form.reach**2
 
-    def pack_weight(self, op: Conv2d, w: np.ndarray, lanes: int, vectors: int) -> np.ndarray:
+    def pack_weight(self, op: Conv2d, w: np.ndarray, lanes: int, vectors: int) -> Expanded:
         """[O, C, 3, 3] -> U, [panels, points, channels, NR], transformed in float64; zeros past O."""
         columns = vectors * lanes
         panels = -(-op.filters // columns)
-        moved = self.form.filter(w).astype("float32").reshape(op.filters, op.channels, self.points)
-        padded = np.pad(moved, ((0, panels * columns - op.filters), (0, 0), (0, 0)))
-        split = padded.reshape(panels, columns, op.channels, self.points)
-        return np.ascontiguousarray(split.transpose(0, 3, 2, 1))
+        taps = FILTER * FILTER
+        plain = mapped.empty((panels, taps, op.channels * columns), np.float32)
+        plain[:] = 0
+        split = plain.reshape(panels, taps, op.channels, columns)
+        for panel in range(panels):
+            part = w[panel * columns : (panel + 1) * columns].reshape(-1, op.channels, taps)
+            split[panel, :, :, : len(part)] = part.transpose(2, 1, 0)
+        u = expanded(np.kron(self.form.filters, self.form.filters), plain)
+        return u.reshape(panels, self.points, op.channels, columns)
 
 
 class WinogradKernel:

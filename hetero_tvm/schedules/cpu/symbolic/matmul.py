@@ -8,7 +8,8 @@ Loop structure::
 
 Few rows wait for their weights, so the threads share the panels out and each weight is read once; many rows
 wait for the arithmetic, and then each thread takes rows of its own, which stay in its L2.  Which of the two,
-and how many blocks, is computed from the rows at the call.
+and how many blocks, is computed from the rows at the call.  So few rows of a small matrix that waking other
+threads takes longer are computed by a copy of the loops on the calling one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulKernel
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions, MatmulKernel
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.tails import last_rows, narrowed
-from hetero_tvm.schedules.emit import Index, int32
+from hetero_tvm.schedules.emit import LAUNCH_FLOPS, Index, int32
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 _MANY_ROWS = 96
@@ -57,11 +58,9 @@ class _RunTimeRows(MatmulKernel):
             full = k.let(tirx.truncdiv(m, int32(rows)))
             rest = k.let(m - full * rows)
             tiles = k.let(full + tirx.Cast("int32", rest > 0))
-            blocks = k.let(self._block_count(m))
-            with (
-                k.imported(*self.activations.imports),
-                k.parallel(blocks * self.panels) as piece,
-            ):
+            blocks = k.let(self._block_count(m, tiles))
+
+            def work(piece: Expr) -> None:
                 block = k.let(tirx.truncdiv(piece, int32(self.panels)))
                 panel = k.let(piece - block * self.panels)
                 first = k.let(tirx.truncdiv(block * tiles, blocks))
@@ -70,13 +69,30 @@ class _RunTimeRows(MatmulKernel):
                     self._row_tile((first + t) * rows, rows, panel, t, self.depth * _BLOCK_ROWS)
                 with k.when(tirx.EQ(block, blocks - 1)):
                     last_rows(k, rest, rows, lambda height: self._last_tile(full * rows, height, panel))
+
+            def shared() -> None:
+                with k.parallel(blocks * self.panels) as piece:
+                    work(piece)
+
+            def alone() -> None:
+                """Fewer rows than are worth a second thread."""
+                with k.serial(blocks * self.panels) as piece:
+                    work(piece)
+
+            most = LAUNCH_FLOPS // (op.flops // op.m) if self.machine.threads > 1 else 0
+            with k.imported(*self.activations.imports):
+                if most:
+                    k.branch(m <= most, alone, shared)
+                else:
+                    shared()
         return k.function
 
-    def _block_count(self, m: Expr) -> Expr:
+    def _block_count(self, m: Expr, tiles: Expr) -> Expr:
         threads = self.machine.threads
         size = _BLOCK_ROWS * threads
         many = tirx.truncdiv(m + (size - 1), int32(size)) * threads
-        return tirx.Select(m >= _MANY_ROWS, many, int32(1))
+        few = int32(1) if self.panels >= threads else tirx.min(tiles, int32(threads))
+        return tirx.Select(m >= _MANY_ROWS, many, few)
 
     def bind_epilogue(self, extra: list[Buffer]) -> None:
         self.extra = extra

@@ -83,6 +83,18 @@ CASES = {
         BITS4,
         "float32",
     ),
+    "4 bits, groups in another order": (
+        "MatMulNBits",
+        (
+            floats(3, 48),
+            u8(6, 3, 8),
+            floats(18),
+            None,
+            np.random.default_rng(5).permutation(48).astype(np.int32) // 16,
+        ),
+        {**BITS4, "K": 48},
+        "float32",
+    ),
     "8 bits": (
         "MatMulNBits",
         (floats(3, 32), u8(6, 2, 16), floats(12), u8(12)),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hetero_tvm.host.tvm import tirx, tvm_ffi
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulSpace
@@ -42,3 +43,22 @@ def test_gated_products_of_any_number_of_rows():
         return GatedMatmul((b, s), 40, 24, "silu", True)
 
     check(make, *emitted(make, GatedMatmulSpace()))
+
+
+@pytest.mark.parametrize(("n", "branches"), [(64, 1), (4096, 0)])
+def test_few_rows_of_small_weights_stay_on_the_calling_thread(n, branches):
+    """Waking another thread takes longer than such a product."""
+
+    def make(b, s):
+        return Matmul((b, s), n, 64, ())
+
+    shares = []
+
+    def note(branch):
+        both = [str(case) for case in (branch.then_case, branch.else_case) if case is not None]
+        shares.append(sorted("T.parallel" in text for text in both))
+        return branch
+
+    function = emitted(make, MatmulSpace())[0]
+    tvm_ffi.structural_map(function, (tirx.IfThenElse, note), order="post")
+    assert shares.count([False, True]) == branches and "T.parallel" in str(function)
