@@ -25,6 +25,7 @@ from hetero_tvm.errors import (
     UsageError,
     unknown_name,
 )
+from hetero_tvm.host.install import as_typed
 from hetero_tvm.host.tables import paragraphs
 from hetero_tvm.host.terminal import console, number_of
 from hetero_tvm.targets.precisions import PRECISIONS, canonical_precision
@@ -47,7 +48,7 @@ def shape(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
     try:
         return parse_shape_option(text)
     except UsageError as error:
-        raise argparse.ArgumentTypeError(error.message) from None
+        raise argparse.ArgumentTypeError(f"{error.message} {error.hint}") from None
 
 
 def lengths(text: str) -> GivenLengths:
@@ -138,6 +139,7 @@ def parser(
     """
     result = model_parser(command, description, examples, exits)
     result.add_argument(
+        "-o",
         "--out",
         type=Path,
         default=Path(out),
@@ -416,7 +418,7 @@ def run(
             check_options(options)
             return command(options)
         except HeteroTVMError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {as_typed(str(error))}", file=sys.stderr)
             return 1 if isinstance(error, _FAILURES) else 2
         except KeyboardInterrupt:
             print(

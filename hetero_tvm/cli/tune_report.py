@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm import host
+from hetero_tvm.host.install import as_typed
 from hetero_tvm.host.terminal import Column, console, figure, operations, table
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def print_tasks(tasks: Sequence[dict[str, Any]]) -> None:
 
 def next_commands(library: str) -> str:
     """Commands that one wants to type once a library has been written."""
-    return (
+    return as_typed(
         f"next: python -m hetero_tvm.bench {library}      how fast is it?\n"
         f"      python -m hetero_tvm.profile {library}    where does the time go?"
     )
