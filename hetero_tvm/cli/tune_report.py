@@ -118,6 +118,7 @@ def print_tasks(tasks: Sequence[dict[str, Any]]) -> None:
 def next_commands(library: str) -> str:
     """Commands that one wants to type once a library has been written."""
     return as_typed(
-        f"next: python -m hetero_tvm.bench {library}      how fast is it?\n"
-        f"      python -m hetero_tvm.profile {library}    where does the time go?"
+        "next: how fast is it?  where does the time go?\n"
+        f"  python -m hetero_tvm.bench {library}\n"
+        f"  python -m hetero_tvm.profile {library}"
     )
