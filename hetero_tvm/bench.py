@@ -20,6 +20,7 @@ from hetero_tvm.cli import bench_report
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.cli.library_report import library_of
 from hetero_tvm.cli.parsing import EXITS
+from hetero_tvm.cli.steps import warn_when_busy
 from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.generation.model import load_language_model
@@ -123,7 +124,7 @@ def _run(options: argparse.Namespace) -> int:
     names, absent = _peers(options, library)
     with temporary_folder("hetero_tvm-bench-") as folder:
         subject = _subject(options, library, folder)
-        _warn_when_busy(len(cores))
+        warn_when_busy(len(cores))
         if names:
             settings = Options(cores, options.rounds, options.seconds)
             document = _compared(subject, names, absent, settings, options)
@@ -256,14 +257,6 @@ def _library_for(model: ImportedModel, options: argparse.Namespace) -> Path:
     optimized = cli_common.load_optimized(options, model)
     built = hetero_tvm.build_model(optimized, logs=options.logs, use_shipped=not options.no_shipped_records)
     return Path(cli_common.export(built, options)["library"]).absolute()
-
-
-def _warn_when_busy(threads: int) -> None:
-    if (load := host.busy_load(threads)) is not None:
-        print(
-            f"warning: the machine is busy (load {load:.1f}); times will be too long and uneven",
-            file=sys.stderr,
-        )
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 import argparse
 import dataclasses
+import importlib
 import json
 import warnings
 
 import numpy as np
 import pytest
 
+from hetero_tvm import api
 from hetero_tvm.cli import common
 from hetero_tvm.errors import AccuracyError, BuildError, ModelError, TuningError, UsageError
 
@@ -108,3 +110,15 @@ def test_a_terminal_gets_folded_lines_and_a_pipe_whole_ones(monkeypatch, capsys,
     assert len(said) == lines and all(len(line) <= int(columns or 200) for line in said)
     common.say(options, "python -m hetero_tvm.bench out/model.so --streams 2", whole=True)
     assert capsys.readouterr().out == "python -m hetero_tvm.bench out/model.so --streams 2\n"
+
+
+@pytest.mark.parametrize("command", ["build", "quantize", "tune"])
+def test_without_a_compiler_nothing_is_begun(command, monkeypatch, capsys):
+    """It links at the end: after a minute, or a search of hours."""
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("HETERO_TVM_DEBUG", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(api, "import_model", None)
+    assert importlib.import_module(f"hetero_tvm.{command}").main(["zoo:mobilenetv2-tiny"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: no C++ compiler") and "apt-get install -y g++" in said
