@@ -63,7 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     rounds = "turns of each runtime (10; 3 where a device is simulated, whose cycles never vary)"
     parser.add_argument("--rounds", type=cli_common.positive, metavar="R", help=rounds)
-    parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="timed calls per turn (0.3)")
+    calls = "timed calls per turn (0.3)"
+    parser.add_argument("--seconds", type=cli_common.seconds, default=0.3, metavar="S", help=calls)
     parser.add_argument("--decode", action="store_true", help="MODEL is a language model that was built")
     prompts = "with --decode: prompts to time as well, for example 128,512"
     parser.add_argument("--prompts", type=_lengths, default=[], metavar="N[,N]", help=prompts)
@@ -77,7 +78,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--baseline", type=Path, metavar="OLD.json", help="what an earlier bench --json printed"
     )
     parser.add_argument(
-        "--tolerance", type=float, default=5.0, metavar="PERCENT", help="by which times may rise (default: 5)"
+        "--tolerance",
+        type=cli_common.percent,
+        default=5.0,
+        metavar="PERCENT",
+        help="by which times may rise (default: 5)",
     )
     return parser
 
@@ -111,8 +116,6 @@ def _run(options: argparse.Namespace) -> int:
     cores = _cores(options.threads)
     if options.seconds <= 0:
         raise UsageError(f"--seconds must be positive, got {options.seconds}")
-    if options.tolerance < 0:
-        raise UsageError(f"--tolerance cannot be negative, got {options.tolerance}")
     before = None if options.baseline is None else baseline.read_baseline(options.baseline)
     library = library_of(options.model)
     if library is not None and options.source is None and options.vs is not None:

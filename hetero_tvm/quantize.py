@@ -73,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--least-cosine",
-        type=float,
+        type=cli_common.cosine,
         default=0.99,
         metavar="C",
         help="bar for every output on every sample; layers stay in float32 until it holds (default: 0.99)",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.cli import names
 from hetero_tvm.cli.ending import ended_by_signals
+from hetero_tvm.cli.numbers import cosine, count, minutes, percent, positive, seconds  # noqa: F401
 from hetero_tvm.cli.parsing import EXITS, add_output_options, command_parser
 from hetero_tvm.errors import (
     AccuracyError,
@@ -83,36 +84,6 @@ def precision(text: str) -> str:
         return canonical_precision(text)
     except UsageError:
         return text
-
-
-def positive(text: str) -> int:
-    """A positive whole number; an argparse type."""
-    return _number(text, int, 1, "a positive whole number")
-
-
-def count(text: str) -> int:
-    """A whole number from 0; an argparse type."""
-    return _number(text, int, 0, "a whole number, 0 or more")
-
-
-def minutes(text: str) -> float:
-    """A positive number of minutes; an argparse type."""
-    return _number(text, float, 1e-3, "a positive number of minutes")
-
-
-def seconds(text: str) -> float:
-    """A number of seconds from 0; an argparse type."""
-    return _number(text, float, 0.0, "a number of seconds, 0 or more")
-
-
-def _number(text: str, kind: type, least: float, what: str) -> Any:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not least <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
 
 
 def is_loopback(host: str) -> bool:

@@ -28,6 +28,24 @@ def test_minutes_are_positive_and_finite(text):
     assert common.minutes("0.5") == 0.5
 
 
+@pytest.mark.parametrize(
+    "command, option, wrong",
+    [
+        ("bench", "--seconds", ("nan", "inf", "-1")),
+        ("bench", "--tolerance", ("nan", "inf", "-1")),
+        ("quantize", "--least-cosine", ("nan", "1.5", "-2", "high")),
+    ],
+)
+def test_numbers_that_no_measurement_can_meet_are_refused(command, option, wrong, capsys):
+    """With NaN every comparison is false: a bar of it is none, and a time of it ends at once."""
+    parser = importlib.import_module(f"hetero_tvm.{command}").make_parser()
+    for text in wrong:
+        with pytest.raises(SystemExit):
+            parser.parse_args(["zoo:bert-base-tiny", f"{option}={text}"])
+        assert f"argument {option}: '{text}' is not a" in capsys.readouterr().err
+    assert parser.parse_args([option, "1"]) is not None
+
+
 def test_shapes_by_name():
     assert common.shape("ids=1x128") == ("ids", (1, 128))
     with pytest.raises(argparse.ArgumentTypeError):
