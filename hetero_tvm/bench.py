@@ -20,6 +20,7 @@ from hetero_tvm.cli import bench_report
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.cli.library_report import library_of
 from hetero_tvm.cli.parsing import EXITS
+from hetero_tvm.cli.steps import warn_when_busy
 from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.generation.model import load_language_model
@@ -62,7 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     rounds = "turns of each runtime (10; 3 where a device is simulated, whose cycles never vary)"
     parser.add_argument("--rounds", type=cli_common.positive, metavar="R", help=rounds)
-    parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="timed calls per turn (0.3)")
+    calls = "timed calls per turn (0.3)"
+    parser.add_argument("--seconds", type=cli_common.seconds, default=0.3, metavar="S", help=calls)
     parser.add_argument("--decode", action="store_true", help="MODEL is a language model that was built")
     prompts = "with --decode: prompts to time as well, for example 128,512"
     parser.add_argument("--prompts", type=_lengths, default=[], metavar="N[,N]", help=prompts)
@@ -76,7 +78,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--baseline", type=Path, metavar="OLD.json", help="what an earlier bench --json printed"
     )
     parser.add_argument(
-        "--tolerance", type=float, default=5.0, metavar="PERCENT", help="by which times may rise (default: 5)"
+        "--tolerance",
+        type=cli_common.percent,
+        default=5.0,
+        metavar="PERCENT",
+        help="by which times may rise (default: 5)",
     )
     return parser
 
@@ -110,8 +116,6 @@ def _run(options: argparse.Namespace) -> int:
     cores = _cores(options.threads)
     if options.seconds <= 0:
         raise UsageError(f"--seconds must be positive, got {options.seconds}")
-    if options.tolerance < 0:
-        raise UsageError(f"--tolerance cannot be negative, got {options.tolerance}")
     before = None if options.baseline is None else baseline.read_baseline(options.baseline)
     library = library_of(options.model)
     if library is not None and options.source is None and options.vs is not None:
@@ -123,7 +127,7 @@ def _run(options: argparse.Namespace) -> int:
     names, absent = _peers(options, library)
     with temporary_folder("hetero_tvm-bench-") as folder:
         subject = _subject(options, library, folder)
-        _warn_when_busy(len(cores))
+        warn_when_busy(len(cores))
         if names:
             settings = Options(cores, options.rounds, options.seconds)
             document = _compared(subject, names, absent, settings, options)
@@ -256,14 +260,6 @@ def _library_for(model: ImportedModel, options: argparse.Namespace) -> Path:
     optimized = cli_common.load_optimized(options, model)
     built = hetero_tvm.build_model(optimized, logs=options.logs, use_shipped=not options.no_shipped_records)
     return Path(cli_common.export(built, options)["library"]).absolute()
-
-
-def _warn_when_busy(threads: int) -> None:
-    if (load := host.busy_load(threads)) is not None:
-        print(
-            f"warning: the machine is busy (load {load:.1f}); times will be too long and uneven",
-            file=sys.stderr,
-        )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.native import find_compiler
 
 _EXAMPLES = {
     "zoo:gpt2-small --out out/gpt2": "a model of the zoo, with the records there are",
@@ -54,6 +55,7 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.compile.report_page import report_html, write_report
     from hetero_tvm.language.build import is_checkpoint
 
+    find_compiler()  # not after a minute: the library is linked at the end
     if is_checkpoint(options.model):
         if options.lengths is not None:
             raise UsageError("--lengths: a language model's library is for every length as it is")

@@ -41,7 +41,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="stop at the first plan within it (default: look for the lowest peak)",
     )
-    parser.add_argument("--out", type=Path, metavar="OUT.csv", help="write the buffers with their offset")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="OUT.csv", help="write the buffers with their offset"
+    )
     parser.add_argument(
         "--seconds",
         type=float,

@@ -11,6 +11,7 @@ from typing import Any
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.cli.parsing import add_output_options, command_parser
+from hetero_tvm.cli.steps import warn_when_busy
 from hetero_tvm.errors import UsageError
 
 _EXAMPLES = {
@@ -75,6 +76,8 @@ def _run(options: argparse.Namespace) -> int:
     kind = target_class(net.manifest.target.kind)
     profile = kind.profile(net, lambda: net(**inputs), options.seconds)
     document = {"library": str(path), **profile.to_json()}
+    if "kernels" in document:  # not a simulator's cycles
+        warn_when_busy(net.threads)
     if options.trace is not None:
         profile.write_trace(options.trace)
         cli_common.say(options, f"wrote {options.trace}: open it at ui.perfetto.dev or chrome://tracing")

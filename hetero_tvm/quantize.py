@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.native import find_compiler
 
 if TYPE_CHECKING:
     from hetero_tvm.compile.quantize import Metric
@@ -72,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--least-cosine",
-        type=float,
+        type=cli_common.cosine,
         default=0.99,
         metavar="C",
         help="bar for every output on every sample; layers stay in float32 until it holds (default: 0.99)",
@@ -87,6 +88,7 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.compile.report_page import report_html, write_report
     from hetero_tvm.reference.given import read_inputs
 
+    find_compiler()  # not after a minute: the library is linked at the end
     model, target = cli_common.load_model(options)
     built, report = quantize_model(
         model,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.host.native import find_compiler
 from hetero_tvm.host.terminal import operations
 from hetero_tvm.targets.registry import start_early
 
@@ -69,6 +70,8 @@ def _run(options: argparse.Namespace) -> int:
     searches = trials != 0 and not options.dry_run
     if options.rpc is not None:
         _ask_remote(options)
+    if not options.dry_run:
+        find_compiler()
     if searches and options.rpc is None:
         start_early(options.target.partition(":")[0])
     from hetero_tvm import api

@@ -76,14 +76,28 @@ def stage(folder: Path) -> None:
     (folder / "setup.py").write_text(_SETUP.format(version=version, ffi=ffi))
 
 
+def _has_wheels() -> bool:
+    """Whether the setuptools that is installed builds wheels by itself, as it does from 70.1 on.
+
+    A new virtual environment has an older one (Python 3.10 and 3.11) or none.
+    """
+    try:
+        return importlib.util.find_spec("setuptools.command.bdist_wheel") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("dist"), metavar="DIR", help="default: ./dist")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         stage(Path(scratch))
-        command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", scratch]
-        subprocess.run([*command, "-w", str(options.out)], check=True)
+        command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", scratch, "-w", str(options.out)]
+        if _has_wheels():  # pip would fetch setuptools; here it need not, as on machines without a network
+            command.append("--no-build-isolation")
+        if subprocess.run(command).returncode:
+            sys.exit("error: pip could not build the wheel; its own message stands above")
     for path in options.out.glob("hetero_tvm_runtime-*.whl"):
         print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 

@@ -1,6 +1,7 @@
 """The package itself: its verbs are seen by those who look, and by type checkers."""
 
 import ast
+import runpy
 import sys
 from pathlib import Path
 
@@ -45,3 +46,19 @@ def test_the_runtime_wheel_says_that_it_holds_no_compiler(monkeypatch):
         hetero_tvm.import_model("net.onnx")
     with pytest.raises(AttributeError, match="nothing"):
         hetero_tvm.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("version, isolated", [("65.5.0", True), ("70.1.0", False), (None, True)])
+def test_the_runtime_wheel_is_built_with_what_makes_wheels(version, isolated, tmp_path, monkeypatch):
+    """The setuptools of a new virtual environment of Python 3.10 and 3.11 cannot; with 3.12 there is none."""
+    script = runpy.run_path(str(Path(hetero_tvm.__file__).parents[1] / "packaging" / "runtime_wheel.py"))
+    for name in [one for one in sys.modules if one.partition(".")[0] == "setuptools"]:
+        monkeypatch.delitem(sys.modules, name)
+    if version is not None:
+        (commands := tmp_path / "setuptools" / "command").mkdir(parents=True)
+        for module in (tmp_path / "setuptools", commands):
+            (module / "__init__.py").touch()
+        if not isolated:
+            (commands / "bdist_wheel.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert script["_has_wheels"]() is not isolated

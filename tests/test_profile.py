@@ -4,6 +4,7 @@ For an NPU: ``tests/targets/npu/device/test_profile.py``.
 """
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -91,11 +92,13 @@ def test_wrong_inputs_are_refused(library):
         hetero_tvm.load(library).profile(np.ones((1, 192), "float32"))
 
 
-def test_the_command(library, tmp_path, capsys):
+def test_the_command(library, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
     trace, old = tmp_path / "trace.json", tmp_path / "old.json"
     quick = [str(library), "--seconds", "0.01"]
     assert profile.main([*quick, "--json", "--trace", str(trace), "-q"]) == 0
-    text = capsys.readouterr().out
+    text, told = capsys.readouterr()
+    assert "warning: the machine is busy (load 1000.0)" in told
     old.write_text(text)
     document = json.loads(text)
     assert document["runs"] >= 5 and document["call_ms"] > 0 and len(document["calls"]) == 3

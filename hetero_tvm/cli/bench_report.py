@@ -15,8 +15,9 @@ def print_comparison(name: str, settings: Options, results: Sequence[Result]) ->
     count = len(settings.cores)
     threads = f"{count} thread{'s' * (count > 1)}"
     title = f"{name}, {threads} on cores {list(settings.cores)}, {settings.rounds} rounds"
-    headings = ("median ms", "p10", "p99", "min", "spread", "ours / this", "max diff", "relative")
-    columns = [Column("runtime", text=True), *map(Column, headings)]
+    ranks = {"median ms": 0, "p10": 5, "p99": 2, "min": 4, "spread": 1}
+    ranks |= {"ours / this": 0, "max diff": 3, "relative": 0}
+    columns = [Column("runtime", text=True), *(Column(name, rank=rank) for name, rank in ranks.items())]
     rows = []
     for result in results:
         row = result.to_json()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.cli import names
 from hetero_tvm.cli.ending import ended_by_signals
+from hetero_tvm.cli.numbers import cosine, count, minutes, percent, positive, seconds  # noqa: F401
 from hetero_tvm.cli.parsing import EXITS, add_output_options, command_parser
 from hetero_tvm.errors import (
     AccuracyError,
@@ -25,6 +26,7 @@ from hetero_tvm.errors import (
     UsageError,
     unknown_name,
 )
+from hetero_tvm.host.install import as_typed
 from hetero_tvm.host.tables import paragraphs
 from hetero_tvm.host.terminal import console, number_of
 from hetero_tvm.targets.precisions import PRECISIONS, canonical_precision
@@ -47,7 +49,7 @@ def shape(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
     try:
         return parse_shape_option(text)
     except UsageError as error:
-        raise argparse.ArgumentTypeError(error.message) from None
+        raise argparse.ArgumentTypeError(f"{error.message} {error.hint}") from None
 
 
 def lengths(text: str) -> GivenLengths:
@@ -84,36 +86,6 @@ def precision(text: str) -> str:
         return text
 
 
-def positive(text: str) -> int:
-    """A positive whole number; an argparse type."""
-    return _number(text, int, 1, "a positive whole number")
-
-
-def count(text: str) -> int:
-    """A whole number from 0; an argparse type."""
-    return _number(text, int, 0, "a whole number, 0 or more")
-
-
-def minutes(text: str) -> float:
-    """A positive number of minutes; an argparse type."""
-    return _number(text, float, 1e-3, "a positive number of minutes")
-
-
-def seconds(text: str) -> float:
-    """A number of seconds from 0; an argparse type."""
-    return _number(text, float, 0.0, "a number of seconds, 0 or more")
-
-
-def _number(text: str, kind: type, least: float, what: str) -> Any:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not least <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
-
-
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address or a name."""
     import ipaddress
@@ -138,6 +110,7 @@ def parser(
     """
     result = model_parser(command, description, examples, exits)
     result.add_argument(
+        "-o",
         "--out",
         type=Path,
         default=Path(out),
@@ -416,7 +389,7 @@ def run(
             check_options(options)
             return command(options)
         except HeteroTVMError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {as_typed(str(error))}", file=sys.stderr)
             return 1 if isinstance(error, _FAILURES) else 2
         except KeyboardInterrupt:
             print(

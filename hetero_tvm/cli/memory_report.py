@@ -62,9 +62,10 @@ def tables(plan: MemoryPlan | Mapping[str, Any], width: int) -> list[Table]:
         rows.append((name, "-" if nbytes is None else f"{nbytes:,}", ratio))
     caption = (
         f"{figures['tensors']} tensors in {figures['buffers']} buffers over {figures['steps']} steps; "
-        f"{len(figures['in_place'])} calls work in place, "
-        f"{len(figures['joined'])} concatenations copy nothing"
+        f"{len(figures['in_place'])} calls work in place"
     )
+    if figures["joined"]:
+        caption += f", {len(figures['joined'])} concatenations copy nothing"
     columns = (Column("", text=True), Column("bytes"), Column("of the lower bound"))
     found = [table("memory of one inference", columns, rows, width, caption)]
     columns = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import textwrap
@@ -10,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NoReturn
 
+from hetero_tvm.cli.others import in_our_words
 from hetero_tvm.errors import did_you_mean, unknown_name
+from hetero_tvm.host.install import as_typed
 from hetero_tvm.version import VERSION
 
 EXITS = {
@@ -30,6 +33,9 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str):
         width = min(_WIDEST, max(60, shutil.get_terminal_size().columns - 2))
         super().__init__(prog, max_help_position=26, width=width)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         filled = [
@@ -55,6 +61,10 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         """Options of a command line; one that cannot be ends the process with status 2."""
         args = sys.argv[1:] if args is None else list(args)
+        # argparse reads -hint as -h; a word with one dash is one option of another tool.
+        for word in takewhile("--".__ne__, args):
+            if re.fullmatch(r"-[a-z_]{3,}", word) and (hint := in_our_words([word], self.options())):
+                self.error(f"unrecognized arguments: {word}", hint)
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             hints = self._several_values(args, unknown)
@@ -81,14 +91,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str, unknown: Sequence[str] = (), hints: Sequence[str] = ()) -> NoReturn:
         """End with the message, how it was probably meant, and where all options are listed."""
-        hints = [
-            *hints,
-            *(
-                f"{word}: {guess}"
-                for word in unknown
-                if word.startswith("--") and (guess := did_you_mean(word.partition("=")[0], self.options()))
-            ),
-        ]
+        known = self.options()
+        of_others = in_our_words(unknown, known)
+        for word in unknown:
+            if word in of_others:
+                hints = [*hints, f"{word} is {of_others[word]};"]
+            elif word.startswith("--") and (guess := did_you_mean(word.partition("=")[0], known)):
+                hints = [*hints, f"{word}: {guess}"]
         advice = " ".join([*hints, f"{self.prog} --help lists what there is"])
         sys.stderr.write(f"error: {message}\nWhat to do: {advice}\n")
         sys.exit(2)
@@ -127,7 +136,7 @@ def command_parser(
     exits : meaning of each exit code.
     notes : sentences between the examples and the exit codes.
     """
-    prog = f"python -m hetero_tvm.{command}"
+    prog = as_typed(f"python -m hetero_tvm.{command}")
     lines = ["examples:"]
     for arguments, purpose in examples.items():
         lines += [f"  {prog} {arguments}".rstrip(), f"      {purpose}"]

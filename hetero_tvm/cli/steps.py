@@ -13,6 +13,8 @@ from contextlib import contextmanager, nullcontext
 from time import monotonic
 from typing import TextIO
 
+from hetero_tvm.host.cores import busy_load
+
 _LONGEST_SILENCE = 2.0
 """Seconds after which a step that still runs says so."""
 _WORTH_TELLING = 0.05
@@ -145,3 +147,12 @@ def _end(teller: subprocess.Popen[bytes]) -> None:
         pass
     teller.stdout.close()
     teller.wait()
+
+
+def warn_when_busy(threads: int) -> None:
+    """Say that others use the cores where times will show it."""
+    if (load := busy_load(threads)) is not None:
+        print(
+            f"warning: the machine is busy (load {load:.1f}); times will be too long and uneven",
+            file=sys.stderr,
+        )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm import host
+from hetero_tvm.host.install import as_typed
 from hetero_tvm.host.terminal import Column, console, figure, operations, table
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ def print_tasks(tasks: Sequence[dict[str, Any]]) -> None:
 
 def next_commands(library: str) -> str:
     """Commands that one wants to type once a library has been written."""
-    return (
-        f"next: python -m hetero_tvm.bench {library}      how fast is it?\n"
-        f"      python -m hetero_tvm.profile {library}    where does the time go?"
+    return as_typed(
+        "next: how fast is it?  where does the time go?\n"
+        f"  python -m hetero_tvm.bench {library}\n"
+        f"  python -m hetero_tvm.profile {library}"
     )

@@ -158,6 +158,10 @@ def parse_shape_option(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
     name, equals, sizes = text.rpartition("=")
     hint = "Write NAME=AxBxC, for example --shape input_ids=1x128, or 1x8..256 for a range of lengths."
     if not equals or not name.strip() or not sizes.strip():
+        others = re.findall(r"([^\s,:\[\]]+)(?::|\[|:\[)(\d+(?:[x,]\d+)*)\]?(?:,|$)", text)  # of other tools
+        written = [f"--shape {one}={dims.replace(',', 'x')}" for one, dims in others]
+        if written:
+            hint = f"Write {' '.join(written)}."
         raise UsageError(f"--shape {text!r} is not of the form NAME=1x128.", hint=hint)
     listed = re.fullmatch(r"\s*[\[(](.*)[\])]\s*", sizes)
     inside = listed[1] if listed else sizes

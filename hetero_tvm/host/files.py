@@ -55,8 +55,8 @@ def alone(folder: str | os.PathLike[str]) -> Iterator[None]:
     """
     found = os.stat(folder)
     stripe = (found.st_dev + found.st_ino) % _LOCKS
-    path = Path(tempfile.gettempdir()) / f".hetero_tvm-{os.getuid()}-{stripe:02}.lock"
     try:
+        path = Path(tempfile.gettempdir()) / f".hetero_tvm-{os.getuid()}-{stripe:02}.lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
         yield

@@ -38,7 +38,14 @@ def _base(variable: str, default: str) -> Path:
     try:
         return Path.home() / default
     except RuntimeError:
-        return _private(Path(tempfile.gettempdir()) / f"hetero_tvm-user-{os.getuid()}") / default
+        try:
+            parent = Path(tempfile.gettempdir())
+        except FileNotFoundError as error:
+            raise UsageError(
+                "this user has no home, and there is no folder for temporary files",
+                hint=f"set HOME, or {variable}, to a folder of this user's own",
+            ) from error
+        return _private(parent / f"hetero_tvm-user-{os.getuid()}") / default
 
 
 def _private(folder: Path) -> Path:

@@ -1,11 +1,14 @@
-"""Commands that install a package into the Python that runs, as a user would type them here."""
+"""Commands as a user would type them here: what installs a package into this Python, and our own."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -15,6 +18,22 @@ def pip_command(*packages: str) -> str:
     relative = os.path.relpath(python, os.getcwd()) if python.is_absolute() else str(python)
     name = relative if not relative.startswith("..") else str(python)
     return f"{shlex.quote(name)} -m pip install {' '.join(map(shlex.quote, packages))}"
+
+
+def as_typed(text: str) -> str:
+    """``python -m hetero_tvm.bench ...`` in a text as this process was started: ``hetero-tvm bench ...``,
+    ``.venv/bin/python -m hetero_tvm.bench ...``; unchanged where it is no command of ours that runs."""
+    started = sys.argv[0]
+    if Path(started).name == "hetero-tvm":
+        found = shutil.which("hetero-tvm")
+        if found and os.path.samefile(found, started):
+            started = "hetero-tvm"
+        ours = f"{shlex.quote(started)} "
+        return re.sub(r"python -m hetero_tvm\.(?=\w+(?![\w.]))", lambda _: ours, text)
+    module = next((next_ for one, next_ in pairwise(sys.orig_argv) if one == "-m"), "")
+    if module.partition(".")[0] != "hetero_tvm":
+        return text
+    return re.sub(r"(?<![\w/])python(?= -m hetero_tvm\b)", lambda _: shlex.quote(sys.orig_argv[0]), text)
 
 
 def extra_command(extra: str) -> str:

@@ -155,6 +155,30 @@ class Library:
             results = self._results(self._run(tensors), self._slots)
         return results if into is None else _copied(results, into)
 
+    def run(self, names: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[np.ndarray]:
+        """Outputs of these names, or all, in a list: a call as ``InferenceSession.run`` of ONNX Runtime.
+
+        Raises
+        ------
+        InputError : wrong inputs, or no output has one of the names.
+        """
+        known = [spec.name for spec in self.signature.results]
+        if unknown := [name for name in names or () if name not in known]:
+            problems = [f"{name}: no output has this name" for name in unknown]
+            hint = f"outputs: {', '.join(known)}; None gives them all"
+            raise InputError(f"wrong outputs for {self.manifest.name}", problems=problems, hint=hint)
+        results = self(dict(inputs)) if inputs else self()
+        by_name = dict(zip(known, results if isinstance(results, tuple) else (results,), strict=True))
+        return [by_name[name] for name in names or known]
+
+    def get_inputs(self) -> list[TensorSpec]:
+        """Inputs with ``name``, ``shape`` and ``type``, as ONNX Runtime lists them."""
+        return list(self.signature.inputs)
+
+    def get_outputs(self) -> list[TensorSpec]:
+        """Outputs with ``name``, ``shape`` and ``type``, as ONNX Runtime lists them."""
+        return list(self.signature.results)
+
     def session(
         self, states: Mapping[str, str] | None = None, initial: Mapping[str, Any] | None = None
     ) -> Session:

@@ -14,6 +14,8 @@ import numpy as np
 STEP = "step"
 """Function of a library that keeps states where they lie."""
 
+_ONNX_NAMES = {"float32": "float", "float64": "double"}
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -33,6 +35,11 @@ class TensorSpec:
         counted = {axis for axis, _ in self.counts}
         sizes = (f"0..{size}" if axis in counted else str(size) for axis, size in enumerate(self.shape))
         return f"{self.name}: {self.dtype}[{', '.join(sizes)}]"
+
+    @property
+    def type(self) -> str:
+        """The dtype as ONNX writes it: ``tensor(float)``, ``tensor(int64)``."""
+        return f"tensor({_ONNX_NAMES.get(self.dtype, self.dtype)})"
 
     @property
     def static(self) -> bool:

@@ -33,3 +33,18 @@ def test_the_comparison(capsys):
     said = capsys.readouterr().out
     assert "m, 2 threads on cores [0, 1], 1 rounds" in said and "1.500" in said
     assert "openvino: failed: no such model" in said
+
+
+def test_the_comparison_fits_80_columns_with_whole_names(capsys, monkeypatch):
+    """Whatever was measured: what matters least is left out, by name."""
+    monkeypatch.setenv("COLUMNS", "80")
+    results = [Result("hetero_tvm", version="0.1.0", turns=[[0.018, 1234.5]], ratio=1.0)]
+    results.append(Result("torch.compile", version="2.13.0+cpu", turns=[[0.1, 4567.8]] * 3, ratio=0.124))
+    for one in results:
+        one.max_abs_difference = one.max_rel_difference = 3.6e-6
+    print_comparison("m", Options((0, 1), 1), results)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    for whole in ("hetero_tvm", "torch.compile", "0.124", "3.6e-06", "median ms"):
+        assert whole in said
+    assert "p10" in said.partition("left out at 80 columns:")[2]

@@ -2,12 +2,14 @@
 
 import argparse
 import dataclasses
+import importlib
 import json
 import warnings
 
 import numpy as np
 import pytest
 
+from hetero_tvm import api
 from hetero_tvm.cli import common
 from hetero_tvm.errors import AccuracyError, BuildError, ModelError, TuningError, UsageError
 
@@ -24,6 +26,24 @@ def test_minutes_are_positive_and_finite(text):
     with pytest.raises(argparse.ArgumentTypeError, match="positive number of minutes"):
         common.minutes(text)
     assert common.minutes("0.5") == 0.5
+
+
+@pytest.mark.parametrize(
+    "command, option, wrong",
+    [
+        ("bench", "--seconds", ("nan", "inf", "-1")),
+        ("bench", "--tolerance", ("nan", "inf", "-1")),
+        ("quantize", "--least-cosine", ("nan", "1.5", "-2", "high")),
+    ],
+)
+def test_numbers_that_no_measurement_can_meet_are_refused(command, option, wrong, capsys):
+    """With NaN every comparison is false: a bar of it is none, and a time of it ends at once."""
+    parser = importlib.import_module(f"hetero_tvm.{command}").make_parser()
+    for text in wrong:
+        with pytest.raises(SystemExit):
+            parser.parse_args(["zoo:bert-base-tiny", f"{option}={text}"])
+        assert f"argument {option}: '{text}' is not a" in capsys.readouterr().err
+    assert parser.parse_args([option, "1"]) is not None
 
 
 def test_shapes_by_name():
@@ -108,3 +128,15 @@ def test_a_terminal_gets_folded_lines_and_a_pipe_whole_ones(monkeypatch, capsys,
     assert len(said) == lines and all(len(line) <= int(columns or 200) for line in said)
     common.say(options, "python -m hetero_tvm.bench out/model.so --streams 2", whole=True)
     assert capsys.readouterr().out == "python -m hetero_tvm.bench out/model.so --streams 2\n"
+
+
+@pytest.mark.parametrize("command", ["build", "quantize", "tune"])
+def test_without_a_compiler_nothing_is_begun(command, monkeypatch, capsys):
+    """It links at the end: after a minute, or a search of hours."""
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("HETERO_TVM_DEBUG", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(api, "import_model", None)
+    assert importlib.import_module(f"hetero_tvm.{command}").main(["zoo:mobilenetv2-tiny"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: no C++ compiler") and "apt-get install -y g++" in said

@@ -70,6 +70,38 @@ def test_several_words_behind_an_option_of_one_value(given, hint, capsys):
     assert hint in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command, given, hint",
+    [
+        ("bench", "lib.so -t 5", "-t is --seconds S;"),
+        ("bench", "lib.so -hint throughput", "-hint is --streams N;"),
+        ("bench", "lib.so -nstreams 2", "-nstreams is --streams N;"),
+        ("bench", "-m lib.so", "-m is MODEL"),
+        ("build", "--onnx=a.onnx --saveEngine=a.so", "--saveEngine=a.so is --out DIR;"),
+        ("build", "a.onnx --fp16", "--fp16 is --precision f16;"),
+        ("build", "a.onnx --int8", "--int8 is --precision int8;"),
+        ("build", "a.onnx --minShapes=x:1x1", "--shape NAME=1x8..256"),
+        ("build", "a.onnx -d CPU", "-d is --target"),
+        ("build", "a.onnx --shape x:1x8", "Write --shape x=1x8."),
+        ("build", "a.onnx --shape x:1x8,y[1,8]", "Write --shape x=1x8 --shape y=1x8."),
+        ("tune", "a.onnx --num-trials 4", "--num-trials is --trials N;"),
+        ("profile", "lib.so -o x.json", "to do: python -m"),  # profile has no --out
+    ],
+)
+def test_options_of_other_tools_lead_to_ours(command, given, hint, capsys):
+    parser = importlib.import_module(f"hetero_tvm.{command}").make_parser()
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(given.split())
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and hint in said, said
+
+
+def test_what_is_written_has_a_short_option():
+    from hetero_tvm.build import make_parser
+
+    assert str(make_parser().parse_args(["a.onnx", "-o", "there"]).out) == "there"
+
+
 def test_subcommands_are_checked_alike(capsys):
     parser = command_parser("db", "text", {"x": "y"}, EXITS)
     commands = parser.add_subparsers(dest="command", required=True)

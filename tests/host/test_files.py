@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tempfile
 import threading
 
 import pytest
@@ -90,3 +91,14 @@ def test_a_folder_that_its_maker_has_locked_can_be_held(tmp_path):
     """Exports go to scratch folders too, which are locked for as long as they are used."""
     with scratch_folder(tmp_path, ".scratch-") as folder, alone(folder):
         assert folder.is_dir()
+
+
+def test_where_no_temporary_file_can_be_made_nobody_waits(tmp_path, monkeypatch):
+    """As in a container whose root is read-only: a library is exported to a volume all the same."""
+
+    def none():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with alone(tmp_path), alone(tmp_path):
+        pass

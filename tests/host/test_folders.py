@@ -44,3 +44,11 @@ def test_a_user_without_a_home_gets_a_temporary_folder(folder, variable, default
     private.symlink_to(tmp_path)
     with pytest.raises(UsageError, match="others may write"):
         folder()
+
+    def none():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(folders.tempfile, "gettempdir", none)
+    with pytest.raises(UsageError, match="no folder for temporary files") as caught:
+        folder()
+    assert variable in caught.value.hint

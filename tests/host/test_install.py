@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hetero_tvm.host.install import extra_command, pip_command, requirements
+from hetero_tvm.host.install import as_typed, extra_command, pip_command, requirements
 from tests.import_graph import ROOT
 
 
@@ -19,6 +19,39 @@ def test_commands_are_for_this_interpreter(monkeypatch):
 def test_an_extra_comes_from_the_checkout(monkeypatch):
     monkeypatch.chdir(ROOT)
     assert extra_command("bench").endswith("-m pip install '.[bench]'")
+
+
+@pytest.mark.parametrize(
+    "argv, orig_argv, expected",
+    [
+        (
+            ["x/tune.py"],
+            [".venv/bin/python", "-P", "-m", "hetero_tvm.tune"],
+            ".venv/bin/python -m hetero_tvm.db",
+        ),
+        (["x/tune.py"], ["/a b/python3", "-m", "hetero_tvm.tune"], "'/a b/python3' -m hetero_tvm.db"),
+        (
+            ["./bin/hetero-tvm", "tune"],
+            ["/usr/bin/python3", "./bin/hetero-tvm", "tune"],
+            "./bin/hetero-tvm db",
+        ),
+        (["x/pytest.py"], ["/usr/bin/python3", "-m", "pytest"], "python -m hetero_tvm.db"),
+        (["-c"], ["python3", "-c", "import hetero_tvm"], "python -m hetero_tvm.db"),
+    ],
+)
+def test_our_commands_are_told_as_they_were_typed(argv, orig_argv, expected, monkeypatch):
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", orig_argv)
+    assert as_typed("do: python -m hetero_tvm.db list") == f"do: {expected} list"
+    zygote = as_typed("python -m hetero_tvm.search.measure.zygote 0")  # no command of hetero-tvm
+    assert zygote.endswith(" -m hetero_tvm.search.measure.zygote 0")
+
+
+def test_a_command_on_the_path_is_told_by_its_name(monkeypatch, tmp_path):
+    (command := tmp_path / "hetero-tvm").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [str(command), "tune"])
+    assert as_typed("python -m hetero_tvm.bench out/model.so") == "hetero-tvm bench out/model.so"
 
 
 def test_requirements_are_those_of_this_platform(monkeypatch):

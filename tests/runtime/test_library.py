@@ -48,6 +48,28 @@ def test_arrays_in_one_mapping(many, net):
         net({"y": x})
 
 
+def test_the_words_of_onnx_runtime(many, net):
+    """A program for an ``InferenceSession`` finds names, shapes and types, and gets a list."""
+    both, x = load(many), sample()
+    ids = np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH)
+    assert [(one.name, list(one.shape), one.type) for one in both.get_inputs()] == [
+        ("x", [ROWS, WIDTH], "tensor(float)"),
+        ("token_ids", [ROWS, WIDTH], "tensor(int64)"),
+    ]
+    names, expected = [one.name for one in both.get_outputs()], both(x, ids)
+    feed = {one.name: array for one, array in zip(both.get_inputs(), (x, ids), strict=True)}
+    for asked, picked in ((None, range(5)), ([], range(5)), ([names[3], names[0]], (3, 0))):
+        found = both.run(asked, feed)
+        assert isinstance(found, list) and len(found) == len(picked)
+        for array, place in zip(found, picked, strict=True):
+            np.testing.assert_array_equal(array, expected[place])
+    np.testing.assert_array_equal(net.run(["y"], {"x": x})[0], net(x))
+    with pytest.raises(InputError, match="nothing: no output has this name"):
+        both.run(["nothing"], feed)
+    with pytest.raises(InputError, match="token_ids: missing"):
+        both.run(None, {"x": x})
+
+
 def test_one_error_lists_every_problem(many):
     net = load(many)
     with pytest.raises(InputError) as caught:

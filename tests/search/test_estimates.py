@@ -1,5 +1,8 @@
 """Every space of every target: what ranks its points at first, and where its default stands."""
 
+import math
+import random
+
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
@@ -8,16 +11,28 @@ from hetero_tvm.search import points
 from hetero_tvm.search.cost_model import SpaceModel, described
 from tests.schedules import representatives
 
+MOST = 1000
+"""Points that are drawn from a larger space."""
 
-def listed(space, op, machine):
-    """Points with their descriptions, at most a thousand."""
+
+def drawn(space, op, machine):
+    """Descriptions of all points, or of some from everywhere: large spaces begin with many of one kind."""
     knobs = space.knobs(op, machine)
-    every = [point for _, point in zip(range(1000), points.all_kernels(space, op, machine), strict=False)]
-    return every, [described(space, op, point, machine, knobs) for point in every]
+    sizes = [len(knob.choices) for knob in knobs]
+    total = math.prod(sizes)
+    found = {}
+    for at in range(total) if total <= MOST else random.Random(0).sample(range(total), MOST):
+        point = {}
+        for knob, size in zip(knobs, sizes, strict=True):
+            at, choice = divmod(at, size)
+            point[knob.name] = knob.choices[choice]
+        point = space.canonical(op, point, machine)
+        found.setdefault(points.point_key(point), point)
+    return [described(space, op, point, machine, knobs) for point in found.values()]
 
 
 def check(space, op, machine):
-    _, found = listed(space, op, machine)
+    found = drawn(space, op, machine)
     estimates = np.array([one.estimate for one in found])
     where = f"{space.name} {op.label} on {machine.mcpu}"
     assert np.isfinite(estimates).all() and (estimates > 0).all(), where

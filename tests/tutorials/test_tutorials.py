@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import base64
 import importlib
+import io
 import re
 
+import numpy as np
 import pytest
 
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("nbclient")
 
 from tests.import_graph import PACKAGE
-from tests.tutorials.notebooks import NOTEBOOKS, code, execute, read, with_parameters
+from tests.tutorials.notebooks import NOTEBOOKS, code, execute, read, with_parameters, with_small_pictures
 
 #: Smaller sizes for tests, for names that a notebook's cell of parameters assigns.
 SMALLER: dict[str, dict] = {
@@ -109,3 +112,19 @@ def test_notebook_runs(path, tmp_path):
 def test_unknown_parameters_are_refused():
     with pytest.raises(ValueError, match="assigns trails"):
         with_parameters(read(NOTEBOOKS[0]), {"trails": 1})
+
+
+def test_pictures_are_saved_with_few_colours():
+    """A picture that is saved anew must not grow beyond what a notebook may hold."""
+    pictures = pytest.importorskip("PIL.Image")
+    rows = np.arange(200 * 300 * 4, dtype="uint32").reshape(200, 300, 4) % 251
+    large = io.BytesIO()
+    pictures.fromarray(rows.astype("uint8"), "RGBA").save(large, "png")
+    data = {"image/png": base64.b64encode(large.getvalue()).decode(), "text/plain": "<Figure>"}
+    output = nbformat.v4.new_output("display_data", data)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("plot()", outputs=[output])])
+    with_small_pictures(notebook)
+    saved = base64.b64decode(output.data["image/png"])
+    picture = pictures.open(io.BytesIO(saved))
+    assert picture.mode == "P" and picture.size == (300, 200) and len(saved) < len(large.getvalue()) / 2
+    assert output.data["text/plain"] == "<Figure>"

@@ -18,6 +18,7 @@ only shared out where there are few rows.
 
 from __future__ import annotations
 
+import functools
 import math
 from itertools import product
 
@@ -84,7 +85,9 @@ class DynamicMatmulSpace(DesignSpace):
             ),
         )
 
-    def _tiles(self, op: DynamicMatmul, machine: CpuModel) -> list[RegisterTile]:
+    @functools.lru_cache(maxsize=64)  # noqa: B019  (spaces live as long as the process)
+    def _tiles(self, op: DynamicMatmul, machine: CpuModel) -> tuple[RegisterTile, ...]:
+        """Register tiles, the best first; kept, as :meth:`canonical` asks for every point of a search."""
         dot = self.kernel_for(op).way(op, machine)
         parts = self.kernel_for(op).parts
         most = min(_MAX_VECTORS, parts * -(-op.n // machine.lanes))
@@ -95,7 +98,7 @@ class DynamicMatmulSpace(DesignSpace):
             if integer_tile.tile_fits(tile := RegisterTile(rows, vectors), dot, machine)
         ]
         best = grids(op.m, op.n, machine)
-        return sorted(choices, key=lambda t: min(self.cycles(op, t, g, machine) for g in best))[:24]
+        return tuple(sorted(choices, key=lambda t: min(self.cycles(op, t, g, machine) for g in best))[:24])
 
     def canonical(self, op: DynamicMatmul, point: Point, machine: CpuModel) -> Point:
         if point.get("unit", VECTORS) == VECTORS:

@@ -20,6 +20,7 @@ stored.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from itertools import product
@@ -77,12 +78,14 @@ class QuantConv2dSpace(DesignSpace):
     def knobs(self, op: QuantConv2d, machine: CpuModel) -> tuple[Knob, ...]:
         return (
             Knob("method", _methods(op, machine)),
-            Knob("tile", tuple(self._tiles(op, machine))),
+            Knob("tile", self._tiles(op, machine)),
             Knob("grid", tuple(_grids(op, machine))),
             Knob("unroll", (2, 1, 4)),
         )
 
-    def _tiles(self, op: QuantConv2d, machine: CpuModel) -> list[tuple[int, int, int]]:
+    @functools.lru_cache(maxsize=64)  # noqa: B019  (spaces live as long as the process)
+    def _tiles(self, op: QuantConv2d, machine: CpuModel) -> tuple[tuple[int, int, int], ...]:
+        """Register tiles, the best first; kept, as :meth:`canonical` asks for every point of a search."""
         grids = _grids(op, machine)
         fitting = set(_fitting(op, machine))
         methods = _methods(op, machine)
@@ -90,7 +93,7 @@ class QuantConv2dSpace(DesignSpace):
         def best(tile: tuple[int, int, int]) -> float:
             return min(self.cycles(op, m, tile, grid, machine) for m in methods for grid in grids)
 
-        return sorted(fitting, key=best)[:24]
+        return tuple(sorted(fitting, key=best)[:24])
 
     def default(self, op: QuantConv2d, machine: CpuModel) -> Point:
         tiles, grids = self._tiles(op, machine), _grids(op, machine)
