@@ -317,3 +317,28 @@ def test_normalizations_of_constants_are_those_of_inference():
         opset=13,
     )
     assert operators(against_original(source)) == {"Add": 1}
+
+
+@pytest.mark.parametrize("kind, gates", [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+@pytest.mark.parametrize("results", [("", "h"), ("", "h", "c"), ("y", "", "c")])
+def test_constant_results_keep_their_places(kind, gates, results):
+    """A result without a name stands before those that have one."""
+    if kind != "LSTM":
+        results = results[:2]
+    rng = np.random.default_rng(3)
+    shapes = {"x": (2, 1, 3), "w": (1, gates * 4, 3), "r": (1, gates * 4, 4)}
+    weights = [
+        onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    layer = onnx.helper.make_node(kind, list(shapes), list(results), hidden_size=4)
+    values = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in results if name
+    ]
+    graph = onnx.helper.make_graph([layer], "g", [], values, weights)
+    source = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 14)], ir_version=9)
+    expected = ReferenceEvaluator(source).run(None, {})
+    model = import_onnx(source)
+    assert operators(model) == {}
+    for result, truth in zip(run_tvm(model, {}), expected, strict=True):
+        np.testing.assert_allclose(result, truth, rtol=1e-5)
