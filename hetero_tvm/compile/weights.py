@@ -116,7 +116,7 @@ class Weights:
             table.append(_ENTRY.pack(at, size, extents))
             dims.append(struct.pack(f"<{len(shape)}q", *shape))
             extents += 8 * len(shape)
-            at = _aligned(at + size)
+            at = _end(at, size)
         return at, self._pieces(b"".join([*table, *dims]))
 
     def _pieces(self, head: bytes) -> Iterator[Any]:
@@ -125,7 +125,7 @@ class Weights:
             data = _bits(array_of(tensor))
             for start in range(0, data.size, 16 << 20):
                 yield data[start : start + (16 << 20)]
-            yield bytes(_aligned(data.size) - data.size)
+            yield bytes(_end(0, data.size) - data.size)
             mapped.touched(data.size)
 
 
@@ -141,6 +141,11 @@ def _set(fields: _Tensor, data: int | None, shape: Sequence[int]) -> None:
 
 def _bits(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
+
+
+def _end(start: int, size: int) -> int:
+    """Where the next constant may lie; one without elements has a place of its own, within the segment."""
+    return _aligned(start + max(size, 1))
 
 
 def _aligned(size: int) -> int:

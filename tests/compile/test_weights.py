@@ -110,3 +110,16 @@ def test_damage_in_the_constants_is_found(built, tmp_path):
 def test_odd_names_of_folders(built, source, x, tmp_path):
     path = built.export(tmp_path / "a b'\"$x;\nü" / "m 1.so")
     same(hetero_tvm.load(path)(x), expected(source, x))
+
+
+def test_constants_without_elements_keep_their_shapes(tmp_path):
+    """The last one lies in the segment too: outside, it was taken for a number of another, at each call."""
+    model = text_model("""
+        g (float[2,3] x) => (float[2,0,3] first, float[0,3] last, float[2,3] y) {
+            n = Constant<value_ints = [2, 0, 3]>() first = ConstantOfShape(n)
+            m = Constant<value_ints = [0, 3]>() last = ConstantOfShape(m) y = Relu(x)
+        }""")
+    built = api.build_model(api.optimize_model(api.import_model(model)), use_shipped=False)
+    net = hetero_tvm.load(built.export(tmp_path / "empty.so"))
+    for _ in range(3):
+        assert [result.shape for result in net(np.ones((2, 3), np.float32))] == [(2, 0, 3), (0, 3), (2, 3)]

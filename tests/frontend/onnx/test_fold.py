@@ -342,3 +342,31 @@ def test_constant_results_keep_their_places(kind, gates, results):
     assert operators(model) == {}
     for result, truth in zip(run_tvm(model, {}), expected, strict=True):
         np.testing.assert_allclose(result, truth, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[0,4] x, int64[2] i) => (float[2,4] y) { y = Gather(x, i) }",
+        "(float[0,4] x) => (int64[1,4] y) { y = ArgMin(x) }",
+        "(float[1,3,0,8] x) => (float[1,3,1,1] y) { y = GlobalMaxPool(x) }",
+        "(float[0,3] x) => (float[2,3] y) { p = Constant<value_ints = [1, 0, 1, 0]>() "
+        'y = Pad<mode = "edge">(x, p) }',
+        "(float[1,1,0,4] x, float[1,2,2,2] g) => (float[1,1,2,2] y) { y = GridSample(x, g) }",
+        "(float[1,1,0,4] x, float[2,4] r, int64[2] b) => (float[2,1,1,1] y) { y = RoiAlign(x, r, b) }",
+        "(float[1,1,4,4] x) => (float[1,1,z,4] y) { s = Constant<value_ints = [1, 1, 0, 4]>() "
+        "y = Resize(x, , , s) }",
+        "(float[1,1,0,4] x) => (float[1,1,3,4] y) { s = Constant<value_ints = [1, 1, 3, 4]>() "
+        "y = Resize(x, , , s) }",
+    ],
+)
+def test_nothing_is_picked_from_nothing(text):
+    """Kernels would read memory that is nobody's."""
+    with pytest.raises(ModelError, match="none|without elements"):
+        import_onnx(text_model(f"g {text}"))
+
+
+def test_padding_nothing_with_a_constant_is_no_pick():
+    text = "g (float[0,3] x) => (float[2,3] y) { p = Constant<value_ints = [1, 0, 1, 0]>() y = Pad(x, p) }"
+    (result,) = run_tvm(import_onnx(text_model(text)), {"x": np.zeros((0, 3), np.float32)})
+    assert result.shape == (2, 3) and not result.any()
