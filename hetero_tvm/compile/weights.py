@@ -144,7 +144,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _end(start: int, size: int) -> int:
-    """Where the next constant may lie; one without elements has a place of its own, within the segment."""
+    """Place of the next constant; one without elements has a place of its own too, within the segment."""
     return _aligned(start + max(size, 1))
 
 

@@ -392,19 +392,6 @@ def _celu(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
     return relax.op.add(relax.op.maximum(x, zero), relax.op.minimum(below, zero))
 
 
-def _prelu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
-    """A choice where the operand is a scalar, which TVM's converter does not take."""
-    x, slope = inputs
-    shape, slopes = static_shape(x), static_shape(slope)
-    if shape is None or slopes is None:
-        return None
-    if shape or any(extent != 1 for extent in slopes):
-        return None
-    slope = relax.op.reshape(slope, ())
-    zero = relax.const(0, str(x.ty.dtype))
-    return relax.op.where(relax.op.less(x, zero), relax.op.multiply(x, slope), x)
-
-
 def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
     """Leave the operator to TVM, with positions from which it computes what PyTorch does.
 
@@ -452,7 +439,6 @@ CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Mod": _mod,
     "NonMaxSuppression": suppressed,
     "OneHot": _one_hot,
-    "PRelu": _prelu,
     "Pad": _pad,
     "RoiAlign": _roi_align,
     "Scatter": _scatter_elements,

@@ -11,6 +11,7 @@ from onnx import TensorProto, defs, helper, shape_inference
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.limits import Limits, beyond
+from hetero_tvm.frontend.onnx.check import refuse_picks_of_nothing
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     VALUE_BYTES,
@@ -56,11 +57,6 @@ _SLOW = frozenset({
 })
 # Multiply-adds that may be spent on one product.
 _PRODUCTS = dict.fromkeys(("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul"), 1 << 36) | {"Einsum": 1 << 32}
-# Operators that pick elements of their first operand: there must be some, where there are results.
-_PICKERS = frozenset({
-    "ArgMax", "ArgMin", "DeformConv", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "GridSample",
-    "MaxRoiPool", "Pad", "Resize", "RoiAlign", "Upsample",
-})
 _BLIND_GROWERS = frozenset({
     "Range", "ConstantOfShape", "Expand", "Tile", "Pad", "Resize", "Upsample", "OneHot", "EyeLike",
     "HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "CenterCropPad", "Col2Im",
@@ -135,29 +131,12 @@ class Folder:
         results = self._evaluate(node)
         if results is None:
             self._infer(node)
-            self._refuse_picks_of_nothing(node)
+            refuse_picks_of_nothing(node, self.pool, self._types)
             return self._unflattened(node)
         for name, array in zip(node.output, results, strict=False):
             if name:
                 self.pool.add_array(name, array)
         return []
-
-    def _refuse_picks_of_nothing(self, node: onnx.NodeProto) -> None:
-        """Refuse to pick elements of a tensor without any, and to resize an image to nothing."""
-        if node.op_type not in _PICKERS or not node.input or not node.input[0]:
-            return
-        if node.op_type == "Pad" and all(a.s == b"constant" for a in node.attribute if a.name == "mode"):
-            return
-        sizes = node.input[3] if len(node.input) > 3 and node.op_type == "Resize" else ""
-        if sizes in self.pool and not self.pool.array(sizes).all():
-            raise ModelError(f"Node {node.name!r} (Resize) makes an image without elements.")
-        source, result = self._type(node.input[0]), self._type(node.output[0])
-        if _is_empty(source) and not _is_empty(result):
-            raise ModelError(
-                f"Node {node.name!r} ({node.op_type}) takes elements of {node.input[0]!r}, "
-                f"which has none: its shape is {list(source[1])}.",
-                hint="ONNX Runtime refuses such a call too; --shape gives the model other sizes.",
-            )
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """Find the types of a node's results where inference over the whole graph did not."""
