@@ -126,14 +126,14 @@ class Weights:
         at = _aligned(expansions + _EXPANSION.size * len(made))
         places, arrays = {}, [_bits(array_of(self._tensors[n])) for n in stored]
         for n in stored:
-            places[n], at = at, _aligned(at + sizes[n])
+            places[n], at = at, _end(at, sizes[n])
         direct = memory = source = at
         table = []
         for n, (matrix, plain) in made:
-            places[n], memory = memory, _aligned(memory + sizes[n])
-            start, source = source, _aligned(source + matrix.nbytes)
+            places[n], memory = memory, _end(memory, sizes[n])
+            start, source = source, _end(source, matrix.nbytes)
             table.append(_EXPANSION.pack(places[n], start, source, len(plain), len(matrix), *plain.shape[1:]))
-            source = _aligned(source + plain.nbytes)
+            source = _end(source, plain.nbytes)
             arrays += [_bits(np.ascontiguousarray(matrix)), _bits(plain)]
         head = [_HEAD.pack(len(shapes), memory, direct, len(made), expansions)]
         for n, shape in enumerate(shapes):
@@ -148,7 +148,7 @@ def _pieces(head: bytes, arrays: Sequence[np.ndarray]) -> Iterator[Any]:
     for data in arrays:
         for start in range(0, data.size, 16 << 20):
             yield data[start : start + (16 << 20)]
-        yield bytes(_aligned(data.size) - data.size)
+        yield bytes(_end(0, data.size) - data.size)
         mapped.touched(data.size)
 
 
@@ -164,6 +164,11 @@ def _set(fields: _Tensor, data: int | None, shape: Sequence[int]) -> None:
 
 def _bits(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
+
+
+def _end(start: int, size: int) -> int:
+    """Place of the next constant; one without elements has a place of its own too, within the segment."""
+    return _aligned(start + max(size, 1))
 
 
 def _aligned(size: int) -> int:

@@ -127,8 +127,8 @@ class CpuModel:
 
     @property
     def exposed_lines(self) -> float:
-        """Share of the waits for lines of pixels from L2 that shows beside products (measured on Zen 5, where a
-        product takes half as long as elsewhere)."""
+        """Share of the waits for lines of pixels from L2 that shows beside products (measured on Zen 5, whose
+        products take half as long as others')."""
         return 0.2 if self._whole else 0.0
 
     @property

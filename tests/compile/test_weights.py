@@ -135,3 +135,16 @@ def test_transformed_filters_are_stored_plain(images, tmp_path):
     found = hetero_tvm.load(path)(x)
     same([found], expected(model, x))
     np.testing.assert_array_equal(found, built.run({"x": x})[0])
+
+
+def test_constants_without_elements_keep_their_shapes(tmp_path):
+    """The last one lies in the segment too: outside, it was taken for a number of another, at each call."""
+    model = text_model("""
+        g (float[2,3] x) => (float[2,0,3] first, float[0,3] last, float[2,3] y) {
+            n = Constant<value_ints = [2, 0, 3]>() first = ConstantOfShape(n)
+            m = Constant<value_ints = [0, 3]>() last = ConstantOfShape(m) y = Relu(x)
+        }""")
+    built = api.build_model(api.optimize_model(api.import_model(model)), use_shipped=False)
+    net = hetero_tvm.load(built.export(tmp_path / "empty.so"))
+    for _ in range(3):
+        assert [result.shape for result in net(np.ones((2, 3), np.float32))] == [(2, 0, 3), (0, 3), (2, 3)]

@@ -10,7 +10,7 @@ import onnx
 from onnx import defs
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
-from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, node_inputs, subgraphs
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, node_inputs, subgraphs
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 
 
@@ -192,3 +192,36 @@ def _refuse(nodes: list[onnx.NodeProto], opset: int) -> None:
         problems=problems,
         hint="Export the model without them, in plain ONNX operators (no contrib or custom ones).",
     )
+
+
+# fmt: off
+_PICKERS = frozenset({
+    "ArgMax", "ArgMin", "DeformConv", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "GridSample",
+    "MaxRoiPool", "Pad", "Resize", "RoiAlign", "Upsample",
+})
+# fmt: on
+"""Operators that pick elements of their first operand: there must be some, where there are results."""
+
+
+def refuse_picks_of_nothing(node: onnx.NodeProto, pool: ConstantPool, types: Types) -> None:
+    """Refuse to pick elements of a tensor without any, and to resize an image to nothing.
+
+    Raises
+    ------
+    ModelError : kernels would read memory that is nobody's.
+    """
+    if node.op_type not in _PICKERS or not node.input or not node.input[0]:
+        return
+    if node.op_type == "Pad" and all(a.s == b"constant" for a in node.attribute if a.name == "mode"):
+        return
+    sizes = node.input[3] if len(node.input) > 3 and node.op_type == "Resize" else ""
+    if sizes in pool and not pool.array(sizes).all():
+        raise ModelError(f"Node {node.name!r} (Resize) makes an image without elements.")
+    source, result = pool.shape(node.input[0], types), types.get(node.output[0])
+    empty = result is not None and result[1] is not None and 0 in result[1]
+    if source is not None and 0 in source and not empty:
+        raise ModelError(
+            f"Node {node.name!r} ({node.op_type}) takes elements of {node.input[0]!r}, "
+            f"which has none: its shape is {list(source)}.",
+            hint="ONNX Runtime refuses such a call too; --shape gives the model other sizes.",
+        )

@@ -3,8 +3,8 @@
 Its own evaluator computes Erf in single precision, BatchNormalization of opset 9 to 13 as in
 training, the softmaxes from before opset 13 along one axis, convolutions and pools too slowly for real
 networks, global maxima of images alone, norms of magnitudes with their signs, LRN for as many channels as
-there are images, gathers no elements of long axes,
-and resizes no axes that count from the end, nor to aligned corners of broken extents.
+there are images, gathers no elements of long axes, takes no depth of one dimension and no infinity in
+OneHot, and resizes no axes that count from the end, nor to aligned corners of broken extents.
 """
 
 from __future__ import annotations
@@ -238,6 +238,20 @@ class GatherElements(OpRun):
         return (np.take_along_axis(seen, np.where(indices < 0, indices + data.shape[axis], indices), axis),)
 
 
+class OneHot(OpRun):
+    """A choice between two values, infinite or bool ones too; the depth has one element, in any shape."""
+
+    op_domain = ""
+
+    def _run(self, indices, depth, values, axis=None):
+        count, rank = int(np.reshape(depth, -1)[0]), indices.ndim + 1
+        axis = (-1 if axis is None else axis) % rank
+        whole = indices.astype(np.int64)
+        whole = np.expand_dims(np.where(whole < 0, whole + count, whole), axis)
+        places = np.arange(count).reshape([count if n == axis else 1 for n in range(rank)])
+        return (np.where(whole == places, values[1], values[0]),)
+
+
 class LRN(OpRun):
     """Division by a power of the mean square of neighbouring channels."""
 
@@ -296,8 +310,8 @@ class DequantizeLinear(OpRun):
 
 #: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
 REFERENCE_OPS: tuple[type[OpRun], ...] = (
-    *(Erf, Conv, ConvTranspose, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN),
-    *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization, Resize),
+    *(Erf, Conv, ConvTranspose, MaxPool, BatchNormalization, GatherElements, OneHot, LRN),
+    *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization, Resize, DequantizeLinear),
 )
 
 

@@ -11,6 +11,7 @@ from onnx import TensorProto, defs, helper, shape_inference
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.limits import Limits, beyond
+from hetero_tvm.frontend.onnx.check import refuse_picks_of_nothing
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     VALUE_BYTES,
@@ -130,6 +131,7 @@ class Folder:
         results = self._evaluate(node)
         if results is None:
             self._infer(node)
+            refuse_picks_of_nothing(node, self.pool, self._types)
             return self._unflattened(node)
         for name, array in zip(node.output, results, strict=False):
             if name:
@@ -295,7 +297,7 @@ class Folder:
         return np.empty(dims, helper.tensor_dtype_to_np_dtype(element))
 
     def _reference(self, node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Results of a node by ONNX's own evaluator."""
+        """Results of a node by ONNX's own evaluator, an empty one in the place of a result without a name."""
         from onnx.reference import ReferenceEvaluator  # slow imports that few models need twice
 
         from hetero_tvm.frontend.onnx.evaluator import REFERENCE_OPS
@@ -304,9 +306,9 @@ class Folder:
         outputs = [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
         graph = helper.make_graph([node], "fold", inputs, outputs)
         with np.errstate(all="ignore"):
-            return ReferenceEvaluator(graph, opsets=self.opsets, new_ops=list(REFERENCE_OPS)).run(
-                None, arrays
-            )
+            evaluator = ReferenceEvaluator(graph, opsets=self.opsets, new_ops=list(REFERENCE_OPS))
+            found = iter(evaluator.run(None, arrays))
+        return [next(found) if name else np.empty(0) for name in node.output]
 
     def _shape(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
         """Result of a Shape or Size whose operand has a known shape."""

@@ -115,6 +115,10 @@ class _Translation:
                 said = str(error) if isinstance(error, Untranslatable) else f"an unknown form ({error})"
                 self._faults.append(f"{operator.kind} at {place!r}: {said}")
                 values.update({number: {False: ""} for number in operator.outputs})
+        for number in graph.outputs:
+            if number not in values and number not in known:
+                self._faults.append(f"nothing computes {graph.tensors[number].name!r}")
+                values[number] = {False: ""}
         return [_state(number, values, known) for number in graph.outputs]
 
     def _called(

@@ -61,11 +61,11 @@ def _dequantize(
 ) -> np.ndarray:
     """Steps in float32, as kernels take them: the difference is whole, and rounded once by the product."""
     along = [1] * x.ndim
-    if scale.size > 1 or zero.size > 1:
+    if scale.size != 1 or zero.size != 1:
         along[int(call.attrs.axis) % x.ndim] = -1
 
     def spread(vector: np.ndarray) -> np.ndarray:
-        return vector.reshape(along) if vector.size > 1 else vector.reshape(())
+        return vector.reshape(along) if vector.size != 1 else vector.reshape(())
 
     whole = x.astype(np.int64) - spread(zero).astype(np.int64) if x.dtype.kind in "iu" else x - spread(zero)
     return whole.astype(np.float32) * spread(scale).astype(np.float32)

@@ -550,6 +550,15 @@ def test_reflection_in_a_single_pixel(height, width):
     np.testing.assert_allclose(y, expected.numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("slope", ["float", "float[1]"])
+def test_prelu_of_a_scalar_is_a_scalar(slope):
+    model = import_onnx(text_model(f"g (float x, {slope} s) => (float y) {{ y = PRelu(x, s) }}"))
+    slopes = np.full(() if slope == "float" else (1,), 0.5, np.float32)
+    for value, expected in ((-2.0, -1.0), (2.0, 2.0)):
+        (result,) = run_tvm(model, {"x": np.float32(value), "s": slopes})
+        assert result.shape == () and result == expected
+
+
 def test_celu_of_a_scalar_is_a_scalar():
     source = text_model("g (float x) => (float y) { y = Celu <alpha = 1.5> (x) }")
     for x in (-0.7, 2.0):

@@ -18,7 +18,7 @@ from hetero_tvm.frontend.onnx.evaluator import (
 from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.reference import run_reference
 from hetero_tvm.reference.running import run_double
-from tests.frontend.onnx.helpers import add_weight, text_model
+from tests.frontend.onnx.helpers import add_weight, run_tvm, text_model
 
 
 def test_erf_is_computed_in_double():
@@ -26,6 +26,24 @@ def test_erf_is_computed_in_double():
     x = np.linspace(-3, 3, 50, dtype=np.float32)
     exact = [math.erf(float(v)) for v in x]
     assert np.abs(run_reference(model, {"x": x}).float64[0] - exact).max() == 0
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+@pytest.mark.parametrize("values", [[2, 5], [-np.inf, 0], [0, np.inf]])
+def test_hot_places(axis, values):
+    """Depths are vectors of one element in files of most exporters; indices beyond them are nowhere."""
+    import onnxruntime
+
+    source = text_model(
+        "g (int64[2,3] i, float[2] v) => (float[a,b,c] y) "
+        f"{{ d = Constant<value_ints = [4]>() y = OneHot<axis = {axis}>(i, d, v) }}"
+    )
+    fed = {"i": np.array([[0, 3, -1], [-4, 99, -99]]), "v": np.array(values, np.float32)}
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, fed)
+    np.testing.assert_array_equal(run_double(detached(source), fed, ["y"])["y"], expected)
+    (result,) = run_tvm(import_onnx(source), fed)
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_elements_of_a_long_axis_are_gathered():

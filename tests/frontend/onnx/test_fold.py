@@ -317,3 +317,56 @@ def test_normalizations_of_constants_are_those_of_inference():
         opset=13,
     )
     assert operators(against_original(source)) == {"Add": 1}
+
+
+@pytest.mark.parametrize("kind, gates", [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+@pytest.mark.parametrize("results", [("", "h"), ("", "h", "c"), ("y", "", "c")])
+def test_constant_results_keep_their_places(kind, gates, results):
+    """A result without a name stands before those that have one."""
+    if kind != "LSTM":
+        results = results[:2]
+    rng = np.random.default_rng(3)
+    shapes = {"x": (2, 1, 3), "w": (1, gates * 4, 3), "r": (1, gates * 4, 4)}
+    weights = [
+        onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    layer = onnx.helper.make_node(kind, list(shapes), list(results), hidden_size=4)
+    values = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in results if name
+    ]
+    graph = onnx.helper.make_graph([layer], "g", [], values, weights)
+    source = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 14)], ir_version=9)
+    expected = ReferenceEvaluator(source).run(None, {})
+    model = import_onnx(source)
+    assert operators(model) == {}
+    for result, truth in zip(run_tvm(model, {}), expected, strict=True):
+        np.testing.assert_allclose(result, truth, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[0,4] x, int64[2] i) => (float[2,4] y) { y = Gather(x, i) }",
+        "(float[0,4] x) => (int64[1,4] y) { y = ArgMin(x) }",
+        "(float[1,3,0,8] x) => (float[1,3,1,1] y) { y = GlobalMaxPool(x) }",
+        "(float[0,3] x) => (float[2,3] y) { p = Constant<value_ints = [1, 0, 1, 0]>() "
+        'y = Pad<mode = "edge">(x, p) }',
+        "(float[1,1,0,4] x, float[1,2,2,2] g) => (float[1,1,2,2] y) { y = GridSample(x, g) }",
+        "(float[1,1,0,4] x, float[2,4] r, int64[2] b) => (float[2,1,1,1] y) { y = RoiAlign(x, r, b) }",
+        "(float[1,1,4,4] x) => (float[1,1,z,4] y) { s = Constant<value_ints = [1, 1, 0, 4]>() "
+        "y = Resize(x, , , s) }",
+        "(float[1,1,0,4] x) => (float[1,1,3,4] y) { s = Constant<value_ints = [1, 1, 3, 4]>() "
+        "y = Resize(x, , , s) }",
+    ],
+)
+def test_nothing_is_picked_from_nothing(text):
+    """Kernels would read memory that is nobody's."""
+    with pytest.raises(ModelError, match="none|without elements"):
+        import_onnx(text_model(f"g {text}"))
+
+
+def test_padding_nothing_with_a_constant_is_no_pick():
+    text = "g (float[0,3] x) => (float[2,3] y) { p = Constant<value_ints = [1, 0, 1, 0]>() y = Pad(x, p) }"
+    (result,) = run_tvm(import_onnx(text_model(text)), {"x": np.zeros((0, 3), np.float32)})
+    assert result.shape == (2, 3) and not result.any()

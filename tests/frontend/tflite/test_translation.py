@@ -23,6 +23,13 @@ def test_all_faults_are_told_at_once():
     assert caught.value.problems == ("RFFT2D at 't1': no translation", "WHERE at 't3': no translation")
 
 
+def test_results_that_nothing_computes_are_told():
+    data = file([T((4,)) for _ in range(3)], [Call("ABS", (0,), (1,))], [0], [1, 2])
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        to_onnx(read_program(data, "x"))
+    assert caught.value.problems == ("nothing computes 't2'",)
+
+
 def test_axes_of_a_scalar_are_told():
     from tests.frontend.tflite.written import const
 

@@ -86,3 +86,11 @@ def test_folded_is_computed(name, computed):
 
 def test_every_value_is_compared():
     assert set(CASES) | WITHOUT_OPERANDS == set(VALUES)
+
+
+def test_steps_without_elements():
+    """A channel axis of no extent has no scales."""
+    empty = op.dequantize(constant(np.zeros((0, 3)), "int8"), constant([]), constant([], "int8"), axis=0)
+    before = module({"x": (1,)}, lambda emit, x: (op.exp(x), emit(empty)))
+    after, _, _ = fuse(before, FoldConstants())
+    assert array_of(bindings(after)[-1].value.fields[1]).shape == (0, 3)

@@ -166,12 +166,26 @@ def _exponential_below_zero(alpha: float, gamma: float) -> Callable[[Inputs, dic
     return convert
 
 
+def _prelu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """A choice where the operand is a scalar, which TVM's converter does not take."""
+    x, slope = inputs
+    shape, slopes = static_shape(x), static_shape(slope)
+    if shape is None or slopes is None:
+        return None
+    if shape or any(extent != 1 for extent in slopes):
+        return None
+    slope = relax.op.reshape(slope, ())
+    zero = relax.const(0, str(x.ty.dtype))
+    return relax.op.where(relax.op.less(x, zero), relax.op.multiply(x, slope), x)
+
+
 ARITHMETIC: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Cast": _cast,
     "Cosh": _hyperbolic(odd=False),
     "Div": _divided,
     "Elu": _exponential_below_zero(1.0, 1.0),
     "Mul": _times,
+    "PRelu": _prelu,
     "Pow": _pow,
     "ReduceLogSumExp": _reduce_log_sum_exp,
     "Selu": _exponential_below_zero(1.67326319217681884765625, 1.05070102214813232421875),
