@@ -138,19 +138,17 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             x = total / inside.sum(1).to(x.dtype).reshape(count, *behind)
         return x
 
-    def max_pool2d_with_indices_backward(
-        grad: Tensor,
-        x: Tensor,
-        kernel_size: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        ceil_mode: bool,
-        indices: Tensor,
-    ) -> Tensor:
-        flat = torch.zeros(*x.shape[:-2], x.shape[-2] * x.shape[-1], dtype=grad.dtype, device=grad.device)
-        found = flat.scatter_add(-1, indices.flatten(-2), grad.flatten(-2))
-        return found.reshape(x.shape)
+    def by_places(rank: int) -> Callable[..., Tensor]:
+        """Gradient of maxima over ``rank`` axes: each one's part goes to the place that it came from."""
+
+        def gradient(grad: Tensor, x: Tensor, *settings: Any) -> Tensor:
+            places = settings[-1].flatten(-rank)
+            flat = torch.zeros(
+                *x.shape[:-rank], math.prod(x.shape[-rank:]), dtype=grad.dtype, device=x.device
+            )
+            return flat.scatter_add(-1, places, grad.flatten(-rank)).reshape(x.shape)
+
+        return gradient
 
     def batch_norm(
         x: Tensor,
@@ -194,7 +192,10 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.avg_pool2d.default: avg_pool,
         aten.avg_pool3d.default: avg_pool,
         aten.max_pool2d_with_indices.default: max_pool2d_with_indices,
-        aten.max_pool2d_with_indices_backward.default: max_pool2d_with_indices_backward,
+        aten.max_pool2d_with_indices_backward.default: by_places(2),
+        aten.max_pool3d_with_indices_backward.default: by_places(3),
+        aten.adaptive_max_pool2d_backward.default: by_places(2),
+        aten.adaptive_max_pool3d_backward.default: by_places(3),
         aten._native_batch_norm_legit_functional.default: batch_norm,
     }
 
