@@ -12,6 +12,7 @@ from hetero_tvm.torch.attributes import as_arguments, changed_attributes, values
 from hetero_tvm.torch.functional import trained
 from hetero_tvm.torch.inference import inference
 from hetero_tvm.torch.options import FROZEN, Options
+from hetero_tvm.torch.places import with_tensor_places
 from hetero_tvm.torch.specializing import Compiled, Specialized
 
 NAME = "hetero_tvm"
@@ -60,7 +61,7 @@ def hetero_tvm(
         return lambda given: whole([*given, *values(graph, changed)])
 
     freeze = not gradients and chosen.parameters == FROZEN
-    compiled = Specialized(gm, example_inputs, make_whole, freeze, chosen.shapes)
+    compiled = Specialized(with_tensor_places(gm), example_inputs, make_whole, freeze, chosen.shapes)
     compiled.prepare(example_inputs)
     return compiled.__call__
 

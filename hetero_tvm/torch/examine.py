@@ -108,12 +108,15 @@ def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
 class _Writes(TorchDispatchMode):
     """Memories of tensors that operators change as a list, which leaves their versions as they were."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self.memories: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for argument, value in zip(func._schema.arguments, args, strict=False):
+        arguments = func._schema.arguments if isinstance(func, torch._ops.OpOverload) else ()
+        for argument, value in zip(arguments, args, strict=False):
             if argument.is_write and isinstance(value, list | tuple):
                 self.memories.update(_memory(tensor) for tensor in value)
         return func(*args, **(kwargs or {}))

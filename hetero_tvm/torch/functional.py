@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.torch.compiling import compile_graph
-from hetero_tvm.torch.examine import examine
+from hetero_tvm.torch.examine import copied, examine
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.partitioning import compile_parts
 from hetero_tvm.torch.refusing import refused
@@ -202,9 +202,7 @@ def _partition(
 
 def _again(joint: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """A copy: partitioners change what they are given."""
-    copy = torch.fx.GraphModule(joint, torch.fx.Graph())
-    copy.graph = torch.fx.Graph()
-    copy.graph.output(copy.graph.graph_copy(joint.graph, {}))
+    copy = torch.fx.GraphModule(joint, copied(joint.graph))  # which keeps the constants that the graph reads
     copy.graph._codegen = joint.graph._codegen
     copy.recompile()
     return copy

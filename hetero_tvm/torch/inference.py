@@ -1,4 +1,7 @@
-"""Graphs without gradients: pure ones are exported as they are, others through AOTAutograd."""
+"""Graphs without gradients: pure ones are exported as they are, others through AOTAutograd.
+
+So are those of ``torch.func`` (``grad``, ``vmap``, ``jacrev``): they wrap tensors, which AOTAutograd unwraps.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from hetero_tvm.torch.functional import functionalized
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.refusing import refused
 from hetero_tvm.torch.specializing import Compiled
+from hetero_tvm.torch.transforms import is_transformed
 
 
 def inference(
@@ -31,6 +35,8 @@ def inference(
     ------
     HeteroTVMError : with ``refused="raise"``, the reasons why it cannot be compiled.
     """
+    if is_transformed(gm):
+        return functionalized(gm, arguments, frozen, options)
     try:
         findings = examine(gm, arguments)
     except HeteroTVMError as error:

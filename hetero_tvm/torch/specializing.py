@@ -11,6 +11,7 @@ import torch
 
 from hetero_tvm.torch.examine import scalar_placeholders, with_values
 from hetero_tvm.torch.parameters import FrozenParameters, freezable
+from hetero_tvm.torch.transforms import levels_closed
 
 Compiled = Callable[[Sequence[Any]], Sequence[Any]]
 Maker = Callable[[torch.fx.GraphModule, Sequence[Any], dict[int, torch.Tensor]], Compiled]
@@ -89,7 +90,8 @@ class Specialized:
         values |= {i: arguments[i].item() for i in self._scalars}
         gm = with_values(self._gm, values) if values else self._gm
         given = [values.get(i, a) if i in self._numbers else a for i, a in enumerate(arguments)]
-        return self._make(gm, [_concrete(a) for a in given], dict(self._frozen.tensors))
+        with levels_closed():
+            return self._make(gm, [_concrete(a) for a in given], dict(self._frozen.tensors))
 
 
 def _is_open(node: torch.fx.Node) -> bool:

@@ -112,6 +112,19 @@ def test_gradients_of_compound_activations_are_compiled(cache, activation):
     assert events_of(events) == ["partition", "compiled", "compiled"]
 
 
+@pytest.mark.thorough
+def test_constants_of_a_function_that_is_trained(cache):
+    def loss(x):
+        return torch.nn.functional.cross_entropy(x, torch.tensor([1, 2]), torch.tensor([0.5, 1.0, 2.0]))
+
+    events, ends = [], [torch.randn(2, 3, requires_grad=True)]
+    ends.append(ends[0].detach().clone().requires_grad_())
+    for x, function in zip(ends, (compiled(loss, cache, events), loss), strict=True):
+        function(x).backward()
+    torch.testing.assert_close(ends[0].grad, ends[1].grad, **TOLERANCE)
+    assert events_of(events) == ["partition", "compiled", "compiled"]
+
+
 @pytest.mark.exhaustive
 def test_open_sizes_are_compiled_set_by_set(cache):
     model, events = perceptron().eval(), []

@@ -80,7 +80,7 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
 
 def _asks(torch: ModuleType, table: dict[Any, Callable[..., Any]]) -> Callable[[Node], bool]:
     """Test of a call of an operator: whether a function of the table replaces it, with its arguments."""
-    parts = (antialias, doubles, elements, moments, pooling)
+    parts = (antialias, doubles, elements, indexing, moments, pooling)
     conditions = {_base(o): test for part in parts for o, test in part.in_part(torch).items()}
     bases = {_base(operator) for operator in table}
 

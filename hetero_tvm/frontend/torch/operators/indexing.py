@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.fx import Node
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """``x[mask] = values``, ``masked_scatter``, ``as_strided``, and sorted forms of sorting."""
+    """``x[mask] = values``, ``masked_scatter``, ``as_strided``, ``squeeze``, and sorted forms of sorting."""
     aten = torch.ops.aten
 
     def in_order(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
@@ -98,7 +99,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             raise ValueError("as_strided of a tensor that does not lie in memory without gaps, or beyond it")
         return memory.reshape(-1).index_select(0, places.reshape(-1)).reshape(size)
 
+    def squeeze(x: Tensor, dim: int) -> Any:
+        """The tensor itself, where the dimension is not of size 1."""
+        return x.reshape(x.shape) if x.dim() and x.shape[dim] != 1 else NotImplemented
+
     return {
+        aten.squeeze.dim: squeeze,
         aten.as_strided.default: as_strided,
         aten.kthvalue.default: kth,
         aten.median.dim: median,
@@ -110,3 +116,14 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             x, dim=dim, descending=descending
         )[1],
     }
+
+
+def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
+    """Operators of the table that PyTorch's exporter takes, except in such calls."""
+    return {torch.ops.aten.squeeze.dim: keeps_dimension}
+
+
+def keeps_dimension(node: Node) -> bool:
+    """Whether a dimension to take away is not of size 1, and stays: the exporter takes it away regardless."""
+    x = node.args[0].meta.get("val")
+    return x is not None and x.dim() > 0 and x.shape[node.args[1]] != 1

@@ -43,4 +43,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             return loss.sum()
         return loss.sum() / share.sum() if reduction == _MEAN else loss
 
-    return {aten.cross_entropy_loss.default: cross_entropy}
+    # The exporter's own translation of these gives 1 as the sum of the weights, which gradients divide by.
+    weighted = (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+    theirs = torch._decomp.get_decompositions(weighted)
+    return {aten.cross_entropy_loss.default: cross_entropy, **theirs}

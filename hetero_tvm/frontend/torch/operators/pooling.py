@@ -138,19 +138,65 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             x = total / inside.sum(1).to(x.dtype).reshape(count, *behind)
         return x
 
-    def max_pool2d_with_indices_backward(
-        grad: Tensor,
-        x: Tensor,
-        kernel_size: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        ceil_mode: bool,
-        indices: Tensor,
-    ) -> Tensor:
-        flat = torch.zeros(*x.shape[:-2], x.shape[-2] * x.shape[-1], dtype=grad.dtype, device=grad.device)
-        found = flat.scatter_add(-1, indices.flatten(-2), grad.flatten(-2))
-        return found.reshape(x.shape)
+    def along(grad: Tensor, axis: int, size: int, begins: Tensor, ends: Tensor, counts: Tensor) -> Tensor:
+        """Gradient of the means of windows [begin, end) of an axis, each divided by its count."""
+        place = torch.arange(size, device=grad.device)
+        parts = ((place >= begins) & (place < ends)) / counts
+        return (grad.movedim(axis, -1) @ parts.to(grad.dtype)).movedim(-1, axis)
+
+    def of_shares(rank: int) -> Callable[..., Tensor]:
+        """Gradient of means of windows that share an image evenly, along one axis after the other."""
+
+        def gradient(grad: Tensor, x: Tensor) -> Tensor:
+            for axis in range(-rank, 0):
+                size, count = x.shape[axis], grad.shape[axis]
+                output = torch.arange(count, device=x.device).unsqueeze(1)
+                begins = torch.div(output * size, count, rounding_mode="floor")
+                ends = -torch.div((-output - 1) * size, count, rounding_mode="floor")
+                grad = along(grad, axis, size, begins, ends, ends - begins)
+            return grad
+
+        return gradient
+
+    def of_means(rank: int) -> Callable[..., Tensor]:
+        """Gradient of means of windows, along one axis after the other."""
+
+        def gradient(
+            grad: Tensor,
+            x: Tensor,
+            kernel_size: Sequence[int],
+            stride: Sequence[int],
+            padding: Sequence[int],
+            ceil_mode: bool,
+            count_include_pad: bool,
+            divisor_override: int | None,
+        ) -> Tensor:
+            kernels = list(kernel_size) * (rank // len(kernel_size))
+            steps = list(stride) * (rank // len(stride)) if stride else kernels
+            pads = list(padding) * (rank // len(padding))
+            for axis, kernel, step, pad in zip(range(-rank, 0), kernels, steps, pads, strict=True):
+                size = x.shape[axis]
+                begins = torch.arange(grad.shape[axis], device=x.device).unsqueeze(1) * step - pad
+                ends = (begins + kernel).clamp(max=size + pad)
+                counts = ends - begins if count_include_pad else ends.clamp(max=size) - begins.clamp(min=0)
+                if divisor_override is not None:
+                    counts = torch.ones_like(begins)
+                grad = along(grad, axis, size, begins, ends, counts)
+            return grad if divisor_override is None else grad / divisor_override
+
+        return gradient
+
+    def by_places(rank: int) -> Callable[..., Tensor]:
+        """Gradient of maxima over ``rank`` axes: each one's part goes to the place that it came from."""
+
+        def gradient(grad: Tensor, x: Tensor, *settings: Any) -> Tensor:
+            places = settings[-1].flatten(-rank)
+            flat = torch.zeros(
+                *x.shape[:-rank], math.prod(x.shape[-rank:]), dtype=grad.dtype, device=x.device
+            )
+            return flat.scatter_add(-1, places, grad.flatten(-rank)).reshape(x.shape)
+
+        return gradient
 
     def batch_norm(
         x: Tensor,
@@ -194,7 +240,14 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.avg_pool2d.default: avg_pool,
         aten.avg_pool3d.default: avg_pool,
         aten.max_pool2d_with_indices.default: max_pool2d_with_indices,
-        aten.max_pool2d_with_indices_backward.default: max_pool2d_with_indices_backward,
+        aten.avg_pool2d_backward.default: of_means(2),
+        aten.avg_pool3d_backward.default: of_means(3),
+        aten._adaptive_avg_pool2d_backward.default: of_shares(2),
+        aten._adaptive_avg_pool3d_backward.default: of_shares(3),
+        aten.max_pool2d_with_indices_backward.default: by_places(2),
+        aten.max_pool3d_with_indices_backward.default: by_places(3),
+        aten.adaptive_max_pool2d_backward.default: by_places(2),
+        aten.adaptive_max_pool3d_backward.default: by_places(3),
         aten._native_batch_norm_legit_functional.default: batch_norm,
     }
 

@@ -1,9 +1,9 @@
-"""Reductions of rows by their index or segment, and rows that are repeated."""
+"""Reductions of rows by index or segment, rows that are repeated, and the gradient of repeated edges."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Means of ``scatter_reduce``, ``index_reduce``, ``segment_reduce``, and ``repeat_interleave``."""
+    """Means of ``scatter_reduce``, ``index_reduce``, ``segment_reduce``, ``repeat_interleave``, and edges."""
     aten = torch.ops.aten
 
     def reduced(
@@ -92,7 +92,20 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         given = repeats.reshape(-1).expand(rows.shape[axis])
         return rows.index_select(axis, places_repeated(given, output_size=output_size))
 
+    def of_edges(grad: Tensor, x: Tensor, padding: Sequence[int]) -> Tensor:
+        """Gradient of ``x`` padded with its edges: each element's is the sum over its copies."""
+        for number, before in enumerate(padding[::2]):
+            axis = x.dim() - 1 - number
+            size = x.shape[axis]
+            source = (torch.arange(grad.shape[axis], device=x.device) - before).clamp(0, size - 1)
+            shape = [*grad.shape[:axis], size, *grad.shape[axis + 1 :]]
+            grad = torch.zeros(shape, dtype=grad.dtype, device=x.device).index_add(axis, source, grad)
+        return grad
+
     return {
+        aten.replication_pad1d_backward.default: of_edges,
+        aten.replication_pad2d_backward.default: of_edges,
+        aten.replication_pad3d_backward.default: of_edges,
         aten.scatter_reduce.two: reduced,
         aten.index_reduce.default: reduced_by_index,
         aten.segment_reduce.default: by_segment,

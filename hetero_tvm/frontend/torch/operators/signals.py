@@ -71,6 +71,45 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         size = 2 * (x.shape[dim] - 1) if n is None else n
         return inverse_real(x, [dim], {"forward": 0, "ortho": 1}.get(norm or "", 2), size)
 
+    def overlapping(frames: Tensor, hop: int) -> Tensor:
+        """Sum of frames [..., count, size], each ``hop`` places after the one before."""
+        count, size = frames.shape[-2:]
+        parts = -(-size // hop)
+        frames = aten.constant_pad_nd(frames, [0, parts * hop - size])
+        total: Any = 0
+        for part in range(parts):
+            row = frames[..., part * hop : (part + 1) * hop].flatten(-2)
+            total = total + aten.constant_pad_nd(row, [part * hop, (parts - 1 - part) * hop])
+        return total[..., : (count - 1) * hop + size]
+
+    def istft(
+        x: Tensor,
+        n_fft: int,
+        hop_length: int | None = None,
+        win_length: int | None = None,
+        window: Tensor | None = None,
+        center: bool = True,
+        normalized: bool = False,
+        onesided: bool | None = None,
+        length: int | None = None,
+        return_complex: bool = False,
+    ) -> Any:
+        """Signal of a spectrogram; PyTorch's own looks at values to refuse windows that leave gaps."""
+        if return_complex or not x.dtype.is_complex:
+            return NotImplemented
+        hop, size = hop_length or n_fft // 4, win_length or n_fft
+        if window is None:
+            window = torch.ones(size, dtype=x.dtype.to_real())
+        before = (n_fft - size) // 2
+        window = aten.constant_pad_nd(window, [before, n_fft - size - before])
+        frames = inverse_real(x.mT, [x.dim() - 1], int(normalized) or 2, n_fft)  # of whole spectra, a half
+        weights = window.square().expand(x.shape[-1], n_fft)
+        signal = overlapping(frames * window, hop) / overlapping(weights, hop)
+        start = n_fft // 2 if center else 0
+        end = start + length if length is not None else signal.shape[-1] - start
+        missing = max(0, end - signal.shape[-1])
+        return aten.constant_pad_nd(signal[..., start:end], [0, missing])
+
     def subtracted(x: Tensor, other: float, alpha: float = 1) -> Any:
         """``other - x`` where a float makes floats of integers."""
         if x.dtype.is_floating_point or x.dtype.is_complex or not isinstance(other, float):
@@ -171,5 +210,6 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.pdist.default: pairs_apart,
         aten._pdist_forward.default: pairs_apart,
         aten._fft_c2r.default: inverse_real,
+        aten.istft.default: istft,
         aten.fft_irfft.default: irfft,
     }

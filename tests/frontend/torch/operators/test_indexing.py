@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from hetero_tvm import build_model, import_model, optimize_model
 from hetero_tvm.frontend.torch.decompositions import decompositions
 
 ATEN = torch.ops.aten
@@ -81,3 +82,17 @@ def test_windows_beyond_a_tensor_are_refused():
     for x in (X[:, 1], X[:1]):
         with pytest.raises(ValueError, match="without gaps, or beyond it"):
             decompositions()[ATEN.as_strided.default](x, (2, 40), (30, 1))
+
+
+class Squeezed(torch.nn.Module):
+    """Dimensions that are taken away where they are of size 1."""
+
+    def forward(self, x):
+        return x.squeeze(1) + 1, x.squeeze(-1) * 2, x.squeeze((0, 1))
+
+
+def test_dimensions_of_other_sizes_stay():
+    x = torch.randn(1, 3, 1)
+    built = build_model(optimize_model(import_model(torch.export.export(Squeezed(), (x,)))))
+    for have, want in zip(built.run({"x": x.numpy()}), Squeezed()(x), strict=True):
+        torch.testing.assert_close(torch.from_numpy(have), want)

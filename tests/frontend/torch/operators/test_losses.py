@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.frontend.torch.decompositions import decompositions
 
 CROSS_ENTROPY = decompositions()[torch.ops.aten.cross_entropy_loss.default]
@@ -32,3 +33,18 @@ def test_plain_losses_are_left_alone():
     x = torch.randn(4, 5)
     assert CROSS_ENTROPY(x, torch.arange(4)) is NotImplemented
     assert CROSS_ENTROPY(x, x.softmax(1), None, 1, -100, 0.1) is NotImplemented
+
+
+class Weighted(torch.nn.Module):
+    """Loss of classes with weights, and the sum of those weights."""
+
+    def forward(self, x):
+        target, weights = torch.tensor([1, 2]), torch.tensor([0.5, 1.0, 2.0])
+        return tuple(torch.ops.aten.nll_loss_forward(x, target, weights, 1, -100))
+
+
+def test_the_sum_of_weights_is_given():
+    x = torch.randn(2, 3)
+    built = build_model(optimize_model(import_model(torch.export.export(Weighted(), (x,)))))
+    for have, want in zip(built.run({"x": x.numpy()}), Weighted()(x), strict=True):
+        torch.testing.assert_close(torch.as_tensor(have), want)

@@ -46,8 +46,35 @@ def test_maxima_of_windows_that_share_an_image(shape, size):
     found = decompositions()[operator.default](x, output)
     for have, want in zip(found, operator(x, output), strict=True):
         assert torch.equal(have, want)
+    backward = ATEN.adaptive_max_pool3d_backward if len(shape) == 5 else ATEN.adaptive_max_pool2d_backward
+    grad = torch.randn_like(found[0])
+    gradient = decompositions()[backward.default](grad, x, found[1])
+    torch.testing.assert_close(gradient, backward(grad, x, found[1]))
     operator = ATEN._adaptive_avg_pool3d if len(shape) == 5 else ATEN._adaptive_avg_pool2d
     torch.testing.assert_close(decompositions()[operator.default](x, output), operator(x, output))
+    backward = ATEN._adaptive_avg_pool3d_backward if len(shape) == 5 else ATEN._adaptive_avg_pool2d_backward
+    torch.testing.assert_close(decompositions()[backward.default](grad, x), backward(grad, x))
+
+
+def test_gradient_of_maxima_of_volumes():
+    settings = ([3, 2, 2], [2, 2, 1], [1, 1, 0], [1, 1, 2], True)
+    x = torch.randn(2, 3, 7, 6, 5)
+    values, places = ATEN.max_pool3d_with_indices(x, *settings)
+    found = decompositions()[ATEN.max_pool3d_with_indices_backward.default](values, x, *settings, places)
+    torch.testing.assert_close(found, ATEN.max_pool3d_with_indices_backward(values, x, *settings, places))
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("divisor", [None, 3])
+def test_gradient_of_means(inside, divisor):
+    for rank, settings in ((2, ([3], [2], [1])), (2, ([3, 2], [], [0, 1])), (3, ([3, 2, 2], [2, 1, 3], [1]))):
+        x = torch.randn(2, 3, *(9, 8, 7)[:rank], dtype=torch.float64)
+        for ceil in (True, False):
+            given = (*settings, ceil, inside, divisor)
+            grad = torch.randn_like(getattr(ATEN, f"avg_pool{rank}d")(x, *given))
+            backward = getattr(ATEN, f"avg_pool{rank}d_backward")
+            found = decompositions()[backward.default](grad, x, *given)
+            torch.testing.assert_close(found, backward(grad, x, *given))
 
 
 class Sums(torch.nn.Module):

@@ -56,3 +56,12 @@ def test_repeats():
     assert TABLE[ATEN.repeat_interleave.Tensor](repeats) is NotImplemented
     found = TABLE[ATEN.repeat_interleave.Tensor](repeats, output_size=5)
     torch.testing.assert_close(found, torch.repeat_interleave(repeats))
+
+
+@pytest.mark.parametrize("padding", [(2, 1), (1, 2, 0, 3), (-1, 2, 1, -1), (1, 0, 2, 1, 0, 2)], ids=str)
+def test_gradient_of_repeated_edges(padding):
+    rank = len(padding) // 2
+    x = torch.randn(2, 3, 4, 5, 6)[(0,) * (3 - rank)]
+    grad = torch.randn_like(getattr(ATEN, f"replication_pad{rank}d")(x, padding))
+    backward = getattr(ATEN, f"replication_pad{rank}d_backward")
+    torch.testing.assert_close(TABLE[backward.default](grad, x, padding), backward(grad, x, padding))

@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from hetero_tvm.api import import_model
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.frontend.torch.decompositions import decomposed, decompositions
 
 ATEN = torch.ops.aten
@@ -24,6 +25,39 @@ def test_several_axes():
     x = torch.randn(3, 4, 5, dtype=torch.complex128)
     found = decompositions()[ATEN._fft_c2r.default](x, [1, 2], 2, 8)
     torch.testing.assert_close(found, torch.fft.irfftn(x, (4, 8), (1, 2)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hop_length": 4},
+        {"hop_length": 5, "win_length": 12, "normalized": True},
+        {"hop_length": 4, "center": False, "window": torch.hamming_window(16, dtype=torch.float64)},
+        {"hop_length": 8, "length": 37, "onesided": False},
+        {"hop_length": 3, "length": 200},
+    ],
+    ids=str,
+)
+def test_signals_of_spectrograms(options):
+    torch.manual_seed(0)
+    whole = options.get("onesided") is False
+    window = options.get("window", torch.hann_window(options.get("win_length", 16), dtype=torch.float64))
+    x = torch.randn(2, 16 if whole else 9, 12, dtype=torch.complex128)
+    given = {**options, "window": window}
+    want = torch.istft(x, 16, **given)
+    torch.testing.assert_close(decompositions()[ATEN.istft.default](x, 16, **given), want)
+
+
+def test_a_filter_of_spectrograms_is_imported():
+    class Filter(torch.nn.Module):
+        def forward(self, x):
+            window = torch.hann_window(16)
+            spectrum = torch.stft(x, 16, 4, window=window, return_complex=True)
+            return torch.istft(spectrum * spectrum.abs().sigmoid(), 16, 4, window=window, length=64)
+
+    x = torch.randn(2, 64)
+    built = build_model(optimize_model(import_model(torch.export.export(Filter(), (x,)))))
+    np.testing.assert_allclose(built.run({"x": x.numpy()})[0], Filter()(x).numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, float("inf")])
