@@ -140,7 +140,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         """Sign and logarithm of the determinant's size, and the factors."""
         if not fits(a) or a.shape[-1] != a.shape[-2]:
             return NotImplemented
-        a = a.mT  # as PyTorch does: its gradient reads these factors as those of the transposed matrix
+        if a.is_contiguous():  # as PyTorch does: gradients read the factors as those of the transposed matrix
+            a = a.mT
         both, pivots, sign, _ = lu_factor(a)
         ends = both.diagonal(dim1=-2, dim2=-1)
         sign = sign * torch.where(ends > 0, 1.0, torch.where(ends < 0, -1.0, ends)).prod(-1)

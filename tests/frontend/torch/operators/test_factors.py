@@ -111,3 +111,12 @@ def test_products_of_triangles(rows):
     torch.testing.assert_close(TABLE[ATEN.linalg_lu_factor.default](a[1:]), tuple(factors))
     found = TABLE[ATEN.linalg_lu_solve.default](*factors, b[1:])
     torch.testing.assert_close(found, torch.linalg.lu_solve(*factors, b[1:]))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("shape", [(9, 9), (3, 8, 8), (1, 1)])
+def test_factors_of_a_determinant_are_those_that_gradients_read(shape, turned):
+    """PyTorch takes a contiguous matrix turned, and its gradients read the factors accordingly."""
+    a = matrices(*shape).mT if turned else matrices(*shape)
+    found, expected = (f(a) for f in (TABLE[ATEN._linalg_slogdet.default], ATEN._linalg_slogdet.default))
+    torch.testing.assert_close(found, tuple(expected))
