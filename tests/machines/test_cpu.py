@@ -64,6 +64,12 @@ def test_transforms_by_whole_vectors():
     assert whole.transform_cycles < halves.transform_cycles == CpuModel("x", lanes=8).transform_cycles
 
 
+def test_second_caches_keep_up_with_halves_of_vectors():
+    whole, halves = (CpuModel("x", lanes=16, fma_units=units) for units in (2.0, 1.0))
+    assert whole.l2_bytes < halves.l2_bytes == float("inf")
+    assert whole.exposed_lines > halves.exposed_lines == 0
+
+
 def test_broadcasts_to_two_halves_are_slow():
     whole, halves = CpuModel("x", lanes=8), CpuModel("znver1", lanes=8, fma_units=1.0)
     assert whole.broadcast_cycles < halves.broadcast_cycles

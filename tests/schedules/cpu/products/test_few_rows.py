@@ -2,6 +2,7 @@
 
 import pytest
 
+from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.cpu.products import few_rows
 from hetero_tvm.schedules.cpu.products.batch_matmul import PANELS, BatchMatmulSpace
@@ -10,6 +11,7 @@ from tests.schedules.cpu.running import MACHINES
 
 SPACE = BatchMatmulSpace()
 AVX2 = MACHINES["avx2"]
+ZEN5 = CpuModel("znver5", lanes=16, registers=32, l2=1 << 20)
 
 
 def product(m, n, k, left_turned=False, right_turned=False):
@@ -47,6 +49,18 @@ def test_large_operands_are_read_as_they_lie():
     assert order(product(1024, 1, 2048)) == INNER
     assert order(product(2, 48, 64)) == PANELS, "the accumulators of a small one stay in registers"
     assert order(product(128, 512, 512)) == PANELS
+
+
+def test_items_of_a_batch_are_large_together():
+    """Each item of 1 MB would stay in L2, all of them do not."""
+
+    def order(batch, turned):
+        at = (0, 4096 * 64, *((1, 64) if turned else (4096, 1)))
+        op = BatchMatmul((batch,), 1, 4096, 64, (batch, 64), (0, 64, 0, 1), (batch, 4096 * 64), at, (0, 1, 2))
+        return SPACE.default(op, ZEN5)["order"]
+
+    assert order(16, turned=False) == STRIPS
+    assert order(16, turned=True) == INNER
 
 
 def test_points_of_an_order_are_one_kernel():
