@@ -34,6 +34,8 @@ FUSIONS = (
     "conv_epilogue",
     "conv_pad",
     "embedding_norm",
+    "fold_conv_input_scales",
+    "fold_conv_output_scales",
     "fold_input_scales",
     "fold_output_scales",
     "gated_mlp",

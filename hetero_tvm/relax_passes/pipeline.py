@@ -17,6 +17,7 @@ from hetero_tvm.relax_passes.fusions.attention.rope import FuseRope
 from hetero_tvm.relax_passes.fusions.batch_matmul import FuseBatchMatmul
 from hetero_tvm.relax_passes.fusions.convolutions.added import MergeAddedConvolutions
 from hetero_tvm.relax_passes.fusions.convolutions.conv2d import FoldBatchNorm, FoldPad, FuseConv2d
+from hetero_tvm.relax_passes.fusions.convolutions.scales import FoldConvInputScales, FoldConvOutputScales
 from hetero_tvm.relax_passes.fusions.embedding_norm import FuseEmbeddingNorm
 from hetero_tvm.relax_passes.fusions.fold_scales import FoldInputScales, FoldOutputScales
 from hetero_tvm.relax_passes.fusions.gated_matmul import FuseGatedMatmul
@@ -55,7 +56,9 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         MergeQkv(claims),  # after attention: only then is it known which projections belong together
         FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
         FoldPad(),  # before the epilogue makes a kernel of the convolution
-        MergeAddedConvolutions(),  # after both: terms of a sum are plain convolutions now
+        FoldConvOutputScales(),  # after batch norms, whose factors go the same way
+        FoldConvInputScales(),  # then: a factor between two convolutions goes to the first
+        MergeAddedConvolutions(),  # after these: terms of a sum are plain convolutions now
         FuseConv2d(claims),  # after these: weights, bias and padding are final now
         FoldOutputScales(),  # after attention, which has taken its scales for free
         FoldInputScales(),  # then: a factor between two products goes to the first

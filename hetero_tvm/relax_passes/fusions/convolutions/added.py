@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
-from hetero_tvm.relax_passes.fusions.convolutions.conv2d import channel_vector
+from hetero_tvm.relax_passes.fusions.convolutions.conv2d import channel_vector, plain_filters
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -91,21 +91,12 @@ def _collect(graph: Graph, var: Var, shape: tuple[int, ...], terms: _Terms) -> N
         own = isinstance(term, relax.Var) and shape_of(term) == shape and graph.only_user(term) is not None
         if own and graph.op_name(term) == "relax.add":
             _collect(graph, term, shape, terms)
-        elif own and _filter(graph, term) is not None:
+        elif own and plain_filters(graph, term) is not None:
             terms.convolutions.setdefault(graph.value(term).args[0], []).append(term)
         elif own and (image := _normalized(graph, term)) is not None:
             terms.normalizations.setdefault(image, []).append(term)
         else:
             terms.others.append(term)
-
-
-def _filter(graph: Graph, var: Var) -> np.ndarray | None:
-    """The constant filter of a convolution whose layouts are the plain ones."""
-    call = graph.call(var, "relax.nn.conv2d")
-    if call is None or (str(call.attrs.data_layout), str(call.attrs.kernel_layout)) != ("NCHW", "OIHW"):
-        return None
-    weight = array_of(graph.value(call.args[1]))
-    return weight if weight is not None and weight.dtype == np.float32 else None
 
 
 def _normalized(graph: Graph, var: Var) -> Expr | None:
@@ -122,13 +113,14 @@ def _normalized(graph: Graph, var: Var) -> Expr | None:
 def _merge(graph: Graph, terms: _Terms) -> Iterator[_Merged]:
     """The convolutions that take in others of their image."""
     for image, convolutions in terms.convolutions.items():
-        left = sorted(convolutions, key=lambda v: -_filter(graph, v).size)
+        left = sorted(convolutions, key=lambda v: -plain_filters(graph, v).size)
         while left:
             largest, *rest = left
-            call, weight = graph.value(largest), _filter(graph, largest).astype("float64")
+            call, weight = graph.value(largest), plain_filters(graph, largest).astype("float64")
             one = _Merged(call, weight, 0.0, [largest])
             for var in rest:
-                if (more := _inside(call, graph.value(var), _filter(graph, var), weight.shape)) is not None:
+                filters = plain_filters(graph, var)
+                if (more := _inside(call, graph.value(var), filters, weight.shape)) is not None:
                     one.weight = one.weight + more
                     one.covers.append(var)
             for var in terms.normalizations.get(image, ()):

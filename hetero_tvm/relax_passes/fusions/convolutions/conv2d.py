@@ -166,7 +166,7 @@ class FuseConv2d(Rule):
         found.replace(graph)
 
 
-def _constant(graph: Graph, expr: Expr) -> np.ndarray | None:
+def constant_of(graph: Graph, expr: Expr) -> np.ndarray | None:
     """The value of a constant, also behind a reshape (importers reshape the bias)."""
     reshape = graph.call(expr, "relax.reshape")
     if reshape is None:
@@ -175,11 +175,20 @@ def _constant(graph: Graph, expr: Expr) -> np.ndarray | None:
     return array.reshape(shape_of(expr)) if array is not None else None
 
 
+def plain_filters(graph: Graph, var: Expr) -> np.ndarray | None:
+    """The constant float32 filters of a convolution whose layouts are the plain ones."""
+    call = graph.call(var, "relax.nn.conv2d")
+    if call is None or (str(call.attrs.data_layout), str(call.attrs.kernel_layout)) != ("NCHW", "OIHW"):
+        return None
+    weight = array_of(graph.value(call.args[1]))
+    return weight if weight is not None and weight.dtype == np.float32 else None
+
+
 def channel_vector(graph: Graph, addition: Var) -> tuple[np.ndarray | None, Expr | None]:
     """The constant [1, C, 1, 1] of an addition, as a vector, and the other operand."""
     channels = shape_of(addition)[1]
     for arg, other in (graph.value(addition).args, reversed(list(graph.value(addition).args))):
-        array = _constant(graph, arg)
+        array = constant_of(graph, arg)
         if array is not None and array.size == channels and array.ndim >= 3 and array.shape[-3] == channels:
             return array.reshape(-1), other
     return None, None
