@@ -135,8 +135,13 @@ class MatmulSpace(DesignSpace):
         if op.m > _FEW_ROWS or not panels:
             return None
 
+        wanted = -(-_WANTED_VECTORS // op.m)
+        # Rows that are broadcast for one vector alone would take longer than their products.
+        if op.m / machine.fma_units < machine.broadcast_cycles * op.m + machine.load_cycles:
+            wanted = max(2, wanted)
+
         def order(tile: RegisterTile) -> tuple[float, int, int]:
-            threads, wanted = machine.threads, -(-_WANTED_VECTORS // op.m)
+            threads = machine.threads
             idle = -(-panels[tile] // threads) * threads / panels[tile]
             return idle > _IDLE, abs(tile.vectors - wanted), tile.vectors
 
