@@ -63,6 +63,7 @@ def export_library(
 def _link(executable: Executable, weights: Weights | None, path: Path, source: Path) -> None:
     """Write the library with its constants; ``source`` is the C++ source of the manifest."""
     pool, options = thread_pool.link_parts()
+    # Sums of the constants that are computed at load round as they do here.
     sources, options = [source, pool], ["-O2", "-ffp-contract=off", *options]
     if weights is not None:
         weights.take_back()  # stand-ins that a check has filled would be written as they are

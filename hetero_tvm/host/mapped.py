@@ -156,18 +156,14 @@ def is_mapped(array: np.ndarray) -> bool:
 
 def note(address: int, about: Any) -> None:
     """Keep something with the mapped array that begins at an address, as long as that lives."""
-    if (mapping := _beginning(address)) is not None:
-        _notes[mapping] = about
+    for mapping in _alive():
+        if mapping.address == address:
+            _notes[mapping] = about
 
 
 def noted(address: int) -> Any:
     """Note of the mapped array that begins at an address; None where there is none."""
-    mapping = _beginning(address)
-    return None if mapping is None else _notes.get(mapping)
-
-
-def _beginning(address: int) -> _Mapping | None:
-    return next((mapping for mapping in _alive() if mapping.address == address), None)
+    return next((about for mapping, about in list(_notes.items()) if mapping.address == address), None)
 
 
 def touched(size: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, Var, relax
-from hetero_tvm.relax_passes.fusions.linear import constant_matrix, linear_of
+from hetero_tvm.relax_passes.fusions.linear import constant_matrix, constant_of, linear_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -35,7 +35,7 @@ class FoldOutputScales(Rule):
     anchors = ("relax.multiply", "relax.divide")
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
-        scaled = _scaled(graph, var)
+        scaled = scaled_by(graph, var, -1)
         if scaled is None:
             return None
         y, factor = scaled
@@ -77,7 +77,7 @@ class FoldInputScales(Rule):
         weight = constant_matrix(graph, w)
         if weight is None or weight.dtype != np.float32 or graph.only_user(x) is None:
             return None
-        scaled = _scaled(graph, x)
+        scaled = scaled_by(graph, x, -1)
         if scaled is None or scaled[1].size not in (1, weight.shape[0]):
             return None
         base, factor = scaled
@@ -88,18 +88,19 @@ class FoldInputScales(Rule):
         graph.replace(var, relax.op.matmul(base, constant(weight)), absorbs=[x])
 
 
-def _scaled(graph: Graph, expr: Expr) -> tuple[Expr, np.ndarray] | None:
-    """``(x, c)`` with ``expr == x * c``, c finite and constant: one value, or one by column."""
+def scaled_by(graph: Graph, expr: Expr, axis: int) -> tuple[Var, np.ndarray] | None:
+    """``(x, c)`` with ``expr == x * c``, c finite, constant and no zero: one value, or one for each place of
+    ``axis``, which counts from the end."""
     call = graph.call(expr, "relax.multiply", "relax.divide")
     if call is None:
         return None
     divided = call.op.name == "relax.divide"
     left, right = call.args
     for x, factors in ((left, right),) if divided else ((left, right), (right, left)):
-        array = array_of(graph.value(factors))
+        array = constant_of(graph, factors)
         if array is None or array.dtype != np.float32 or shape_of(x) != shape_of(expr) or not array.size:
             continue
-        if array.size > 1 and (array.ndim == 0 or array.shape[-1] != array.size):
+        if array.size > 1 and (array.ndim < -axis or array.shape[axis] != array.size):
             continue
         if not isinstance(x, relax.Var) or not np.isfinite(array).all() or not array.all():
             continue

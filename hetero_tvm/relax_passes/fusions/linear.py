@@ -71,3 +71,12 @@ def _rows(graph: Graph, expr: Expr) -> list[Expr]:
         expr = call.args[0]
         found.append(expr)
     return found
+
+
+def constant_of(graph: Graph, expr: Expr) -> np.ndarray | None:
+    """The value of a constant, also behind a reshape (importers reshape the bias)."""
+    reshape = graph.call(expr, "relax.reshape")
+    if reshape is None:
+        return array_of(graph.value(expr))
+    array = array_of(graph.value(reshape.args[0]))
+    return array.reshape(shape_of(expr)) if array is not None else None

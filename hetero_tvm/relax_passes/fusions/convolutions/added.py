@@ -14,9 +14,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
-from hetero_tvm.relax_passes.fusions.convolutions.conv2d import channel_vector, plain_filters
+from hetero_tvm.relax_passes.fusions.convolutions.conv2d import (
+    by_channel,
+    channel_vector,
+    plain_filters,
+    with_filters,
+)
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -66,14 +70,12 @@ class MergeAddedConvolutions(Rule):
         sums: list[Expr] = []
         shift = terms.shift
         for one in merged:
-            weight = constant(one.weight.astype("float32"))
-            sums.append(relax.Call(one.call.op, [one.call.args[0], weight], one.call.attrs))
+            sums.append(with_filters(one.call, one.weight))
             shift = shift + one.shift
         groups = (*terms.convolutions.values(), *terms.normalizations.values())
         sums += [*(v for group in groups for v in group if v not in covered), *terms.others]
         if np.any(shift):
-            vector = np.broadcast_to(shift, shape_of(var)[1]).astype("float32")
-            sums.insert(1, relax.const(vector.reshape(1, -1, 1, 1)))
+            sums.insert(1, by_channel(np.broadcast_to(shift, shape_of(var)[1])))
         total = sums[0]
         for term in sums[1:]:
             total, term = (bind(e, "sum") if isinstance(e, relax.Call) else e for e in (total, term))
@@ -84,10 +86,11 @@ class MergeAddedConvolutions(Rule):
 def _collect(graph: Graph, var: Var, shape: tuple[int, ...], terms: _Terms) -> None:
     """Sort the terms of the sum ``var``, whose value nobody else reads."""
     vector, other = channel_vector(graph, var)
+    operands = graph.value(var).args
     if vector is not None and shape_of(other) == shape:
-        terms.shift = terms.shift + vector.astype("float64")
+        terms.shift, operands = terms.shift + vector.astype("float64"), [other]
     terms.absorbed.append(var)
-    for term in [other] if vector is not None and shape_of(other) == shape else graph.value(var).args:
+    for term in operands:
         own = isinstance(term, relax.Var) and shape_of(term) == shape and graph.only_user(term) is not None
         if own and graph.op_name(term) == "relax.add":
             _collect(graph, term, shape, terms)
@@ -124,7 +127,7 @@ def _merge(graph: Graph, terms: _Terms) -> Iterator[_Merged]:
                     one.weight = one.weight + more
                     one.covers.append(var)
             for var in terms.normalizations.get(image, ()):
-                if var not in one.covers and (found := _diagonal(graph, var, call, weight.shape)) is not None:
+                if (found := _diagonal(graph, var, call, weight.shape)) is not None:
                     one.weight, one.shift = one.weight + found[0], one.shift + found[1]
                     one.covers.append(var)
             taken = set(one.covers)

@@ -12,6 +12,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
 from hetero_tvm.relax_passes.fusions.epilogue import Found, residual
+from hetero_tvm.relax_passes.fusions.linear import constant_of
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule, check_float32
@@ -67,15 +68,9 @@ class FoldBatchNorm(Rule):
         conv, weight, bias, (gamma, beta, mean, variance), eps, top, absorbed = found
         # float64: the folded weights should round once.
         factor = gamma.astype("float64") / np.sqrt(variance.astype("float64") + eps)
-        folded = (weight * factor[:, None, None, None]).astype("float32")
-        shift = (beta + ((bias if bias is not None else 0.0) - mean) * factor).astype("float32")
-        product = graph.insert_before(
-            top,
-            relax.Call(conv.op, [conv.args[0], constant(folded)], conv.attrs),
-            top.name + "#conv",
-            absorbed,
-        )
-        graph.replace(top, relax.op.add(product, relax.const(shift.reshape(1, -1, 1, 1))), absorbs=absorbed)
+        folded = weight * factor[:, None, None, None]
+        shift = beta + ((bias if bias is not None else 0.0) - mean) * factor
+        replace_by_biased(graph, top, with_filters(conv, folded), shift, absorbed)
 
 
 class FoldPad(Rule):
@@ -166,15 +161,6 @@ class FuseConv2d(Rule):
         found.replace(graph)
 
 
-def constant_of(graph: Graph, expr: Expr) -> np.ndarray | None:
-    """The value of a constant, also behind a reshape (importers reshape the bias)."""
-    reshape = graph.call(expr, "relax.reshape")
-    if reshape is None:
-        return array_of(graph.value(expr))
-    array = array_of(graph.value(reshape.args[0]))
-    return array.reshape(shape_of(expr)) if array is not None else None
-
-
 def plain_filters(graph: Graph, var: Expr) -> np.ndarray | None:
     """The constant float32 filters of a convolution whose layouts are the plain ones."""
     call = graph.call(var, "relax.nn.conv2d")
@@ -182,6 +168,23 @@ def plain_filters(graph: Graph, var: Expr) -> np.ndarray | None:
         return None
     weight = array_of(graph.value(call.args[1]))
     return weight if weight is not None and weight.dtype == np.float32 else None
+
+
+def with_filters(conv: Call, weight: np.ndarray, x: Expr | None = None) -> Call:
+    """A convolution with other filters, in float32, and of another image where one is given."""
+    image = conv.args[0] if x is None else x
+    return relax.Call(conv.op, [image, constant(weight.astype("float32"))], conv.attrs)
+
+
+def by_channel(vector: np.ndarray) -> Expr:
+    """A constant per channel as an operand of images, in float32."""
+    return relax.const(vector.astype("float32").reshape(1, -1, 1, 1))
+
+
+def replace_by_biased(graph: Graph, var: Var, conv: Call, bias: np.ndarray, absorbed: list[Var]) -> None:
+    """Bind ``var`` to a convolution and a constant per channel."""
+    product = graph.insert_before(var, conv, f"{var.name}#conv", absorbed)
+    graph.replace(var, relax.op.add(product, by_channel(bias)), absorbs=absorbed)
 
 
 def channel_vector(graph: Graph, addition: Var) -> tuple[np.ndarray | None, Expr | None]:

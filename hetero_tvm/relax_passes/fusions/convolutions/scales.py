@@ -12,11 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
-from hetero_tvm.relax_passes.fusions.convolutions.conv2d import channel_vector, constant_of, plain_filters
-from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
+from hetero_tvm.relax_passes.fusions.convolutions.conv2d import (
+    channel_vector,
+    plain_filters,
+    replace_by_biased,
+    with_filters,
+)
+from hetero_tvm.relax_passes.fusions.fold_scales import scaled_by
+from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+_CHANNELS = -3
+"""Axis of an image's channels."""
 
 
 class _Scaled(NamedTuple):
@@ -34,7 +42,7 @@ class FoldConvOutputScales(Rule):
     anchors = ("relax.multiply", "relax.divide")
 
     def match(self, graph: Graph, var: Var) -> _Scaled | None:
-        scaled = _scaled(graph, var)
+        scaled = scaled_by(graph, var, _CHANNELS) if len(shape_of(var)) == 4 else None
         if scaled is None or graph.only_user(scaled[0]) is None:
             return None
         y, factor = scaled
@@ -52,13 +60,11 @@ class FoldConvOutputScales(Rule):
         return _Scaled(graph.value(conv_var), weight * factor[:, None, None, None], bias, absorbed)
 
     def rewrite(self, graph: Graph, var: Var, found: _Scaled) -> None:
-        product = _with_filters(found)
+        product = with_filters(found.conv, found.weight)
         if found.bias is None:
             graph.replace(var, product, absorbs=found.absorbed)
-            return
-        product = graph.insert_before(var, product, f"{var.name}#conv", found.absorbed)
-        bias = relax.const(found.bias.astype("float32").reshape(1, -1, 1, 1))
-        graph.replace(var, relax.op.add(product, bias), absorbs=found.absorbed)
+        else:
+            replace_by_biased(graph, var, product, found.bias, found.absorbed)
 
 
 class FoldConvInputScales(Rule):
@@ -75,7 +81,7 @@ class FoldConvInputScales(Rule):
         x, absorbed = conv.args[0], []
         groups = int(conv.attrs.groups)
         wide = weight.astype("float64").reshape(groups, -1, *weight.shape[1:])
-        while (scaled := _scaled(graph, x)) is not None and graph.only_user(x) is not None:
+        while (scaled := scaled_by(graph, x, _CHANNELS)) is not None and graph.only_user(x) is not None:
             absorbed.append(x)
             x, factor = scaled
             wide = wide * np.broadcast_to(factor, shape_of(x)[1]).reshape(groups, 1, -1, 1, 1)
@@ -85,29 +91,4 @@ class FoldConvInputScales(Rule):
 
     def rewrite(self, graph: Graph, var: Var, found: tuple[Expr, _Scaled]) -> None:
         x, scaled = found
-        graph.replace(var, _with_filters(scaled, x), absorbs=scaled.absorbed)
-
-
-def _with_filters(found: _Scaled, x: Expr | None = None) -> Call:
-    conv = found.conv
-    weight = constant(found.weight.astype("float32"))
-    return relax.Call(conv.op, [conv.args[0] if x is None else x, weight], conv.attrs)
-
-
-def _scaled(graph: Graph, expr: Expr) -> tuple[Var, np.ndarray] | None:
-    """``(x, c)`` with ``expr == x * c`` for images, c finite and constant: one value, or one by channel."""
-    call = graph.call(expr, "relax.multiply", "relax.divide")
-    if call is None or dtype_of(expr) != "float32" or len(shape_of(expr)) != 4:
-        return None
-    divided = call.op.name == "relax.divide"
-    left, right = call.args
-    for x, factors in ((left, right),) if divided else ((left, right), (right, left)):
-        array = constant_of(graph, factors)
-        if array is None or not isinstance(x, relax.Var) or shape_of(x) != shape_of(expr) or not array.size:
-            continue
-        if array.size > 1 and (array.ndim < 3 or array.shape[-3] != array.size):
-            continue
-        factor = array.astype("float64").reshape(-1)
-        if np.isfinite(factor).all() and factor.all():
-            return x, 1 / factor if divided else factor
-    return None
+        graph.replace(var, with_filters(scaled.conv, scaled.weight, x), absorbs=scaled.absorbed)
