@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError
-from hetero_tvm.host.peaks import ARITHMETICS, FLOAT32, measure_bandwidth, measure_peak
+from hetero_tvm.host.peaks import ARITHMETICS, FLOAT32, measure_bandwidth, measure_caches, measure_peak
 from hetero_tvm.pages import views
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, allocate, numpy_dtype, result_array
@@ -124,10 +124,10 @@ class Library:
         kinds = {FLOAT32, *(row.get("arithmetic", FLOAT32) for row in self.manifest.kernels)}
         try:
             peaks = {kind: measure_peak(self.threads, kind) for kind in sorted(kinds & set(ARITHMETICS))}
-            bandwidth = measure_bandwidth(self.threads)
+            bandwidth, cached = measure_bandwidth(self.threads), measure_caches(self.threads)
         except (HeteroTVMError, ImportError):  # no C++ compiler here: no roofs
-            peaks, bandwidth = {}, None
-        return profile_calls(observer, self.manifest, call, self.threads, seconds, peaks, bandwidth)
+            peaks, bandwidth, cached = {}, None, None
+        return profile_calls(observer, self.manifest, call, self.threads, seconds, peaks, bandwidth, cached)
 
     def __repr__(self) -> str:
         return f"<Library {self.manifest.name!r} {self.signature} on {self.threads} threads>"
