@@ -163,6 +163,12 @@ class Library:
         InputError : wrong inputs, or no output has one of the names.
         """
         known = [spec.name for spec in self.signature.results]
+        for value, kinds, what in (
+            (names, (Sequence, type(None)), "names of outputs are a list, or None for all"),
+            (inputs, (Mapping, type(None)), "inputs are arrays by name, as in {'x': array}"),
+        ):
+            if not isinstance(value, kinds) or isinstance(value, str):
+                raise InputError(f"{what}, not {type(value).__name__}")
         if unknown := [name for name in names or () if name not in known]:
             problems = [f"{name}: no output has this name" for name in unknown]
             hint = f"outputs: {', '.join(known)}; None gives them all"
