@@ -1,6 +1,8 @@
 """The package itself: its verbs are seen by those who look, and by type checkers."""
 
 import ast
+import importlib
+import importlib.util
 import runpy
 import sys
 from pathlib import Path
@@ -37,6 +39,13 @@ def test_a_part_of_a_verb_leads_to_it(name, verb):
         hetero_tvm.__getattr__(name)  # the command of this name may have been imported
     with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
         _ = hetero_tvm.nothing
+
+
+def test_the_door_to_pytorch_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "hetero_tvm.torch", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="needs PyTorch: .* -m pip install "):
+        importlib.import_module("hetero_tvm.torch")
 
 
 def test_misuse_says_what_to_do():

@@ -120,7 +120,8 @@ class Library:
 
     def profile_call(self, call: Callable[[], Any], seconds: float = 1.0) -> Any:
         """Profile of ``call``, which calls this library once (see :meth:`profile`)."""
-        observer = Observer(self._machine, self._runtime.ffi, self.loaded_path)
+        symbols = self.manifest.kernel_symbols
+        observer = Observer(self._machine, self._runtime.ffi, self.loaded_path, kernels=symbols)
         kinds = {FLOAT32, *(row.get("arithmetic", FLOAT32) for row in self.manifest.kernels)}
         try:
             peaks = {kind: measure_peak(self.threads, kind) for kind in sorted(kinds & set(ARITHMETICS))}
