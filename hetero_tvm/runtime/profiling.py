@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_tvm.errors import UsageError
 from hetero_tvm.host.peaks import FLOAT32, CacheRoof, least_seconds
-from hetero_tvm.host.terminal import Console
+from hetero_tvm.host.terminal import Console, console
 from hetero_tvm.pages.profile_tables import show_profile
 from hetero_tvm.pages.views import profile_view
 from hetero_tvm.runtime.manifest import Manifest
@@ -192,9 +192,9 @@ class Profile:
             ],
         }
 
-    def show(self, console: Console, top: int) -> None:
-        """Print tables of ``top`` rows each."""
-        show_profile(self.to_json(), self.nodes(), console, top)
+    def show(self, to: Console | None = None, top: int = 20) -> None:
+        """Print tables of ``top`` rows each, by default on stdout."""
+        show_profile(self.to_json(), self.nodes(), to or console(), top)
 
     def write_trace(self, path: str | Path) -> None:
         """Write the last observed call in Chrome's trace format, which Perfetto reads too.
