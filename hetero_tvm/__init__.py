@@ -39,11 +39,17 @@ _COMPILER = (
     "optimize_model",
     "tune_model",
     "tune_op",
+    "BuiltModel",
+    "OptimizedModel",
+    "TunedModel",
 )
+_CLASSES = ("BuiltModel", "Library", "OptimizedModel", "TunedModel")
+"""Classes of what the verbs give, for annotations and ``isinstance``."""
 
 
 def __dir__() -> list[str]:
-    return sorted({name for name in globals() if name.startswith("__")} | {*__all__, "errors", "version"})
+    dunders = {name for name in globals() if name.startswith("__")}
+    return sorted(dunders | {*__all__, *_CLASSES, "errors", "version"})
 
 
 def __getattr__(name: str) -> Any:
@@ -80,4 +86,10 @@ def _find(name: str) -> Any:
         from hetero_tvm.generation.model import load_language_model
 
         return load_language_model
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Library":
+        from hetero_tvm.runtime.library import Library
+
+        return Library
+    near = sorted(verb for verb in __all__ if verb.startswith(f"{name}_") or verb.endswith(f"_{name}"))
+    meant = f"; did you mean {' or '.join(f'hetero_tvm.{verb}' for verb in near)}?" if near else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")

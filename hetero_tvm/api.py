@@ -12,7 +12,7 @@ from hetero_tvm.compile.length_check import calls_at_lengths
 from hetero_tvm.compile.optimize import OptimizedModel, import_model, optimize_model
 from hetero_tvm.compile.representative import chosen_for_lengths, to_tune
 from hetero_tvm.compile.truth import EndToEnd, race
-from hetero_tvm.errors import UsageError, expect
+from hetero_tvm.errors import UsageError, expect, expect_number
 from hetero_tvm.frontend.functions.importer import import_function
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.language.build import build_language_model
@@ -110,13 +110,16 @@ def tune_model(
     """
     expect(optimized, (OptimizedModel,), "tune_model takes what optimize_model gives", _HINTS)
     _check_logs(logs)
-    expect(trials, (int, type(None)), "trials is a whole number, or None for no limit")
-    expect(minutes, (int, float, type(None)), "minutes is a number, or None for no limit")
-    expect(patience, (int, float, type(None)), "patience is a number of seconds, or None")
-    expect(seed, (int,), "seed is a whole number")
+    expect_number(trials, (int, type(None)), "trials is a whole number, or None for no limit")
+    expect_number(minutes, (int, float, type(None)), "minutes is a number, or None for no limit")
+    expect_number(patience, (int, float, type(None)), "patience is a number of seconds, or None")
+    expect_number(seed, (int,), "seed is a whole number")
+    expect(on_event, (Callable, type(None)), "on_event is a function of one dictionary")
     given = {"trials": trials, "patience": patience, "seed": seed}
     wrong = [
-        f"{name}={value} is negative" for name, value in given.items() if value is not None and not value >= 0
+        f"{name}={value} is no number of 0 or more"
+        for name, value in given.items()
+        if value is not None and not value >= 0
     ]
     if minutes is not None and not minutes > 0:
         wrong.append(f"minutes={minutes} leaves no time")

@@ -8,25 +8,27 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_tvm import host
 from hetero_tvm.benchmarking import alone, baseline
 from hetero_tvm.benchmarking.compare import Options, Result, compare
 from hetero_tvm.benchmarking.decode import measure_decoding
 from hetero_tvm.benchmarking.runtimes import OURS, PEERS, RUNTIMES, version
-from hetero_tvm.benchmarking.subject import Sizes, Subject, choose_runtimes, from_library
 from hetero_tvm.cli import bench_report
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.cli.library_report import library_of
 from hetero_tvm.cli.parsing import EXITS
 from hetero_tvm.cli.steps import warn_when_busy
 from hetero_tvm.errors import HeteroTVMError, UsageError
-from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.generation.model import load_language_model
 from hetero_tvm.host.install import pip_command
 from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.runtime import read_manifest
+
+if TYPE_CHECKING:
+    from hetero_tvm.benchmarking.subject import Subject
+    from hetero_tvm.frontend.signature import ImportedModel
 
 _ROUNDS = 10
 _SLOWER = 3
@@ -140,6 +142,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _peers(options: argparse.Namespace, library: Path | None) -> tuple[list[str], list[str]]:
     """Runtimes to compare with, and those that are asked for and not installed."""
+    from hetero_tvm.benchmarking.subject import choose_runtimes
+
     if options.vs is None and library is not None and options.source is None:
         return [], []
     asked = [name.strip() for name in (options.vs or _DEFAULT_PEER).split(",") if name.strip()]
@@ -234,6 +238,8 @@ def _cores(threads: int | None) -> tuple[int, ...]:
 
 
 def _subject(options: argparse.Namespace, library: Path | None, folder: Path) -> Subject:
+    from hetero_tvm.benchmarking.subject import Sizes, from_library
+
     source = options.model if library is None else options.source
     model = None
     if source is not None:

@@ -112,6 +112,13 @@ def expect(
         raise UsageError(f"{what}, not {kind.removeprefix('builtins.')}", hint=hint)
 
 
+def expect_number(value: object, kinds: tuple[type, ...], what: str) -> None:
+    """Refuse an argument of another kind, as :func:`expect` does, and truth values, which are numbers too."""
+    expect(value, kinds, what)
+    if isinstance(value, bool):
+        raise UsageError(f"{what}, not {value}")
+
+
 def shortened(problems: Sequence[str], most: int = 12) -> list[str]:
     """The first problems, and how many more there are."""
     more = [f"and {len(problems) - most} more"] if len(problems) > most else []

@@ -15,6 +15,10 @@ from hetero_tvm.memory import Plan, Problem
 _DEFAULT_SECONDS = 60.0
 
 
+_MODELS = (".onnx", ".so", ".pt2", ".tflite")
+"""Suffixes of models and libraries, which have a plan of their own."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     return cli_common.run(_run, make_parser(), argv)
 
@@ -71,6 +75,12 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.memory import check_plan, plan, read_csv, write_csv
     from hetero_tvm.memory.plot import check_picture, plot
 
+    if str(options.file).startswith("zoo:") or options.file.suffix in _MODELS:
+        model = "MODEL" if options.file.suffix == ".so" else options.file
+        raise UsageError(
+            f"{options.file} is a model or library, no list of buffers",
+            hint=f"python -m hetero_tvm.inspect {model} --memory",
+        )
     if options.out is not None and options.out.is_dir():
         raise UsageError(f"--out {options.out} is a folder")
     if options.plot is not None:

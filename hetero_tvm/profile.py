@@ -19,6 +19,7 @@ _EXAMPLES = {
     "out/model.so --trace trace.json": "a timeline for ui.perfetto.dev",
     "new/model.so --json > new.json": "a document to keep",
     "out/model.so --compare new.json": "what changed against it, kernel by kernel",
+    "out/chat": "a language model: one token after 16 others",
 }
 
 
@@ -70,11 +71,17 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(f"--seconds must be positive, got {options.seconds}")
     before = None if options.compare is None else _read(options.compare)
     net = hetero_tvm.load(path, threads=options.threads)
-    inputs = from_library(
-        path, None, None, path.parent, Sizes(dict(options.shape), given=options.inputs)
-    ).inputs
     kind = target_class(net.manifest.target.kind)
-    profile = kind.profile(net, lambda: net(**inputs), options.seconds)
+    if net.manifest.language and not options.shape and options.inputs is None:
+        from hetero_tvm.benchmarking.decode import one_token
+        from hetero_tvm.generation.model import LanguageModel
+
+        with one_token(LanguageModel(net)) as call:
+            profile = kind.profile(net, call, options.seconds)
+    else:
+        sizes = Sizes(dict(options.shape), given=options.inputs)
+        inputs = from_library(path, None, None, path.parent, sizes).inputs
+        profile = kind.profile(net, lambda: net(**inputs), options.seconds)
     document = {"library": str(path), **profile.to_json()}
     if "kernels" in document:  # not a simulator's cycles
         warn_when_busy(net.threads)

@@ -46,14 +46,24 @@ def test_each_verb_names_what_it_takes_and_the_verb_before(model, optimized, bui
 
 
 @pytest.mark.parametrize(
-    "options", [{"trials": "x"}, {"trials": -1}, {"minutes": 0}, {"seed": 0.5}, {"logs": 3}]
+    "options",
+    [
+        {"trials": "x"},
+        {"trials": -1},
+        {"trials": True},
+        {"minutes": 0},
+        {"seed": 0.5},
+        {"patience": float("nan")},
+        {"on_event": 3},
+        {"logs": 3},
+    ],
 )
 def test_limits_of_a_search(optimized, options):
     with pytest.raises(UsageError, match=next(iter(options))):
         api.tune_model(optimized, **options)
 
 
-@pytest.mark.parametrize("shapes", [[(2, 3)], {"x": "2x3"}, {"x": 3}, {"x": (2.5, 3)}])
+@pytest.mark.parametrize("shapes", [[(2, 3)], {"x": "2x3"}, {"x": 3}, {"x": (2.5, 3)}, {3: (2, 3)}])
 def test_shapes(shapes):
     with pytest.raises(UsageError, match="shapes"):
         api.import_model("zoo:minilm-l6-tiny", shapes=shapes)
@@ -71,3 +81,16 @@ def test_inputs_of_a_run(built):
             built.run(inputs)
     with pytest.raises(InputError, match="arrays by name"):
         built.run([np.zeros((2, 3))])
+
+
+def test_arguments_of_a_call_as_onnxruntime_has_it(built, tmp_path):
+    net = hetero_tvm.load(built.export(tmp_path))
+    for arguments, wrong in (((3, {}), "names"), (("y", {}), "names"), ((None, 3), "inputs")):
+        with pytest.raises(InputError, match=f"^{wrong} .* not (int|str)$"):
+            net.run(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [(3, "out"), ("checkpoint", 3)])
+def test_folders_of_a_language_model(arguments):
+    with pytest.raises(UsageError, match="not int"):
+        api.build_language_model(*arguments)

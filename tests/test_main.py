@@ -1,8 +1,12 @@
 """The command ``hetero-tvm`` itself: its pages, and what it says to a name that is none."""
 
+import subprocess
+import sys
+
 import pytest
 
 from hetero_tvm.__main__ import COMMANDS, main
+from tests.import_graph import ROOT
 
 
 @pytest.mark.parametrize(
@@ -13,6 +17,15 @@ def test_the_overview_names_every_command(arguments, capsys):
     said = capsys.readouterr().out
     assert all(f"\n  {name}" in said for name in COMMANDS) and "exit status" in said
     assert max(map(len, said.splitlines())) <= 100
+
+
+def test_commands_start_before_tvm_does():
+    """Ctrl-C while TVM is imported, which takes a second, ends a command in a word; help is there at once."""
+    commands = sorted({*COMMANDS} - {"db", "help", "completion"})  # db reads records, which need it at once
+    code = "import importlib, sys; [importlib.import_module(f'hetero_tvm.{name}') for name in sys.argv[1:]]; "
+    code += "print([name for name in ('tvm', 'onnx', 'torch') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True, cwd=ROOT)
+    assert found.stdout.strip() == "[]", found.stderr
 
 
 def test_help_of_a_command(capsys):

@@ -1,6 +1,8 @@
 """The package itself: its verbs are seen by those who look, and by type checkers."""
 
 import ast
+import importlib
+import importlib.util
 import runpy
 import sys
 from pathlib import Path
@@ -26,7 +28,24 @@ def test_the_stub_has_what_the_package_has():
         for alias in node.names
     }
     assert set(hetero_tvm.__all__) <= names
+    for name in names:
+        assert getattr(hetero_tvm, name) is not None and name in dir(hetero_tvm)
     assert (stub.parent / "py.typed").exists()
+
+
+@pytest.mark.parametrize("name, verb", [("build", "build_model"), ("tune", "tune_model")])
+def test_a_part_of_a_verb_leads_to_it(name, verb):
+    with pytest.raises(AttributeError, match=f"did you mean .*hetero_tvm.{verb}"):
+        hetero_tvm.__getattr__(name)  # the command of this name may have been imported
+    with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
+        _ = hetero_tvm.nothing
+
+
+def test_the_door_to_pytorch_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "hetero_tvm.torch", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="needs PyTorch: .* -m pip install "):
+        importlib.import_module("hetero_tvm.torch")
 
 
 def test_misuse_says_what_to_do():
@@ -34,7 +53,7 @@ def test_misuse_says_what_to_do():
     with pytest.raises(UsageError) as caught:
         hetero_tvm.build_model(model)
     assert "optimize_model(model, target=...)" in str(caught.value)
-    with pytest.raises(UsageError, match="trials=-1 is negative") as caught:
+    with pytest.raises(UsageError, match="trials=-1 is no number of 0 or more") as caught:
         hetero_tvm.tune_model(hetero_tvm.optimize_model(model), trials=-1)
     assert "trials=64 is the default" in str(caught.value)
 

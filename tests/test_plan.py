@@ -141,3 +141,11 @@ def test_options_that_do_not_parse(source, options):
 def test_a_file_that_is_not_there(tmp_path, capsys):
     assert command.main([str(tmp_path / "absent.csv")]) == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name, model", [("zoo:minilm-l6",) * 2, ("a/bert.onnx",) * 2, ("out/model.so", "MODEL")]
+)
+def test_the_plan_of_a_model_is_shown_by_inspect(name, model, capsys):
+    assert command.main([name]) == 2
+    assert f"inspect {model} --memory" in capsys.readouterr().err

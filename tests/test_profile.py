@@ -135,3 +135,29 @@ def test_a_document_of_something_else_is_refused(library, tmp_path, capsys):
     path.write_text(json.dumps({"kernels": []}))
     assert profile.main([str(library), "--compare", str(path)]) == 2
     assert "is no document of profile" in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_bodies_of_loops_are_no_kernels_and_count_once(tmp_path):
+    matrix = numpy_helper.from_array(np.eye(32, dtype="float32"), "m")
+    values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 32]) for name in "xyvo"}
+    flags = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("more", "again")]
+    counts = [helper.make_tensor_value_info(name, TensorProto.INT64, []) for name in ("i", "n")]
+    nodes = [
+        helper.make_node("MatMul", ["v", "m"], ["w"], "/body/product"),
+        helper.make_node("Tanh", ["w"], ["o"], "/body/tanh"),
+        helper.make_node("Identity", ["more"], ["again"]),
+    ]
+    ends = [counts[0], flags[0], values["v"]], [flags[1], values["o"]]
+    body = helper.make_graph(nodes, "body", *ends, [matrix])
+    loop = helper.make_node("Loop", ["n", "", "x"], ["y"], "/loop", body=body)
+    graph = helper.make_graph([loop], "loop", [counts[1], values["x"]], [values["y"]])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    built = api.build_model(api.optimize_model(api.import_model(model), "cpu"), use_shipped=False)
+    net = hetero_tvm.load(built.export(tmp_path))
+    found = net.profile(np.array(3), np.ones((4, 32), "float32"), seconds=0.1)
+    products = [call for call in found.calls if call.kernel.startswith("matmul")]
+    assert len(products) == 3 and all("/body/product" in call.nodes[0] for call in products)
+    events = [event for event in found.last.events if not event.builtin]
+    assert all(one.end <= next_.start for one, next_ in zip(events, events[1:], strict=False))
+    assert any(event.bytecode for event in found.last.events)

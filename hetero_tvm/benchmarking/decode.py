@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,32 @@ def measure_decoding(
     return Decoding(
         model.facts.read, statistics.median(times), statistics.median(rates), tuple(shares), speeds
     )
+
+
+@contextmanager
+def one_token(model: LanguageModel, context: int = 16) -> Iterator[Callable[[], None]]:
+    """A call that adds one token after ``context`` others, the same at each call: one call of the library.
+
+    Raises
+    ------
+    UsageError : the model takes a source.
+    """
+    if model.facts.source is not None:
+        raise UsageError(
+            "the texts of an encoder-decoder need a source",
+            hint="name the sizes of a call with --shape, or give arrays with --inputs FILE.npz",
+        )
+    random = np.random.default_rng(0)
+    context = min(context, model.context - 1)
+    *before, token = random.integers(0, model.facts.vocab, context + 1).tolist()
+    with model.session() as session:
+        session.append(before)
+
+        def call() -> None:
+            session.rewind(context)
+            session.append(token)
+
+        yield call
 
 
 def _prompt_speed(model: LanguageModel, length: int, random: np.random.Generator, turns: int = 2) -> float:

@@ -75,6 +75,11 @@ def from_library(
     files: dict[str, Path | None] = {"library": library, "model": None, "clean_model": None}
     given = None if sizes.given is None else read_inputs(sizes.given)
     if model is None:
+        if manifest.language and given is None and not sizes.shapes:
+            raise UsageError(
+                "inputs of a language model are texts",
+                hint=f"python -m hetero_tvm.bench {library.parent} --decode; for one call --shape NAME=SIZE",
+            )
         if given is None:
             given = _plain_inputs(_fixed(manifest.signature, sizes))
         return Subject(manifest.name, files, checked_inputs(_shaped_like(manifest.signature, given), given))

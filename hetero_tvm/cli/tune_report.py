@@ -67,7 +67,9 @@ def plan_lines(
     )
     load = host.busy_load(threads) if described["kind"] == "cpu" and trials != 0 else None
     busy = (
-        [] if load is None else [f"         load {load:.1f} now: trials wait for idle cores, it takes longer"]
+        []
+        if load is None
+        else [f"         load {load:.1f} now: trials wait for idle cores, as long as --patience says"]
     )
     lengths = () if optimized.lengths is None else optimized.lengths.representative
     at = [f"{'/'.join(map(str, one.sizes.values()))} ({one.weight:.0%})" for one in lengths]

@@ -241,6 +241,7 @@ class BuiltModel:
                     "calls": len(calls),
                     "flops": task.flops,
                     "bytes": task.nbytes,
+                    "weight_bytes": task.weight_bytes,
                     "arithmetic": task.arithmetic,
                     "space": task.space.name if task.space else "generic",
                     "record": choice.origin,

@@ -197,6 +197,8 @@ def _machine(facts: host.Host, search: TuneReport | None) -> Html:
             rows.append(("measured peak", ", ".join(peaks)))
         if search.bandwidth_gbs:
             rows.append(("measured bandwidth", f"{search.bandwidth_gbs:.1f} GB/s"))
+        if search.cache_gbs:
+            rows.append(("measured bandwidth of caches", f"{search.cache_gbs:.0f} GB/s"))
         if search.drift is not None:
             rows.append(("drift of the baseline from start to end", f"{search.drift:+.1%}"))
         rows.append(("trials that others disturbed", f"{search.disturbed} of {search.trials}"))

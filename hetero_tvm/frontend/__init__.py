@@ -115,6 +115,7 @@ def import_model(
 
 def _dimensions(name: str, sizes: Any) -> tuple[int | str | Span, ...]:
     """The given dimensions, NumPy's integers as Python's.  :class:`UsageError` for what are none."""
+    expect(name, (str,), "shapes are sizes by name of an input, as in {'x': (1, 128)}: a name is a text")
     found: list[int | str | Span] = []
     if isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes):
         for size in sizes:

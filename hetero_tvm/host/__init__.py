@@ -7,7 +7,7 @@ cheaply; ``native`` and ``tvm`` are imported by those who need them.
 from hetero_tvm.host.cores import available_cores, busy_load, cpu_quota
 from hetero_tvm.host.cpu import cpu_features, refusal_of_tiles, withheld_features
 from hetero_tvm.host.facts import Host, detect
-from hetero_tvm.host.peaks import measure_bandwidth, measure_peak
+from hetero_tvm.host.peaks import measure_bandwidth, measure_caches, measure_peak
 
 __all__ = [
     "Host",
@@ -19,5 +19,6 @@ __all__ = [
     "cpu_quota",
     "detect",
     "measure_bandwidth",
+    "measure_caches",
     "measure_peak",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hetero_tvm.errors import UsageError
 from hetero_tvm.host.cores import available_cores
@@ -44,7 +45,52 @@ def measure_bandwidth(threads: int | None = None) -> float:
     """
     cores = _cores_for(threads)
     total = min(max(4 * caches()["l3"], 64 * MIB), 1024 * MIB)
-    return _peak_library().hetero_read_gbytes(len(cores), _c_ints(cores), total // len(cores), 5)
+    return _peak_library().hetero_read_gbytes(len(cores), _c_ints(cores), total // len(cores), 5, 1)
+
+
+@dataclass(frozen=True)
+class CacheRoof:
+    """Roof of operands that lie in the caches of a machine.
+
+    Parameters
+    ----------
+    nbytes : size of the last one; what is larger comes from memory.
+    gbs : GB/s at which all threads together read their second caches.
+    """
+
+    nbytes: int
+    gbs: float
+
+
+def measure_caches(threads: int | None = None) -> CacheRoof:
+    """Measure the rate at which ``threads`` pinned threads read data that half fills the second cache."""
+    cores, sizes = _cores_for(threads), caches()
+    part = sizes["l2"] // 2
+    gbs = _peak_library().hetero_read_gbytes(len(cores), _c_ints(cores), part, 6, max(1, 32 * MIB // part))
+    return CacheRoof(max(sizes["l3"], sizes["l2"]), gbs)
+
+
+def least_seconds(
+    flops: float,
+    nbytes: int,
+    weight_bytes: int,
+    peak_gflops: float,
+    bandwidth_gbs: float,
+    cached: CacheRoof | None = None,
+) -> float:
+    """Least seconds that work with ``flops`` operations on ``nbytes`` bytes can take.
+
+    Parameters
+    ----------
+    weight_bytes : those of ``nbytes`` that come from memory at every call.  The others, which kernels pass on
+        to each other, may lie in a cache where they fit.
+    cached : what caches deliver; None: everything comes from memory.
+    """
+    arithmetic = flops / (peak_gflops * 1e9)
+    if cached is None or nbytes > cached.nbytes:
+        return max(arithmetic, nbytes / (bandwidth_gbs * 1e9))
+    from_memory, from_caches = weight_bytes / bandwidth_gbs, nbytes / max(cached.gbs, bandwidth_gbs)
+    return max(arithmetic, from_memory * 1e-9, from_caches * 1e-9)
 
 
 def _cores_for(threads: int | None) -> list[int]:
@@ -70,5 +116,5 @@ def _peak_library() -> ctypes.CDLL:
     library.hetero_peak_gflops.restype = ctypes.c_double
     library.hetero_peak_gflops.argtypes = [ctypes.c_int, ints, ctypes.c_double, ctypes.c_int, ctypes.c_int]
     library.hetero_read_gbytes.restype = ctypes.c_double
-    library.hetero_read_gbytes.argtypes = [ctypes.c_int, ints, ctypes.c_size_t, ctypes.c_int]
+    library.hetero_read_gbytes.argtypes = [ctypes.c_int, ints, ctypes.c_size_t, ctypes.c_int, ctypes.c_int]
     return library

@@ -107,7 +107,7 @@ def record_cell(origin: str) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction as per cent; ``>100%`` where operands come from caches that the roofline does not know."""
+    """A fraction as per cent; ``>100%`` where weights that the roofline expects from memory lie in caches."""
     if fraction is None:
         return ""
     return ">100%" if fraction > 1.02 else f"{fraction:.0%}"

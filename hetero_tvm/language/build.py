@@ -12,7 +12,15 @@ from typing import Any
 from hetero_tvm.compile.build import merged
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.weights import set_apart
-from hetero_tvm.errors import BuildError, HeteroTVMError, ModelError, TargetError, UsageError, last_line
+from hetero_tvm.errors import (
+    BuildError,
+    HeteroTVMError,
+    ModelError,
+    TargetError,
+    UsageError,
+    expect,
+    last_line,
+)
 from hetero_tvm.generation.facts import LanguageFacts, SourceFacts
 from hetero_tvm.generation.source import ENTRY
 from hetero_tvm.language.architectures import describe
@@ -81,6 +89,8 @@ def build_language_model(
     """
     target = parse_target(target) if isinstance(target, str) else target
     storage = Storage.named(precision, group, zero_points)
+    for given, what in ((checkpoint, "checkpoint is the path of a folder or file"), (out, "out is a folder")):
+        expect(given, (str, os.PathLike), what)
     source = _open(Path(checkpoint))
     pair = describe_pair(source.config) if is_encoder_decoder(source.config) else None
     decoder, names = (pair.decoder, pair.decoder_names) if pair else describe(source.config)

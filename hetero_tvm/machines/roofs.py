@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hetero_tvm.errors import HeteroTVMError
-from hetero_tvm.host.peaks import FLOAT32
+from hetero_tvm.host.peaks import FLOAT32, CacheRoof, least_seconds
 
 
 @dataclass(frozen=True)
@@ -16,22 +16,26 @@ class Roofs:
     Parameters
     ----------
     others : peaks of other kinds of arithmetic that kernels use (``int8``, ``bfloat16``).
+    cached : what the caches deliver; None: not measured, or there are none.
     """
 
     peak_gflops: float | None
     bandwidth_gbs: float | None
     others: Mapping[str, float] = field(default_factory=dict)
+    cached: CacheRoof | None = None
 
     def peak(self, arithmetic: str = FLOAT32) -> float | None:
         """Peak of a kind of arithmetic; float32's where no other was measured."""
         return self.others.get(arithmetic, self.peak_gflops)
 
-    def least_seconds(self, flops: int, nbytes: int, arithmetic: str = FLOAT32) -> float | None:
-        """Least seconds of work that has ``flops`` operations and moves ``nbytes`` bytes."""
+    def least_seconds(
+        self, flops: int, nbytes: int, arithmetic: str = FLOAT32, weight_bytes: int = 0
+    ) -> float | None:
+        """Least seconds of work (see :func:`hetero_tvm.host.peaks.least_seconds`); None where unknown."""
         peak = self.peak(arithmetic)
         if peak is None or self.bandwidth_gbs is None:
             return None
-        return max(flops / (peak * 1e9), nbytes / (self.bandwidth_gbs * 1e9))
+        return least_seconds(flops, nbytes, weight_bytes, peak, self.bandwidth_gbs, self.cached)
 
     def or_higher(self, other: Roofs) -> Roofs:
         """The higher peaks of both: whatever disturbs a measurement of a peak can only lower it."""
@@ -40,11 +44,12 @@ class Roofs:
             max(filter(None, [self.peak_gflops, other.peak_gflops]), default=None),
             max(filter(None, [self.bandwidth_gbs, other.bandwidth_gbs]), default=None),
             {kind: max(self.others.get(kind, 0.0), other.others.get(kind, 0.0)) for kind in kinds},
+            max(filter(None, [self.cached, other.cached]), key=lambda one: one.gbs, default=None),
         )
 
 
 def measure(threads: int, arithmetics: Iterable[str] = ()) -> Roofs:
-    """Measure the roofs of ``threads`` cores (0.2 s); the machine should be idle.
+    """Measure the roofs of ``threads`` cores (0.25 s); the machine should be idle.
 
     Parameters
     ----------
@@ -58,6 +63,7 @@ def measure(threads: int, arithmetics: Iterable[str] = ()) -> Roofs:
             host.measure_peak(threads),
             host.measure_bandwidth(threads),
             {kind: host.measure_peak(threads, kind) for kind in others},
+            host.measure_caches(threads),
         )
     except (HeteroTVMError, OSError, AttributeError):  # no C++ compiler: reports go without roofs
         return Roofs(None, None)

@@ -100,6 +100,12 @@ class FusedOp(ABC):
         """Bytes that one call must at least move: every operand once."""
         return sum(operand.nbytes for operand in (*self.inputs, *self.outputs))
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of constants that a call reads as a whole; rows of tables may lie in caches."""
+        constants = sum(operand.nbytes for operand in self.inputs if operand.constant)
+        return constants if constants <= self.nbytes else 0
+
     def to_json(self) -> str:
         """The contract as JSON; :func:`from_json` is its inverse."""
         omitted = {*self._OMITTED_AT_DEFAULT, "dtype"}

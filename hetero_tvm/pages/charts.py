@@ -74,12 +74,14 @@ def roofline(
     peak_gflops: float,
     bandwidth_gbs: float,
     others: Mapping[str, float] = MappingProxyType({}),
+    cache_gbs: float | None = None,
 ) -> Html:
     """Kernels under the roofs of a machine; both axes logarithmic, areas by share of the time.
 
     Parameters
     ----------
     others : peaks of arithmetic other than float32, by its name: a roof each.
+    cache_gbs : what the caches deliver: a second slope, above that of the memory.
     """
     highest = max(peak_gflops, *others.values()) if others else peak_gflops
     ridge = highest / bandwidth_gbs
@@ -112,6 +114,14 @@ def roofline(
             f'<text x="{x.at(x.high) - 4:.0f}" y="{y.at(peak) - 5:.0f}" text-anchor="end">'
             f"{peak:.0f} GFLOP/s{kind}</text>"
         )
+    if cache_gbs is not None and cache_gbs > 1.05 * bandwidth_gbs:
+        begin, top = max(x.low, y.low / cache_gbs), highest / cache_gbs
+        if begin < top:
+            line = f"M{x.at(begin):.1f},{y.at(begin * cache_gbs):.1f} L{x.at(top):.1f},{y.at(highest):.1f}"
+            marks.append(f'<path class="roof" stroke-dasharray="5 4" d="{line}"/>')
+            half = math.sqrt(begin * top)
+            at = f'x="{x.at(half) - 6:.0f}" y="{y.at(half * cache_gbs) - 6:.0f}"'
+            marks.append(f'<text {at} text-anchor="end">{cache_gbs:.0f} GB/s, caches</text>')
     middle = math.sqrt(start * max(ridge, start))  # under the slope, where it hides neither roof nor ticks
     at = f'x="{x.at(middle) + 6:.0f}" y="{y.at(middle * bandwidth_gbs) + 16:.0f}"'
     marks.append(f"<text {at}>{bandwidth_gbs:.0f} GB/s</text>")

@@ -30,7 +30,9 @@ def show_profile(
     )
     if document["peaks"]:
         peaks = [f"{peak:.0f} GFLOP/s in {kind}" for kind, peak in sorted(document["peaks"].items())]
-        console.print(f"roofs measured just now: {', '.join(peaks)}, {document['bandwidth_gbs']:.1f} GB/s")
+        caches = f", {document['cache_gbs']:.0f} from caches" if document.get("cache_gbs") else ""
+        memory = f"{document['bandwidth_gbs']:.1f} GB/s from memory{caches}"
+        console.print(f"roofs measured just now: {', '.join(peaks)}, {memory}")
     else:
         console.print("roofs: unknown (on a CPU a C++ compiler measures them)")
     spent = sum(row["ms"] for row in kernels)

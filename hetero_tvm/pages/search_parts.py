@@ -10,7 +10,7 @@ from hetero_tvm.pages import charts
 from hetero_tvm.pages.page import Html, section, share_bar, table, text
 
 _CAPTION = (
-    "Roofs as measured on this machine while it tuned. A kernel over the slope has its operands in caches. "
+    "Roofs as measured on this machine while it tuned. A kernel over the lower slope has operands in caches. "
     "One over the flat roof says that the roof was measured while others used the cores. "
     "The larger a dot, the more of the time it takes."
 )
@@ -50,7 +50,11 @@ def roofline(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> li
     return (
         [
             charts.roofline(
-                dots, report["peak_gflops"], report["bandwidth_gbs"], report.get("other_peaks", {})
+                dots,
+                report["peak_gflops"],
+                report["bandwidth_gbs"],
+                report.get("other_peaks", {}),
+                report.get("cache_gbs"),
             ),
             _CAPTION,
         ]

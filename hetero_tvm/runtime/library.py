@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError
-from hetero_tvm.host.peaks import ARITHMETICS, FLOAT32, measure_bandwidth, measure_peak
+from hetero_tvm.host.peaks import ARITHMETICS, FLOAT32, measure_bandwidth, measure_caches, measure_peak
 from hetero_tvm.pages import views
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, allocate, numpy_dtype, result_array
@@ -120,14 +120,15 @@ class Library:
 
     def profile_call(self, call: Callable[[], Any], seconds: float = 1.0) -> Any:
         """Profile of ``call``, which calls this library once (see :meth:`profile`)."""
-        observer = Observer(self._machine, self._runtime.ffi, self.loaded_path)
+        symbols = self.manifest.kernel_symbols
+        observer = Observer(self._machine, self._runtime.ffi, self.loaded_path, kernels=symbols)
         kinds = {FLOAT32, *(row.get("arithmetic", FLOAT32) for row in self.manifest.kernels)}
         try:
             peaks = {kind: measure_peak(self.threads, kind) for kind in sorted(kinds & set(ARITHMETICS))}
-            bandwidth = measure_bandwidth(self.threads)
+            bandwidth, cached = measure_bandwidth(self.threads), measure_caches(self.threads)
         except (HeteroTVMError, ImportError):  # no C++ compiler here: no roofs
-            peaks, bandwidth = {}, None
-        return profile_calls(observer, self.manifest, call, self.threads, seconds, peaks, bandwidth)
+            peaks, bandwidth, cached = {}, None, None
+        return profile_calls(observer, self.manifest, call, self.threads, seconds, peaks, bandwidth, cached)
 
     def __repr__(self) -> str:
         return f"<Library {self.manifest.name!r} {self.signature} on {self.threads} threads>"
@@ -163,6 +164,12 @@ class Library:
         InputError : wrong inputs, or no output has one of the names.
         """
         known = [spec.name for spec in self.signature.results]
+        for value, kinds, what in (
+            (names, (Sequence, type(None)), "names of outputs are a list, or None for all"),
+            (inputs, (Mapping, type(None)), "inputs are arrays by name, as in {'x': array}"),
+        ):
+            if not isinstance(value, kinds) or isinstance(value, str):
+                raise InputError(f"{what}, not {type(value).__name__}")
         if unknown := [name for name in names or () if name not in known]:
             problems = [f"{name}: no output has this name" for name in unknown]
             hint = f"outputs: {', '.join(known)}; None gives them all"

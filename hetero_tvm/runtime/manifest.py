@@ -87,6 +87,11 @@ class Manifest:
         words = f"{self.signature} for {self.target.kind}: {len(self.kernels)} kernels"
         return f"<Manifest of {self.name!r} {words}>"
 
+    @property
+    def kernel_symbols(self) -> list[str]:
+        """Names by which the virtual machine calls the kernels."""
+        return [symbol for row in self.kernels for symbol in row.get("symbols") or ()]
+
     def to_json(self) -> dict[str, Any]:
         """A dict of plain JSON values, ``manifest_version`` first."""
         return {

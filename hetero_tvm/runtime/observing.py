@@ -8,7 +8,7 @@ the function itself costs is measured along, by calls that do nothing, and taken
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,16 +53,23 @@ class DeviceCost:
 
 @dataclass(frozen=True)
 class Event:
-    """Call of one function by the virtual machine; times in ns of the monotonic clock."""
+    """Call of one function by the virtual machine; times in ns of the monotonic clock.
+
+    Parameters
+    ----------
+    bytecode : whether the function is one of the virtual machine's own, which calls
+        others: the body of a loop.
+    """
 
     symbol: str
     start: int
     end: int
+    bytecode: bool = False
 
     @property
     def builtin(self) -> bool:
-        """Whether it is no kernel: allocation, checks of shapes, constants that are looked up."""
-        return self.symbol.startswith(_BUILTIN) or self.symbol == _CONSTANTS
+        """Whether it is no kernel: allocation, checks of shapes, a look at constants, bodies of loops."""
+        return self.bytecode or self.symbol.startswith(_BUILTIN) or self.symbol == _CONSTANTS
 
 
 @dataclass(frozen=True)
@@ -87,11 +94,19 @@ class Observed:
 class Observer:
     """Observer of a virtual machine and of the pool in its library; :meth:`run` calls once."""
 
-    def __init__(self, machine: Any, ffi: Any, path: Path, synchronize: Callable[[], None] | None = None):
-        """``synchronize`` waits for what kernels have queued on a device."""
+    def __init__(
+        self,
+        machine: Any,
+        ffi: Any,
+        path: Path,
+        synchronize: Callable[[], None] | None = None,
+        kernels: Iterable[str] = (),
+    ):
+        """``synchronize`` waits for what kernels have queued on a device; ``kernels`` are symbols of kernels
+        that need not be functions of the file itself."""
         self._machine, self._ffi, self._synchronize = machine, ffi, synchronize
-        native = ctypes.CDLL(str(path))
-        self._trace = getattr(native, "hetero_tvm_trace_tasks", None)
+        self._native, self._bytecode = ctypes.CDLL(str(path)), dict.fromkeys(kernels, False)
+        self._trace = getattr(self._native, "hetero_tvm_trace_tasks", None)
         if self._trace is not None:
             self._trace.restype = ctypes.c_int64
             self._trace.argtypes = [ctypes.c_void_p, ctypes.c_int64]
@@ -106,8 +121,15 @@ class Observer:
         if self._synchronize is not None and not str(name).startswith(_BUILTIN):
             self._synchronize()
         end = perf_counter_ns()
-        self._events.append(Event(str(name), self._open.pop(), end))
+        symbol = str(name)
+        self._events.append(Event(symbol, self._open.pop(), end, self._is_bytecode(symbol)))
         return 0
+
+    def _is_bytecode(self, symbol: str) -> bool:
+        """Whether a function is neither code of the library nor one that TVM or another package has."""
+        if symbol not in self._bytecode:
+            self._bytecode[symbol] = "." not in symbol and not hasattr(self._native, f"__tvm_ffi_{symbol}")
+        return self._bytecode[symbol]
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import UsageError
-from hetero_tvm.host.peaks import FLOAT32
-from hetero_tvm.host.terminal import Console
+from hetero_tvm.host.peaks import FLOAT32, CacheRoof, least_seconds
+from hetero_tvm.host.terminal import Console, console
 from hetero_tvm.pages.profile_tables import show_profile
 from hetero_tvm.pages.views import profile_view
 from hetero_tvm.runtime.manifest import Manifest
@@ -78,7 +78,7 @@ class KernelProfile:
 
     @property
     def roofline(self) -> float | None:
-        """Fraction of the roofline; above 1 where operands come from caches."""
+        """Fraction of the roofline; above 1 where weights come from caches."""
         if self.roof_seconds is None or not self.seconds:
             return None
         return self.roof_seconds * self.calls / self.seconds
@@ -99,6 +99,7 @@ class Profile:
     peaks : roofs of this machine, GFLOP/s, by kind of arithmetic; float32's is always among them, if any.
     bandwidth_gbs : roof of this machine's memory; None: not measured.
     last : the last observed call, for the trace.
+    cache_gbs : roof of operands that lie in caches; None: not measured.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Profile:
     peaks: Mapping[str, float] = field(default_factory=dict)
     bandwidth_gbs: float | None = None
     last: Observed | None = field(default=None, repr=False)
+    cache_gbs: float | None = None
 
     def __repr__(self) -> str:
         return (
@@ -161,6 +163,7 @@ class Profile:
             "peak_gflops": self.peaks.get(FLOAT32),
             "peaks": dict(self.peaks),
             "bandwidth_gbs": self.bandwidth_gbs,
+            "cache_gbs": self.cache_gbs,
             "kernels": [
                 {
                     "kernel": one.name,
@@ -189,9 +192,9 @@ class Profile:
             ],
         }
 
-    def show(self, console: Console, top: int) -> None:
-        """Print tables of ``top`` rows each."""
-        show_profile(self.to_json(), self.nodes(), console, top)
+    def show(self, to: Console | None = None, top: int = 20) -> None:
+        """Print tables of ``top`` rows each, by default on stdout."""
+        show_profile(self.to_json(), self.nodes(), to or console(), top)
 
     def write_trace(self, path: str | Path) -> None:
         """Write the last observed call in Chrome's trace format, which Perfetto reads too.
@@ -257,6 +260,7 @@ def profile_calls(
     seconds: float = 1.0,
     peaks: Mapping[str, float] | None = None,
     bandwidth_gbs: float | None = None,
+    cached: CacheRoof | None = None,
 ) -> Profile:
     """Profile of ``call``, which calls the observed library once, from calls for about ``seconds``.
 
@@ -286,7 +290,7 @@ def profile_calls(
     # more than what lies between the kernels of a typical one.
     rest = min(median(plain) - sum(one.seconds for one in calls), median(map(_between, same)))
     rest = max(0.0, rest)
-    kernels = _kernels(calls, manifest, peaks or {}, bandwidth_gbs)
+    kernels = _kernels(calls, manifest, peaks or {}, bandwidth_gbs, cached)
     kernels.append(KernelProfile(OTHER, 1, rest))
     observed = median((one.end - one.start) / 1e9 for one in seen)
     return Profile(
@@ -300,6 +304,7 @@ def profile_calls(
         peaks or {},
         bandwidth_gbs,
         same[-1],
+        None if cached is None else cached.gbs,
     )
 
 
@@ -344,10 +349,16 @@ def _nodes(entry: Mapping[str, Any] | None, number: int) -> tuple[str, ...]:
 
 
 def _kernels(
-    calls: Sequence[CallProfile], manifest: Manifest, peaks: Mapping[str, float], bandwidth: float | None
+    calls: Sequence[CallProfile],
+    manifest: Manifest,
+    peaks: Mapping[str, float],
+    bandwidth: float | None,
+    cached: CacheRoof | None = None,
 ) -> list[KernelProfile]:
     """The calls by kernel, longest first."""
     rows = {row["kernel"]: row for row in manifest.kernels}
+    weights = sum(_weight_bytes(row) * int(row.get("calls", 1)) for row in manifest.kernels)
+    stay = cached is not None and weights <= cached.nbytes  # all of them in the cache, from call to call
     groups: dict[str, list[CallProfile]] = {}
     for call in calls:
         groups.setdefault(call.kernel, []).append(call)
@@ -361,7 +372,7 @@ def _kernels(
         roof, kind = None, str(row.get("arithmetic", FLOAT32))
         peak = peaks.get(kind, peaks.get(FLOAT32))
         if peak and bandwidth and row and (flops or nbytes):
-            roof = max(flops / (peak * 1e9), nbytes / (bandwidth * 1e9))
+            roof = least_seconds(flops, nbytes, 0 if stay else _weight_bytes(row), peak, bandwidth, cached)
         found.append(
             KernelProfile(
                 name,
@@ -377,6 +388,11 @@ def _kernels(
             )
         )
     return sorted(found, key=lambda kernel: -kernel.seconds)
+
+
+def _weight_bytes(row: Mapping[str, Any]) -> int:
+    """Bytes of a kernel's weights: all that it moves, where a library does not tell."""
+    return int(row.get("weight_bytes", row.get("bytes", 0)))
 
 
 def _balance(spans: np.ndarray, event: Event, threads: int) -> float | None:

@@ -58,6 +58,11 @@ class Task:
         return len(self.calls)
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of the model's constants that a call reads as a whole, as far as is known."""
+        return self.op.weight_bytes if self.op is not None else 0
+
+    @property
     def uses(self) -> float:
         """Calls of this kernel per inference, of all lengths that the model is tuned at on average."""
         return self.count * self.weight

@@ -168,9 +168,15 @@ class Ledger:
         self.report.peak_gflops = self.roofs.peak_gflops
         self.report.bandwidth_gbs = self.roofs.bandwidth_gbs
         self.report.other_peaks = dict(self.roofs.others)
+        cached = self.roofs.cached
+        self.report.cache_gbs = None if cached is None else cached.gbs
+        weights = sum(state.task.weight_bytes for state in self.states)
+        stay = cached is not None and weights <= cached.nbytes  # all weights in the cache, from call to call
         for state in self.states:
             task = state.task
-            state.report.roof_seconds = self.roofs.least_seconds(task.flops, task.nbytes, task.arithmetic)
+            state.report.roof_seconds = self.roofs.least_seconds(
+                task.flops, task.nbytes, task.arithmetic, 0 if stay else task.weight_bytes
+            )
             state.progress.floor = state.report.roof_seconds or 0.0
 
     def record_trial(self, state: TaskState, candidate: Candidate, result: Result) -> None:

@@ -35,6 +35,7 @@ from hetero_tvm.search.batches import Batches, taken_as_is
 from hetero_tvm.search.interrupt import interrupt_flag
 from hetero_tvm.search.ledger import Ledger, OnEvent
 from hetero_tvm.search.measure.forked_workers import started_workers
+from hetero_tvm.search.measure.neighbours import Neighbours
 from hetero_tvm.search.measure.service import OK, Job, Result, Workers, contract_spec, generic_spec
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
@@ -62,7 +63,7 @@ def tune(
     Parameters
     ----------
     machine : description of the CPU; kernels are timed with ``machine.threads`` threads.
-    on_event : called with dictionaries (``event`` is ``start``, ``trial``, ``verify`` or
+    on_event : called with dictionaries (``event`` is ``start``, ``trial``, ``waiting``, ``verify`` or
         ``done``) from this thread.
     workers : a measuring process to use and leave open; by default the one that
         :func:`~hetero_tvm.search.measure.forked_workers.start_early` began, or a new one.
@@ -104,6 +105,11 @@ class _Run:
         self.batch = options.batch or self._default_batch()
         self.propose_seconds = 0.0
         self.spells = options.spells
+        if self.spells is not None:
+            neighbours = Neighbours()
+            self.spells.on_look = lambda busy, left: self.ledger.tell(
+                "waiting", busy=busy, left=left, busiest=neighbours.busiest()
+            )
         self.baseline: TaskState | None = None
         self.baseline_seconds: float | None = None
 

@@ -82,6 +82,7 @@ class TuneReport:
         (summed over processes) ``build``, ``check``, ``time``.
     curve : (elapsed seconds, trial number, best known seconds of all kernels together).
     peak_gflops, bandwidth_gbs : measured roofs; None when they cannot be measured here.
+    cache_gbs : roof of operands that lie in caches; None where it was not measured.
     other_peaks : peaks of the arithmetic of kernels that do not compute in float32, GFLOP/s.
     drift : change of the baseline from start to end, relative; None when not measured twice.
     stopped : why the search ended (``trials``, ``time``, ``exhausted``, ``interrupted``, ``nothing to do``).
@@ -100,6 +101,7 @@ class TuneReport:
     peak_gflops: float | None = None
     bandwidth_gbs: float | None = None
     other_peaks: dict[str, float] = field(default_factory=dict)
+    cache_gbs: float | None = None
     drift: float | None = None
     stopped: str = "trials"
     warnings: list[str] = field(default_factory=list)

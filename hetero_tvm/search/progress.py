@@ -74,20 +74,24 @@ class Progress:
             print(text, file=self._stream, flush=True)
 
     def _break_silence(self) -> None:
-        """Say that the search still runs where there was nothing to tell: it compiles, or waits for cores."""
+        """Say that the search still runs where there was nothing to tell: it compiles or times kernels."""
         while not self._ended.wait(_PLAIN_INTERVAL / 4):
             with self._lock:
                 if self._last is not None and self._is_due():
                     silence = monotonic() - self._heard
                     now = {**self._last, "elapsed": self._last["elapsed"] + silence}
                     text = describe(now, self._failed)
-                    self._draw(f"{text}  ({silence:.0f} s compiling, or waiting for idle cores)")
+                    busy = silence >= 1 and now["event"] != "waiting"
+                    self._draw(f"{text}  ({silence:.0f} s compiling or timing)" if busy else text)
 
 
 def describe(event: dict[str, Any], failed: int = 0) -> str:
     """One line about where a run stands."""
     done, planned = event["trials"], event.get("of")
     parts = [f"trials {done}" + (f"/{planned}" if planned is not None else "")]
+    if event["event"] == "waiting":
+        used = f"{percent(min(1.0, event['busy']))} of the cores used by {event.get('busiest') or 'others'}"
+        return "  ".join([*parts, used, f"waiting, {event['left']:.0f} s at most"])
     if event.get("task"):
         parts.append(str(event["task"]) if isinstance(event["task"], str) else "")
     if event.get("best_seconds"):

@@ -76,6 +76,7 @@ def summary(report: TuneReport) -> list[str]:
     peaks = [f"peak {report.peak_gflops:.0f} GFLOP/s"] if report.peak_gflops else []
     peaks += [f"{peak:.0f} in {kind}" for kind, peak in sorted(report.other_peaks.items())]
     peaks += [f"memory {report.bandwidth_gbs:.0f} GB/s"] if report.bandwidth_gbs else []
+    peaks += [f"caches {report.cache_gbs:.0f} GB/s"] if report.cache_gbs else []
     if peaks and report.drift is not None:
         peaks.append(f"drift {report.drift:+.1%}")
     if peaks:

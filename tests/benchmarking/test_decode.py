@@ -3,7 +3,7 @@ import json
 import pytest
 
 import hetero_tvm
-from hetero_tvm import bench
+from hetero_tvm import bench, profile
 from hetero_tvm.benchmarking import decode
 from hetero_tvm.errors import UsageError
 from tests import tiny_llama
@@ -36,3 +36,22 @@ def test_the_command(capsys):
     document = json.loads(capsys.readouterr().out)
     assert set(document["prompt_tokens_per_second"]) == {"8", "9"}
     assert document["tokens_per_second"] == pytest.approx(1 / document["seconds_per_token"])
+
+
+def test_one_token_is_one_call_at_the_same_place():
+    model = hetero_tvm.load_language_model(tiny_llama.built())
+    with decode.one_token(model, context=8) as call:
+        found = model.library.profile_call(call, seconds=0.05)
+        call()
+    assert any(kernel.name.startswith("linear") for kernel in found.kernels)
+    assert len({call.kernel for call in found.calls}) + 1 == len(found.kernels)
+    with decode.one_token(model, context=10_000) as call:  # as many as there is room for
+        call()
+
+
+def test_a_language_model_is_profiled_at_a_token_and_benched_by_decode(capsys):
+    assert profile.main([str(tiny_llama.built()), "--seconds", "0.05", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["calls"] and document["call_ms"] > 0
+    assert bench.main([str(tiny_llama.built())]) == 2
+    assert "--decode" in capsys.readouterr().err

@@ -27,7 +27,9 @@ def search(built):
         for t in built.optimized.tasks
     ]
     curve = [(0.5, 1, 3e-4), (2.0, 9, 2e-4)]
-    return TuneReport(tasks, 9, elapsed=2.5, curve=curve, peak_gflops=100.0, bandwidth_gbs=20.0, drift=0.01)
+    return TuneReport(
+        tasks, 9, elapsed=2.5, curve=curve, peak_gflops=100.0, bandwidth_gbs=20.0, cache_gbs=80.0, drift=0.01
+    )
 
 
 def test_the_page_of_a_tune(built, search):
@@ -36,6 +38,7 @@ def test_the_page_of_a_tune(built, search):
     for part in ("Roofline", "Kernels", "Search", "Fusions", "Memory of one call", "Numbers", "Machine"):
         assert f"<h2>{part}</h2>" in markup
     assert [tag for tag, _ in tree.seen].count("svg") == 3
+    assert "80 GB/s, caches" in markup and "measured bandwidth of caches" in markup
     assert "2.00 x" in markup and "&#x27;a&lt;b&#x27;" in markup and "drift" in markup
     data = json.loads(tree.data)
     assert data["search"]["trials"] == 9 and len(data["kernels"]) == len(built.kernels)

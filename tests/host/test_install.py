@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +12,24 @@ from tests.import_graph import ROOT
 
 def test_commands_are_for_this_interpreter(monkeypatch):
     monkeypatch.chdir("/")
-    command = pip_command("onnxruntime", "torch==2.13.0", "a[b]>=1")
+    command = pip_command("onnxruntime", "torchvision", "a[b]>=1")
     assert command.split()[0] in (sys.executable, sys.executable.lstrip("/"))
-    assert command.endswith("-m pip install onnxruntime torch==2.13.0 'a[b]>=1'")
+    assert command.endswith("-m pip install onnxruntime torchvision 'a[b]>=1'")
 
 
 def test_an_extra_comes_from_the_checkout(monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert extra_command("bench").endswith("-m pip install '.[bench]'")
+    assert extra_command("rpc").endswith("-m pip install '.[rpc]'")
+
+
+@pytest.mark.parametrize("package", ["torch", "torch==2.13.0", ".[torch]", "../here[bench]", ".[test]"])
+def test_pytorch_comes_without_cuda_where_there_is_no_gpu(package, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    assert pip_command("numpy", package).endswith(" --extra-index-url https://download.pytorch.org/whl/cpu")
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) == "/dev/nvidiactl")
+    assert "index" not in pip_command("numpy", package)
+    assert "index" not in pip_command("torchvision", ".[rpc]")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ def test_peak_and_bandwidth_are_plausible():
     one = host.measure_peak(1)
     assert 2 < one < 2000  # GFLOP/s of one core of any x86 or Arm machine
     assert 0.3 < host.measure_bandwidth(1) < 1000
+    cached = host.measure_caches(1)
+    assert cached.nbytes >= 2**18 and 1 < cached.gbs < 10000
     with pytest.raises(UsageError, match="at least 1"):
         host.measure_peak(0)
 

@@ -4,6 +4,7 @@ import pytest
 
 from hetero_tvm import host
 from hetero_tvm.errors import NativeBuildError
+from hetero_tvm.host.peaks import CacheRoof
 from hetero_tvm.machines import roofs
 from hetero_tvm.machines.roofs import Roofs
 
@@ -25,6 +26,17 @@ def test_the_higher_peaks_of_two_measurements():
     assert Roofs(None, None).or_higher(Roofs(None, None)) == Roofs(None, None)
 
 
+def test_what_kernels_pass_on_may_lie_in_a_cache_and_weights_come_from_memory():
+    machine = Roofs(1e6, 10.0, cached=CacheRoof(nbytes=1_000_000, gbs=100.0))
+    assert machine.least_seconds(1, 900_000) == pytest.approx(9e-6)
+    assert machine.least_seconds(1, 900_000, weight_bytes=800_000) == pytest.approx(80e-6)
+    assert machine.least_seconds(1, 900_000, weight_bytes=1_000) == pytest.approx(9e-6)
+    assert machine.least_seconds(1, 2_000_000) == pytest.approx(200e-6)  # more than the cache holds
+    slow = Roofs(1e6, 10.0, cached=CacheRoof(nbytes=1_000_000, gbs=5.0))  # a measurement beside other load
+    assert slow.least_seconds(1, 900_000) == pytest.approx(90e-6)
+    assert machine.or_higher(slow).cached == machine.or_higher(Roofs(1.0, 1.0)).cached == machine.cached
+
+
 def test_other_arithmetic_has_its_own_peak():
     machine = Roofs(100.0, 10.0, {"int8": 400.0})
     assert machine.least_seconds(400_000_000_000, 1, "int8") == pytest.approx(1.0)
@@ -37,13 +49,17 @@ def test_other_peaks_are_measured_where_they_are_wanted(monkeypatch):
     peaks = {"float32": 50.0, "int8": 200.0}
     monkeypatch.setattr(host, "measure_peak", lambda threads, kind="float32": threads * peaks[kind])
     monkeypatch.setattr(host, "measure_bandwidth", lambda threads: 12.0)
-    assert roofs.measure(2, {"int8", "float32"}) == Roofs(100.0, 12.0, {"int8": 400.0})
+    monkeypatch.setattr(host, "measure_caches", lambda threads: CacheRoof(1 << 20, 90.0))
+    assert roofs.measure(2, {"int8", "float32"}) == Roofs(
+        100.0, 12.0, {"int8": 400.0}, CacheRoof(1 << 20, 90.0)
+    )
 
 
 def test_measuring_asks_for_the_threads_of_the_kernels(monkeypatch):
     monkeypatch.setattr(host, "measure_peak", lambda threads: 50.0 * threads)
     monkeypatch.setattr(host, "measure_bandwidth", lambda threads: 10.0 + threads)
-    assert roofs.measure(2) == Roofs(100.0, 12.0)
+    monkeypatch.setattr(host, "measure_caches", lambda threads: CacheRoof(1 << 20, 45.0 * threads))
+    assert roofs.measure(2) == Roofs(100.0, 12.0, {}, CacheRoof(1 << 20, 90.0))
 
 
 def test_without_a_compiler_there_are_no_roofs(monkeypatch):

@@ -5,6 +5,7 @@ import pytest
 
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.base import Operand, from_json, strided_view, suffix
+from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalization
 
@@ -13,6 +14,13 @@ def test_bytes_of_operands():
     assert Operand("a", (3, 5), "int64").nbytes == 120
     assert Operand("a", ()).nbytes == 4
     assert Operand("a", (1 << 20, 1 << 20)).nbytes == 4 << 40
+
+
+def test_weights_are_constants_that_are_read_as_a_whole():
+    product = Matmul((4,), k=8, n=16)
+    assert product.weight_bytes == 4 * 8 * 16
+    table = EmbeddingNorm(lead=(1, 2), n=8, lookups=(Lookup(1000, (1, 2)),), added=(), eps=1e-5)
+    assert sum(one.nbytes for one in table.inputs if one.constant) > table.nbytes and table.weight_bytes == 0
 
 
 def test_json_is_sorted_and_names_the_kind():

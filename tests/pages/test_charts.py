@@ -34,6 +34,16 @@ def test_each_kind_of_arithmetic_has_its_roof():
     assert float(roofs[0][1]) == low  # which begins where the slope passes it
 
 
+def test_caches_have_a_slope_above_that_of_the_memory():
+    dots = [Dot("k", 1.0, 20.0, 1.0)]
+    with_caches = roofline(dots, 100.0, 10.0, cache_gbs=40.0)
+    parsed(with_caches)
+    assert with_caches.count('class="roof"') == 2 and "40 GB/s, caches" in with_caches
+    assert roofline(dots, 100.0, 10.0, cache_gbs=10.0) == roofline(
+        dots, 100.0, 10.0
+    )  # it would hide the other
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_leaves_the_picture(seed):
     rng = np.random.default_rng(seed)

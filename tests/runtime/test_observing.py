@@ -19,3 +19,4 @@ def test_spans_are_laid_out_as_in_the_pool():
 def test_what_is_a_kernel():
     assert Event("vm.builtin.alloc_tensor", 0, 1).builtin and Event("hetero_tvm_constants", 0, 1).builtin
     assert not Event("matmul_1x2x3", 0, 1).builtin
+    assert Event("loop_0_round", 0, 1, bytecode=True).builtin

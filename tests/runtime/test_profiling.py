@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.peaks import CacheRoof
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.observing import SPAN, Event, Observed
 from hetero_tvm.runtime.profiling import Profile, _balance, _between, _calls, _kernels, profile_calls
@@ -58,6 +59,21 @@ def test_kernels_stand_under_the_roofline():
     assert product.gflops == pytest.approx(2000 / 400) and product.gbs == pytest.approx(200 / 400)
     assert product.roofline == pytest.approx(2 * 100 / 400)  # 100 ns by flops and by bytes
     assert other.gflops is None and other.roofline is None
+
+
+def test_what_lies_in_caches_has_their_roof():
+    def roofline(cached, **row):
+        manifest = dataclasses.replace(MANIFEST, kernels=[{**MANIFEST.kernels[0], "bytes": 1000, **row}])
+        kernels = _kernels(_calls([observed()], manifest, 2), manifest, {"float32": 100.0}, 1.0, cached)
+        return kernels[0].roofline / (2 / 400)
+
+    cached = CacheRoof(nbytes=2000, gbs=10.0)
+    assert roofline(None, weight_bytes=0) == pytest.approx(1000)
+    assert roofline(cached, weight_bytes=0) == pytest.approx(100)
+    assert roofline(cached) == pytest.approx(100)  # all weights of the library stay in the cache
+    weights = {"weight_bytes": 900, "calls": 3}
+    assert roofline(cached, **weights) == pytest.approx(900)
+    assert roofline(CacheRoof(999, 10.0), **weights) == pytest.approx(1000)
 
 
 def test_a_kernel_of_integers_stands_under_their_roof():

@@ -191,3 +191,10 @@ def test_the_share_that_is_done():
     assert share_done(EVENT) == 0.125
     assert share_done({**EVENT, "of": None, "minutes": 1 / 30}) == 0.5
     assert share_done({**EVENT, "event": "done"}) == 1.0
+
+
+def test_a_wait_for_idle_cores_names_who_uses_them_and_its_bound():
+    event = {**EVENT, "event": "waiting", "trials": 0, "of": 64, "busy": 1.02, "left": 41.6}
+    assert describe(event) == "trials 0/64  100% of the cores used by others  waiting, 42 s at most"
+    line = describe({**event, "busiest": "python3, pid 4711"})
+    assert "used by python3, pid 4711  waiting" in line and len(line) < 80

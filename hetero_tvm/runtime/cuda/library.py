@@ -88,7 +88,10 @@ class CudaLibrary(Library):
         graph, self._graph_wanted = (self._graph_wanted, self.cuda_graph), False
         self._start()
         try:
-            observer = Observer(self._machine, self._runtime.ffi, self.loaded_path, cudart.synchronize)
+            symbols = self.manifest.kernel_symbols
+            observer = Observer(
+                self._machine, self._runtime.ffi, self.loaded_path, cudart.synchronize, symbols
+            )
             return profile_calls(observer, self.manifest, call, 1, seconds)
         finally:
             self._graph_wanted, self.cuda_graph = graph

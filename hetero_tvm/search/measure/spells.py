@@ -21,6 +21,11 @@ class Spells:
     patience : seconds to wait in all.
     others : fraction of the cores that is in use while this process and its workers do nothing.
     clock : seconds, for tests.
+
+    Attributes
+    ----------
+    on_look : called at every look that finds the cores in use, with the fraction that is, and with the
+        seconds that are left to wait.
     """
 
     def __init__(
@@ -30,6 +35,7 @@ class Spells:
         clock: Callable[[], float] = time.monotonic,
     ):
         self._left, self._others, self._clock = patience, others or cores_in_use, clock
+        self.on_look: Callable[[float, float], None] = lambda busy, left: None
         self.waited = 0.0
         """Seconds waited so far."""
 
@@ -37,11 +43,13 @@ class Spells:
         """Wait until the cores are free; False when the patience is used up first, or ``stop`` says so."""
         while self._left > 0 and not stop():
             before = self._clock()
-            if self._others() < _CALM:
+            busy = self._others()
+            if busy < _CALM:
                 return True
             spent = self._clock() - before
             self._left -= spent
             self.waited += spent
+            self.on_look(busy, max(0.0, self._left))
         return False
 
 

@@ -20,8 +20,8 @@ class LibraryProfile(Protocol):
         """The whole profile as JSON values."""
         ...
 
-    def show(self, console: Console, top: int) -> None:
-        """Print tables; the ``top`` longest operators."""
+    def show(self, to: Console | None = None, top: int = 20) -> None:
+        """Print tables, by default on stdout; the ``top`` longest operators."""
         ...
 
     def write_trace(self, path: str | Path) -> None:

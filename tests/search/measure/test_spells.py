@@ -29,6 +29,14 @@ def test_patience_is_that_of_a_whole_run():
     assert not spells.wait(lambda: False) and spells.waited < 5.5
 
 
+def test_each_look_at_cores_in_use_is_told():
+    machine, told = Machine(until=0.75), []
+    spells = machine.spells(60)
+    spells.on_look = lambda busy, left: told.append((busy, left))
+    assert spells.wait(lambda: False)
+    assert told == [(0.9, 59.75), (0.9, 59.5)]
+
+
 def test_a_run_that_is_stopped_does_not_wait():
     spells = Machine(until=1e9).spells(60)
     assert not spells.wait(lambda: True) and spells.waited == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.host.terminal import Column, Console, table
+from hetero_tvm.host.terminal import Column, Console, console, table
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.targets.npu.device.profile import profile, totals, write_trace
 
@@ -30,12 +30,13 @@ class ProfileReport:
         """Totals, and one entry per region with its operators."""
         return {"totals": totals(self._regions), "regions": [region.to_json() for region in self._regions]}
 
-    def show(self, console: Console, top: int) -> None:
-        """Print tables; the ``top`` longest operators of each region."""
+    def show(self, to: Console | None = None, top: int = 20) -> None:
+        """Print tables, by default on stdout; the ``top`` longest operators of each region."""
+        to = to or console()
         for region in self._regions:
-            _print(console, region, top)
+            _print(to, region, top)
         if len(self._regions) > 1:
-            _print_totals(console, totals(self._regions))
+            _print_totals(to, totals(self._regions))
 
     def write_trace(self, path: str | Path) -> None:
         """A Chrome/Perfetto trace of all queues."""
