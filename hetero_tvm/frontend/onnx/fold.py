@@ -55,6 +55,7 @@ _SLOW = frozenset({
     "RNN", "GRU", "LSTM", "CenterCropPad", "ImageDecoder", "MelWeightMatrix", "Loop", "NonZero", "Unique",
     "TopK", "OneHot",
 })
+_INTERPOLATING = frozenset({"Resize", "Upsample"})
 # Multiply-adds that may be spent on one product.
 _PRODUCTS = dict.fromkeys(("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul"), 1 << 36) | {"Einsum": 1 << 32}
 _BLIND_GROWERS = frozenset({
@@ -79,10 +80,24 @@ def _wide_bytes(pool: ConstantPool, name: str) -> int:
 
 
 class Folder:
-    """Folding of one graph in place; constants go to and come from ``pool``."""
+    """Folding of one graph in place; constants go to and come from ``pool``.
 
-    def __init__(self, pool: ConstantPool, opsets: Mapping[str, int], limits: Limits | None = None):
+    With ``open_sizes`` the model is one of several, at other sizes of its inputs: of what follows from these
+    sizes, images that are resized to them are left to be computed by the model, as no rule gives their values
+    at all sizes.
+    """
+
+    def __init__(
+        self,
+        pool: ConstantPool,
+        opsets: Mapping[str, int],
+        limits: Limits | None = None,
+        open_sizes: bool = False,
+    ):
         self.pool = pool
+        self._open_sizes = open_sizes
+        self._sized: set[str] = set()
+        """Constants that follow from sizes of inputs."""
         self.opsets = dict(opsets)
         self.limits = limits or Limits()
         self._staying: set[str] = set()
@@ -133,10 +148,18 @@ class Folder:
             self._infer(node)
             refuse_picks_of_nothing(node, self.pool, self._types)
             return self._unflattened(node)
+        if self._follows_sizes(node):
+            self._sized.update(node.output)
         for name, array in zip(node.output, results, strict=False):
             if name:
                 self.pool.add_array(name, array)
         return []
+
+    def _follows_sizes(self, node: onnx.NodeProto) -> bool:
+        """Whether a constant that a node gives follows from sizes of inputs."""
+        if node.op_type in ("Shape", "Size") and node.input[0] not in self.pool:
+            return True
+        return any(name in self._sized for name in node.input)
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """Find the types of a node's results where inference over the whole graph did not."""
@@ -274,6 +297,8 @@ class Folder:
             return [self._empty(name) for name in node.output]
         inputs = [name for name in node.input if name]
         if not all(name in self.pool for name in inputs) or not self._affordable(node, inputs):
+            return None
+        if self._open_sizes and node.op_type in _INTERPOLATING and self._follows_sizes(node):
             return None
         arrays = {name: self.pool.array(name) for name in inputs}
         fast = _FAST.get(node.op_type)
