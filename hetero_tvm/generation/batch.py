@@ -31,7 +31,7 @@ class Request:
     source : what the text is about, of an encoder-decoder: tokens, features of audio, or a
         :class:`~hetero_tvm.generation.source.Source`.  An empty prompt stands for the model's own then.
     on_token : called with every token as it comes.  When it raises, this text ends with that error.
-    logprobs : number of likeliest tokens to note beside each that is generated; None for no log-probabilities.
+    logprobs : number of likeliest tokens to note beside each that is generated; None notes no likelihoods.
     score_prompt : whether to note those of the prompt as well.
     """
 

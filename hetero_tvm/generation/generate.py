@@ -38,8 +38,8 @@ def generate(
         what ``model.encode`` gave.  An empty prompt stands for the model's own.
     max_new_tokens : tokens to generate for each at most.
     stop : tokens that end a text; default the model's own.
-    logprobs : number of likeliest tokens, 0 to 20, to note with their log-probabilities beside each token that
-        is generated; None for none.
+    logprobs : number of likeliest tokens, 0 to 20, to note with their log-probabilities beside each token
+        that is generated; None for none.
     score_prompts : whether to note them beside the tokens of the prompts as well.
     most : texts that are generated at once; others wait.
 

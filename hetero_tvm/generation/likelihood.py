@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ MOST = 20
 """Likeliest tokens that can be asked for at each place: as many as OpenAI's API gives."""
 
 
-@dataclass(frozen=True)
-class Likelihood:
+class Likelihood(NamedTuple):
     """A token of a text beside what could have stood in its place.
 
     Attributes

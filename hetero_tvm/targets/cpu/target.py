@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hetero_tvm.host.cpu import fma_units_of
 from hetero_tvm.host.tvm import IRModule, PrimFunc, TVMTarget, relax, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
@@ -171,7 +173,7 @@ class CpuTarget(Target):
     factors : what smooths the operands of products at ``int8``
         (:class:`hetero_tvm.relax_passes.fusions.integers.dynamic_quantization.QuantizeDynamically`).
     packed : columns of weights that the model brings packed; None for none.
-    any_rows : whether what rows are rounded to may not depend on how many there are.
+    any_rows : whether what rows are rounded to, and layouts of images, may not depend on how many there are.
     """
 
     kind = "cpu"
@@ -359,7 +361,7 @@ class CpuTarget(Target):
             *fusions(claims),
             *lower,  # after the epilogues, which it takes along
             # It lays out what the fusions have left.
-            BlockImages(self.machine.lanes, claims, pays=functools.partial(blocks_pay, machine=self.machine)),
+            BlockImages(self.machine.lanes, claims, pays=self._blocks_pay),
             *halved,  # after it: a layout decides what float32 takes
             FusePool2d(claims),  # after BlockImages: pooling that no neighbour wants in blocks
             JoinParts(),  # of what all others have left
@@ -369,6 +371,13 @@ class CpuTarget(Target):
                 functools.partial(emit_scatter_rows, self.machine)
             ),  # whose places are checked now
         )
+
+    def _blocks_pay(self, plain: Conv2d, blocked: Conv2d) -> bool:
+        """Whether images are converted for a convolution alone; of a range of batches, as for one image: the
+        layout is the same at all of its sizes."""
+        if self._any_rows:
+            plain, blocked = replace(plain, batch=1), replace(blocked, batch=1)
+        return blocks_pay(plain, blocked, machine=self.machine)
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:
