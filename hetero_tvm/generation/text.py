@@ -81,8 +81,8 @@ class Tokenizer:
         return str(self._tokenizer.decode(list(tokens)))
 
     def piece(self, token: int) -> bytes:
-        """Bytes that a token stands for inside of a text: part of a letter, a word with its space, the name of
-        what marks structure."""
+        """Bytes that a token stands for inside of a text: part of a letter, a word with its space, the name
+        of what marks structure."""
         name = self._tokenizer.id_to_token(token)
         if name is None:
             return b""

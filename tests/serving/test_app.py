@@ -131,7 +131,8 @@ def test_log_probabilities_of_completions(client):
     assert told["tokens"] == [f" w{token}" for token in tokens] and told["text_offset"][0] == 0
     wanted = [rows[2 + n, token] for n, token in enumerate(tokens)]
     np.testing.assert_allclose(told["token_logprobs"], wanted, atol=2e-4)
-    assert all(len(top) == 2 and name in top for top, name in zip(told["top_logprobs"], told["tokens"]))
+    named = zip(told["top_logprobs"], told["tokens"], strict=True)
+    assert all(len(top) == 2 and name in top for top, name in named)
     streamed = events(client.post("/v1/completions", json={**ask, "stream": True}))
     pieces = [p["choices"][0]["logprobs"] for p in streamed]
     assert pieces[-1] is None

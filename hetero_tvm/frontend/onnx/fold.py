@@ -299,6 +299,7 @@ class Folder:
         if not all(name in self.pool for name in inputs) or not self._affordable(node, inputs):
             return None
         if self._open_sizes and node.op_type in _INTERPOLATING and self._follows_sizes(node):
+            self._staying.add(node.output[0])  # in other forms too, whose sizes are constants of their own
             return None
         arrays = {name: self.pool.array(name) for name in inputs}
         fast = _FAST.get(node.op_type)
