@@ -48,7 +48,7 @@ class Request:
     likelihoods: list[Likelihood] = field(default_factory=list)
     """Log-probabilities of the tokens, where ``logprobs`` asks for them."""
     prompt_likelihoods: list[Likelihood] = field(default_factory=list)
-    """Those of the prompt, where ``score_prompt`` asks for them."""
+    """Log-probabilities of the prompt's tokens, where ``score_prompt`` asks for them."""
     reason: str | None = None
     """Reason for the end: ``length``, ``stop``, ``cancelled`` or ``error``; None while it goes on."""
     error: Exception | None = None

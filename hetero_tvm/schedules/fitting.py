@@ -207,7 +207,7 @@ def _product(forms: Sequence[_Terms], first: int) -> _Terms | None:
 
 
 def _joint(forms: Sequence[_Terms], tops: Sizes, first: int) -> Iterator[_Terms]:
-    """What a number may be of several symbols, from what it is of each alone: the sum; of two, areas too."""
+    """Polynomials of several symbols, from those of each alone: their sum; of two symbols, areas as well."""
     yield _sum(forms, first)
     if len(forms) == 2:
         yield from _areas(*forms, tops)

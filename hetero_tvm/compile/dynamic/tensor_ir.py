@@ -187,8 +187,8 @@ class _Ratio(NamedTuple):
 def _ratio(
     values: Sequence[float], sizes: Sequence[Sizes], extents: Sequence[Sequence[int]]
 ) -> _Ratio | None:
-    """What a float that differs is a ratio of: what a mean divides by; two grids, of which one has few
-    elements, or one of the ``extents`` of the kernel's operands."""
+    """The ratio that a differing float is: a count that a mean divides by; two grids, of which one has few
+    elements, or is one of the ``extents`` of the kernel's operands."""
     if all(value == values[0] or value != value for value in values):
         return None
     for number in range(1, _MOST_SHARE + 1):

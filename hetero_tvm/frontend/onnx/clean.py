@@ -16,6 +16,7 @@ from hetero_tvm.frontend.onnx.bodies.learning import DOMAIN as LEARNING
 from hetero_tvm.frontend.onnx.check import (
     check_text,
     check_versions,
+    merge_identities,
     name_nodes,
     opset_of,
     refuse_unknown,
@@ -34,7 +35,7 @@ from hetero_tvm.frontend.onnx.definitions import (
     write_defaults,
 )
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
-from hetero_tvm.frontend.onnx.fold import Folder, merge_identities
+from hetero_tvm.frontend.onnx.fold import Folder
 from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, settle_old_forms, write_forms
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,

@@ -393,22 +393,6 @@ def _is_empty(type_: Type | None) -> bool:
     return _known(type_) and 0 in type_[1]
 
 
-def merge_identities(graph: onnx.GraphProto) -> None:
-    """Remove Identity nodes before graph outputs by renaming what they copy."""
-    returned = {value.name for value in graph.output}
-    made = {name for node in graph.node for name in node.output}
-    for node in list(graph.node):
-        if node.op_type != "Identity" or node.domain not in ONNX_DOMAINS:
-            continue
-        source, result = node.input[0], node.output[0]
-        if source not in made or source in returned:
-            continue  # an input, a constant, or an output of its own name
-        graph.node.remove(node)
-        for other in graph.node:
-            other.output[:] = [result if name == source else name for name in other.output]
-            rename_inputs(other, {source: result})
-
-
 def _constant(node: onnx.NodeProto) -> list[np.ndarray] | None:
     """Value of a Constant node in any of its spellings; None for strings and sparse tensors."""
     if len(node.attribute) != 1:

@@ -131,8 +131,7 @@ _ACCEPTED = {"int8": (0.5, 0.98), "f16": (1e-2, 0.9999), "bf16": (6e-2, 0.999)}
 _STORED = (1.0, 0.7)
 # 8 bits in groups of X, which a model with packed weights allows: half a per cent for each product.
 _ROUNDED = (0.1, 0.999)
-_FEW_IMAGES = 4
-"""Images for which layouts are chosen where a library takes a range of batches."""
+_FEW_IMAGES = 4  # for which layouts are chosen where a library takes a range of batches
 
 
 def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
@@ -375,8 +374,7 @@ class CpuTarget(Target):
         )
 
     def _blocks_pay(self, plain: Conv2d, blocked: Conv2d) -> bool:
-        """Whether images are converted for a convolution alone; of a range of batches, as for a few images:
-        the layout is the same at all of its sizes."""
+        """Whether images are converted for a convolution alone: the same for all batches of a range."""
         if self._any_rows:
             plain, blocked = replace(plain, batch=_FEW_IMAGES), replace(blocked, batch=_FEW_IMAGES)
         return blocks_pay(plain, blocked, machine=self.machine)
