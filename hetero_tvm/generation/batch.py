@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetero_tvm.errors import CapacityError, HeteroTVMError, InputError, UsageError
+from hetero_tvm.generation.likelihood import MOST, Likelihood, likelihoods
 from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.sampling import GREEDY, Sampling
 from hetero_tvm.generation.session import Session
@@ -30,6 +31,8 @@ class Request:
     source : what the text is about, of an encoder-decoder: tokens, features of audio, or a
         :class:`~hetero_tvm.generation.source.Source`.  An empty prompt stands for the model's own then.
     on_token : called with every token as it comes.  When it raises, this text ends with that error.
+    logprobs : number of likeliest tokens to note beside each that is generated; None notes no likelihoods.
+    score_prompt : whether to note those of the prompt as well.
     """
 
     prompt: Sequence[int]
@@ -38,8 +41,14 @@ class Request:
     stop: Collection[int] = ()
     on_token: Callable[[int], None] | None = None
     source: np.ndarray | Sequence[int] | Source | None = None
+    logprobs: int | None = None
+    score_prompt: bool = False
     tokens: list[int] = field(default_factory=list)
     """Tokens that were generated."""
+    likelihoods: list[Likelihood] = field(default_factory=list)
+    """Log-probabilities of the tokens, where ``logprobs`` asks for them."""
+    prompt_likelihoods: list[Likelihood] = field(default_factory=list)
+    """Log-probabilities of the prompt's tokens, where ``score_prompt`` asks for them."""
     reason: str | None = None
     """Reason for the end: ``length``, ``stop``, ``cancelled`` or ``error``; None while it goes on."""
     error: Exception | None = None
@@ -106,6 +115,8 @@ class Batch:
         problems = self.model.token_problems(request.prompt)
         if request.max_new_tokens < 1:
             problems.append(f"{request.max_new_tokens} new tokens are asked for")
+        if request.logprobs is not None and not 0 <= request.logprobs <= MOST:
+            problems.append(f"logprobs is {request.logprobs}, expected 0 to {MOST}")
         if problems:
             raise InputError("the prompt cannot be continued", problems=problems)
         total = self._total(request)
@@ -140,19 +151,36 @@ class Batch:
         if not work:
             return
         try:
-            logits = self.model.step([(request._session, tokens) for request, tokens in work])
+            counts = [len(tokens) if self._scores(request) else 1 for request, tokens in work]
+            logits = self.model.step([(request._session, tokens) for request, tokens in work], counts)
         except HeteroTVMError as error:
             # Sessions of others took the room: the text that needs most of it ends, the rest goes on.
             largest = max((request for request, _ in work), key=lambda r: len(r.prompt) + len(r.tokens))
             self._end(largest, "error", error)
             return
-        for (request, tokens), row in zip(work, logits, strict=True):
+        for (request, tokens), rows in zip(work, np.split(logits, np.cumsum(counts)[:-1]), strict=True):
             if request._done < len(request.prompt):
+                if self._scores(request):
+                    self._score(request, rows)
                 request._done += len(tokens)
                 if request._done < len(request.prompt):
                     continue
                 request.prefill_s = time.perf_counter() - request._started
-            self._take(request, row)
+            self._take(request, rows[-1])
+
+    @staticmethod
+    def _scores(request: Request) -> bool:
+        """Whether the tokens of the prompt that go through next are to be scored."""
+        return request.score_prompt and request.logprobs is not None and request._done < len(request.prompt)
+
+    @staticmethod
+    def _score(request: Request, rows: np.ndarray) -> None:
+        """Note the log-probabilities of what follows the tokens that went through, in the prompt."""
+        assert request.logprobs is not None
+        if not request._done:
+            request.prompt_likelihoods.append(Likelihood(int(request.prompt[0]), None))
+        following = request.prompt[request._done + 1 : request._done + 1 + len(rows)]
+        request.prompt_likelihoods += likelihoods(rows[: len(following)], following, request.logprobs)
 
     def _take(self, request: Request, logits: np.ndarray) -> None:
         """The next token of a text."""
@@ -161,6 +189,8 @@ class Batch:
             logits = sources.allowed(logits, first=not request.tokens)
         text = [*request.prompt, *request.tokens] if request.sampling.repetition_penalty != 1 else ()
         token = request.sampling.choose(logits, text, request._random)
+        if request.logprobs is not None:
+            request.likelihoods += likelihoods(logits[None], [token], request.logprobs)
         request.tokens.append(token)
         request.decode_s = time.perf_counter() - request._started - request.prefill_s
         if request.on_token is not None:

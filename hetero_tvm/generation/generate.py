@@ -24,6 +24,8 @@ def generate(
     max_new_tokens: int = 128,
     sampling: Sampling = GREEDY,
     stop: Collection[int] | None = None,
+    logprobs: int | None = None,
+    score_prompts: bool = False,
     most: int = 32,
 ) -> list[Request]:
     """Continue texts, all together.
@@ -36,12 +38,16 @@ def generate(
         what ``model.encode`` gave.  An empty prompt stands for the model's own.
     max_new_tokens : tokens to generate for each at most.
     stop : tokens that end a text; default the model's own.
+    logprobs : number of likeliest tokens, 0 to 20, to note with their log-probabilities beside each token
+        that is generated; None for none.
+    score_prompts : whether to note them beside the tokens of the prompts as well.
     most : texts that are generated at once; others wait.
 
     Returns
     -------
     A :class:`Request` per text: ``tokens`` (a stop token is the last one), ``reason``, and ``error`` for a
-    text that could not go on when the others could.
+    text that could not go on when the others could; ``likelihoods`` and ``prompt_likelihoods`` with
+    ``logprobs``.
 
     Raises
     ------
@@ -54,7 +60,17 @@ def generate(
     if sources is not None and len(sources) != len(texts):
         raise InputError(f"there are {len(texts)} prompts and {len(sources)} sources")
     requests = [
-        batch.submit(Request(prompt, max_new_tokens, sampling.for_text(number), stop, source=source))
+        batch.submit(
+            Request(
+                prompt,
+                max_new_tokens,
+                sampling.for_text(number),
+                stop,
+                source=source,
+                logprobs=logprobs,
+                score_prompt=score_prompts,
+            )
+        )
         for number, (prompt, source) in enumerate(zip(texts, sources or [None] * len(texts), strict=True))
     ]
     batch.run()

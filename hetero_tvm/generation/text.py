@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,20 @@ from hetero_tvm.errors import InputError, LibraryError
 from hetero_tvm.host.install import extra_command
 
 FILE = "tokenizer.json"
+_CONTEXT = 8
 _UNFINISHED = "�"
+_SPACE = "▁"
+_BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
+
+
+def _letters_of_bytes() -> dict[str, int]:
+    """Letters that stand for bytes in tokens of byte pairs: those that can be printed for themselves."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTES = _letters_of_bytes()
 
 
 class Tokenizer:
@@ -64,17 +80,46 @@ class Tokenizer:
         """Text of tokens, without those that only mark its structure."""
         return str(self._tokenizer.decode(list(tokens)))
 
+    def piece(self, token: int) -> bytes:
+        """Bytes that a token stands for inside of a text: part of a letter, a word with its space, the name
+        of what marks structure."""
+        name = self._tokenizer.id_to_token(token)
+        if name is None:
+            return b""
+        if token in self._added:
+            return str(name).encode()
+        if "ByteLevel" in self._decoders and all(letter in _BYTES for letter in name):
+            return bytes(_BYTES[letter] for letter in name)
+        if "ByteFallback" in self._decoders and _BYTE.fullmatch(name):
+            return bytes([int(name[3:5], 16)])
+        if self._decoders & {"Metaspace", "Replace"}:
+            return str(name).replace(_SPACE, " ").encode()
+        twice = self.decode([token, token])  # the second has the space that the first has lost
+        return twice[len(self.decode([token])) :].encode()
+
+    @functools.cached_property
+    def _added(self) -> frozenset[int]:
+        return frozenset(self._tokenizer.get_added_tokens_decoder())
+
+    @functools.cached_property
+    def _decoders(self) -> frozenset[str]:
+        """Types of the decoder and of those that it is a sequence of."""
+        decoder = self._tokenizer.decoder
+        stated = json.loads(decoder.__getstate__()) if decoder is not None else {}
+        return frozenset(one.get("type", "") for one in (stated, *stated.get("decoders", ())))
+
 
 class Words:
-    """Text of tokens that come one by one: letters may take several, and words have a space before them."""
+    """Text of tokens that come one by one: letters may take several, and words have a space before them.
 
-    def __init__(self, tokenizer: Tokenizer):
+    ``before`` are tokens that the text follows, where it is told behind theirs.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()):
         self._tokenizer = tokenizer
-        self._tokens: list[int] = []
-        self._start, self._given = (
-            0,
-            0,
-        )  # tokens from the first on give the context, up to the second are told
+        self._tokens: list[int] = list(before[-_CONTEXT:])
+        # Tokens from the first on give the context, up to the second are told.
+        self._start, self._given = 0, len(self._tokens)
 
     def add(self, token: int) -> str:
         """The text that one more token completes; empty while a letter is unfinished."""

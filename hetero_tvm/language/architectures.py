@@ -192,6 +192,51 @@ def _phi3(config: Config) -> tuple[Decoder, Names]:
     return decoder, dataclasses.replace(names, qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",))
 
 
+def _granite(config: Config) -> tuple[Decoder, Names]:
+    """A Llama whose branches are multiplied before they are added: the stream is kept divided by that number,
+    which its norms do not see but for their epsilon."""
+    decoder, names = _llama(config, scale=float(config["attention_multiplier"]))
+    share = float(config["residual_multiplier"])
+    return dataclasses.replace(
+        decoder,
+        eps=decoder.eps / share**2,
+        embed_scale=float(config["embedding_multiplier"]) / share,
+        final_scale=1.0 / float(config["logits_scaling"]),
+    ), names
+
+
+def _starcoder2(config: Config) -> tuple[Decoder, Names]:
+    config = {**config, "rms_norm_eps": config["norm_epsilon"]}
+    decoder, names = _llama(config, windows=_windows(config), centered=True, gated=False)
+    return decoder, dataclasses.replace(names, up=("mlp.c_fc",), down="mlp.c_proj")
+
+
+def _stablelm(config: Config) -> tuple[Decoder, Names]:
+    _refuse_head_norms(config)
+    parallel = bool(config.get("use_parallel_residual"))
+    config = {"partial_rotary_factor": 0.25, **config, "rms_norm_eps": config["layer_norm_eps"]}
+    return _llama(config, centered=True, parallel=parallel)
+
+
+def _phi(config: Config) -> tuple[Decoder, Names]:
+    _refuse_head_norms(config)
+    config = {"partial_rotary_factor": 0.5, **config, "rms_norm_eps": config["layer_norm_eps"]}
+    decoder, names = _llama(config, centered=True, gated=False, parallel=True)
+    return decoder, dataclasses.replace(
+        names,
+        out="self_attn.dense",
+        up=("mlp.fc1",),
+        down="mlp.fc2",
+        norm="final_layernorm",
+        head_bias="lm_head.bias",
+    )
+
+
+def _refuse_head_norms(config: Config) -> None:
+    if config.get("qk_layernorm"):
+        raise ModelError(f"{config['model_type']} models with qk_layernorm are not supported")
+
+
 def _gemma2(config: Config) -> tuple[Decoder, Names]:
     count = int(config["num_hidden_layers"])
     if config.get("layer_types") is None:
@@ -337,6 +382,10 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "phi3": _phi3,
+    "granite": _granite,
+    "starcoder2": _starcoder2,
+    "stablelm": _stablelm,
+    "phi": _phi,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "gpt2": _gpt2,

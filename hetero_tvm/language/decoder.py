@@ -66,6 +66,7 @@ class Decoder:
     embed_scale : of the embeddings.
     embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
     norms_after : norms stand behind the additions, and there is no last one (BART).
+    parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi).
     embed_norm : embeddings are normalised.
     sinusoids : ``marian`` or ``m2m_100`` where the positions are computed; else the checkpoint has them.
     relative : biases by distance; None for none.
@@ -102,6 +103,7 @@ class Decoder:
     embed_scale: float = 1.0
     embed_width: int = 0
     norms_after: bool = False
+    parallel: bool = False
     embed_norm: bool = False
     sinusoids: str = ""
     relative: Relative | None = None

@@ -88,11 +88,13 @@ class LayerBuilder:
         """Input of a block: the stream, normalised where the model does that first."""
         return x if self.decoder.norms_after else self.norm(x, name)
 
-    def feed_forward(self, x: Expr, base: str, last: bool = False) -> Expr:
-        """The stream after the MLP of a layer whose names begin with ``base``."""
+    def feed_forward(self, x: Expr, base: str, last: bool = False, normed: Expr | None = None) -> Expr:
+        """The stream after the MLP of a layer whose names begin with ``base``; ``normed`` is what the MLP
+        reads where that is not the stream."""
         d, names = self.decoder, self.weights.names
         up = [base + name for name in names.up]
-        normed = self.before(x, base + names.mlp_norm)
+        if normed is None:
+            normed = self.before(x, base + names.mlp_norm)
         inner = self.linear(normed, up, d.inner, d.width, activation=d.activation, gated=d.gated)
         norm = base + (names.mlp_norm if d.norms_after else names.mlp_post_norm)
         return self.added(x, inner, base + names.down, d.inner, norm, last)

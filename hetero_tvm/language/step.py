@@ -134,7 +134,7 @@ class _Step(LayerBuilder):
         if d.cross:
             x = self._cross(x, base, index)
         last = d.norms_after and number == len(d.layers) - 1
-        return self.feed_forward(x, base, last), pools
+        return self.feed_forward(x, base, last, normed if d.parallel else None), pools
 
     def _cross(self, x: Expr, base: str, index: Expr) -> Expr:
         """The stream after attention to the source."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -31,7 +31,7 @@ def fit(values: Sequence[int], sizes: Sequence[Sizes]) -> int | Extent:
     Raises
     ------
     Unfit : no product of sums of what the number is of each symbol does: a sum of the symbol and of its
-        quotients, or a product of two of these.
+        quotients, or a product of two of these; of two symbols, a sum of areas does as well.
     """
     if all(value == values[0] for value in values):
         return int(values[0])
@@ -55,12 +55,14 @@ def _fitted(values: tuple[int, ...], sizes: _Items) -> Extent | None:
         groupings = _groupings(len(forms)) if len(forms) <= _MOST_GROUPED else _ends(len(forms))
         for chosen in itertools.product(*forms) if forms else ():
             for groups in groupings:
-                terms = _product([_sum([chosen[n] for n in group], first) for group in groups], first)
-                if terms is None or any(factor.denominator != 1 for factor in terms.values()):
-                    continue
-                found = ordered({key: int(factor) for key, factor in terms.items()})
-                if found.terms and all(found.at(at) == v for at, v in zip(each, values, strict=True)):
-                    return found
+                kinds = [list(_joint([chosen[n] for n in group], each[0], first)) for group in groups]
+                for several in itertools.product(*kinds):
+                    terms = _product(several, first)
+                    if terms is None or any(factor.denominator != 1 for factor in terms.values()):
+                        continue
+                    found = ordered({key: int(factor) for key, factor in terms.items()})
+                    if found.terms and all(found.at(at) == v for at, v in zip(each, values, strict=True)):
+                        return found
     return None
 
 
@@ -202,6 +204,33 @@ def _product(forms: Sequence[_Terms], first: int) -> _Terms | None:
             for a, b in itertools.product(total, form)
         }
     return total
+
+
+def _joint(forms: Sequence[_Terms], tops: Sizes, first: int) -> Iterator[_Terms]:
+    """Polynomials of several symbols, from those of each alone: their sum; of two symbols, areas as well."""
+    yield _sum(forms, first)
+    if len(forms) == 2:
+        yield from _areas(*forms, tops)
+
+
+def _areas(one: _Terms, other: _Terms, tops: Sizes) -> Iterator[_Terms]:
+    """Sums of areas and a number: the pixels of all levels of a pyramid, patches and a class token.
+
+    Of one side alone, the factor of each name is the other side at its largest.
+    """
+    rows, columns = ([names for names in form if names] for form in (one, other))
+    number = one.get((), Fraction(0))
+    if number != other.get((), Fraction(0)) or len(rows) != len(columns):
+        return
+    for turned in itertools.permutations(columns):
+        areas = {}
+        for (row, *_), (column, *_) in zip(rows, turned, strict=True):
+            factor = one[(row,)] / (tops[column] or 1) if (row,) in one else None
+            if factor is None or other.get((column,)) != factor * tops[row]:
+                break
+            areas[tuple(sorted((row, column)))] = factor
+        else:
+            yield {**areas, (): number}
 
 
 def _sum(forms: Sequence[_Terms], first: int) -> _Terms:

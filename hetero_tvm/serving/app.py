@@ -7,7 +7,8 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -20,10 +21,13 @@ from hetero_tvm.errors import BusyError, CapacityError, HeteroTVMError, InputErr
 from hetero_tvm.generation.batch import Request
 from hetero_tvm.generation.chat import ChatTemplate
 from hetero_tvm.generation.model import LanguageModel
-from hetero_tvm.generation.text import StopText, Tokenizer, Words
-from hetero_tvm.serving.engine import Engine, Text
+from hetero_tvm.generation.text import Tokenizer
+from hetero_tvm.serving.answer import Answer, Piece, Told
+from hetero_tvm.serving.engine import Engine
+from hetero_tvm.serving.scores import chat_scores, completion_scores
 from hetero_tvm.serving.wishes import Wishes, read
 
+_Scores = Callable[[Sequence[Told]], dict[str, Any]]
 _LARGEST_BODY = 16 << 20
 _ROUTES = "there are POST /v1/completions, POST /v1/chat/completions, GET /v1/models and GET /health"
 _STATUS = {InputError: 400, CapacityError: 400, LibraryError: 400, BusyError: 503}
@@ -117,16 +121,20 @@ class Server:
             self._request(wishes, tokens, number)
             for number, tokens in enumerate(tokens for tokens in prompts for _ in range(wishes.choices))
         ]
-        answers: list[_Answer] = []
+        answers: list[Answer] = []
         try:
             for number, request in enumerate(requests):
                 text = await self.engine.admit(request)
-                answers.append(_Answer(number, text, Words(self._tokenizer), StopText(wishes.stop)))
+                echo = self._echo(wishes, request, number // wishes.choices) if wishes.echo else None
+                silent = wishes.max_tokens == 0
+                answers.append(Answer(number, text, self._tokenizer, wishes.stop, echo, silent))
         except BaseException:
             for answer in answers:
                 answer.text.request.cancel()
             raise
-        form = _Form(chat, self.name, answers, sum(map(len, prompts)))
+        scores = None if wishes.logprobs is None else chat_scores if chat else completion_scores
+        written = None if scores is None else partial(scores, self._tokenizer)
+        form = _Form(chat, self.name, answers, sum(map(len, prompts)), written)
         if wishes.stream:
             return StreamingResponse(_events(form, wishes.usage), media_type="text/event-stream")
         return await _whole(form, http)
@@ -144,71 +152,61 @@ class Server:
         longest = wishes.max_tokens
         if longest is None:
             longest = max(1, self.model.context - len(tokens) + 1)
-        stop = frozenset(self.model.facts.stop)
-        return Request(tokens, longest, wishes.sampling.for_text(number), stop)
+        return Request(
+            tokens,
+            max(longest, 1),  # none at all: a prompt is scored by a step that makes one
+            wishes.sampling.for_text(number),
+            frozenset(self.model.facts.stop),
+            logprobs=wishes.logprobs,
+            score_prompt=wishes.echo,
+        )
 
-
-class _Answer:
-    """One text that is generated, as pieces of text."""
-
-    def __init__(self, index: int, text: Text, words: Words, stop: StopText):
-        self.index, self.text, self._words, self._stop = index, text, words, stop
-        self._read = 0
-
-    async def pieces(self) -> AsyncIterator[str]:
-        async with contextlib.aclosing(self.text.tokens()) as tokens:
-            async for token in tokens:
-                self._read += 1
-                if token in self.text.request.stop:
-                    break
-                if piece := self._stop.add(self._words.add(token)):
-                    yield piece
-                if self._stop.stopped:
-                    return
-        if piece := self._stop.add(self._words.finish()) + self._stop.finish():
-            yield piece
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens up to the end of the text; the model may be further before it hears of a stop."""
-        return self._read if self._stop.stopped else len(self.text.request.tokens)
-
-    @property
-    def reason(self) -> str:
-        return "length" if self.text.request.reason == "length" and not self._stop.stopped else "stop"
+    def _echo(self, wishes: Wishes, request: Request, number: int) -> str:
+        """The text of a prompt, as it was given."""
+        prompt = wishes.prompts[number]
+        return prompt if isinstance(prompt, str) else self._tokenizer.decode(request.prompt)
 
 
 class _Form:
-    """Documents of one response."""
+    """Documents of one response; ``scores`` writes the likelihoods of pieces where they are asked for."""
 
-    def __init__(self, chat: bool, model: str, answers: Sequence[_Answer], prompt_tokens: int):
-        self.chat, self.answers, self._prompt_tokens = chat, answers, prompt_tokens
+    def __init__(
+        self, chat: bool, model: str, answers: Sequence[Answer], prompt_tokens: int, scores: _Scores | None
+    ):
+        self.chat, self.answers, self._prompt_tokens, self._scores = chat, answers, prompt_tokens, scores
         self._head = {
             "id": ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(12),
             "created": int(time.time()),
             "model": model,
         }
 
-    def whole(self, texts: Sequence[str]) -> dict[str, Any]:
+    def whole(self, texts: Sequence[Piece]) -> dict[str, Any]:
         choices = [
-            {"index": answer.index, "finish_reason": answer.reason, "logprobs": None}
-            | ({"message": {"role": "assistant", "content": text}} if self.chat else {"text": text})
+            {"index": answer.index, "finish_reason": answer.reason, "logprobs": self._logprobs(text)}
+            | ({"message": {"role": "assistant", "content": text.text}} if self.chat else {"text": text.text})
             for answer, text in zip(self.answers, texts, strict=True)
         ]
         kind = "chat.completion" if self.chat else "text_completion"
         return {**self._head, "object": kind, "choices": choices, "usage": self.usage()}
 
-    def piece(self, answer: _Answer, text: str | None, first: bool = False) -> dict[str, Any]:
+    def piece(self, answer: Answer, piece: Piece | None, first: bool = False) -> dict[str, Any]:
         """Part of a text; None ends it."""
-        choice: dict[str, Any] = {"index": answer.index, "logprobs": None}
-        choice["finish_reason"] = answer.reason if text is None else None
+        scored = piece is not None and not first
+        choice: dict[str, Any] = {
+            "index": answer.index,
+            "logprobs": self._logprobs(piece) if scored else None,
+        }
+        choice["finish_reason"] = answer.reason if piece is None else None
         if self.chat:
             role = {"role": "assistant"} if first else {}
-            choice["delta"] = role | ({} if text is None else {"content": text})
+            choice["delta"] = role | ({} if piece is None else {"content": piece.text})
         else:
-            choice["text"] = text or ""
+            choice["text"] = "" if piece is None else piece.text
         kind = "chat.completion.chunk" if self.chat else "text_completion"
         return {**self._head, "object": kind, "choices": [choice]}
+
+    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
+        return None if self._scores is None else self._scores(piece.told)
 
     def usage_piece(self) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self.chat else "text_completion"
@@ -223,8 +221,11 @@ class _Form:
 async def _whole(form: _Form, http: HttpRequest) -> Response:
     """The response with all texts at once; a client that goes away ends them."""
 
-    async def collect(answer: _Answer) -> str:
-        return "".join([piece async for piece in answer.pieces()])
+    async def collect(answer: Answer) -> Piece:
+        whole = Piece("", [])
+        async for piece in answer.pieces():
+            whole = Piece(whole.text + piece.text, whole.told + piece.told)
+        return whole
 
     async def gone() -> None:
         while not await http.is_disconnected():
@@ -248,12 +249,12 @@ async def _events(form: _Form, usage: bool) -> AsyncIterator[str]:
     """Server-sent events: pieces of all texts as they come."""
     queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
-    async def follow(answer: _Answer) -> None:
+    async def follow(answer: Answer) -> None:
         try:
             if form.chat:
-                queue.put_nowait(form.piece(answer, "", first=True))
-            async for text in answer.pieces():
-                queue.put_nowait(form.piece(answer, text))
+                queue.put_nowait(form.piece(answer, Piece("", []), first=True))
+            async for piece in answer.pieces():
+                queue.put_nowait(form.piece(answer, piece))
             queue.put_nowait(form.piece(answer, None))
         except HeteroTVMError as error:
             queue.put_nowait(_document(str(error), "server_error"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.errors import InputError, UsageError
+from hetero_tvm.generation.likelihood import MOST
 from hetero_tvm.generation.sampling import Sampling
 
 _MOST_CHOICES = 16
@@ -15,9 +16,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({},),
-    "logprobs": (False, 0),
-    "top_logprobs": (0,),
-    "echo": (False,),
     "best_of": (1,),
     "suffix": ("",),
     "tools": ([],),
@@ -32,7 +30,9 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 class Wishes:
     """One request, read and checked.
 
-    ``prompts`` are texts or tokens; ``messages`` a conversation; one of the two is empty.
+    ``prompts`` are texts or tokens; ``messages`` a conversation; one of the two is empty.  ``logprobs`` is
+    the number of likeliest tokens to tell beside each, None for no log-probabilities; ``echo`` asks for the
+    prompt as well.
     """
 
     prompts: list[str | list[int]]
@@ -43,6 +43,8 @@ class Wishes:
     stop: list[str]
     stream: bool
     usage: bool
+    logprobs: int | None = None
+    echo: bool = False
 
 
 def read(body: Any, chat: bool) -> Wishes:
@@ -61,7 +63,8 @@ def read(body: Any, chat: bool) -> Wishes:
         messages = fields.messages()
     else:
         prompts = fields.prompts()
-    longest = fields.number("max_tokens", int, None, 1)
+    echo = not chat and fields.flag("echo")
+    longest = fields.number("max_tokens", int, None, 0 if echo else 1)
     if chat:
         longest = fields.number("max_completion_tokens", int, longest, 1)
     choices = fields.number("n", int, 1, 1)
@@ -74,12 +77,13 @@ def read(body: Any, chat: bool) -> Wishes:
     for name, neutral in _NEUTRAL.items():
         if body.get(name) is not None and body[name] not in neutral:
             fields.problems.append(f"{name} is not built: leave it out")
+    logprobs = fields.likeliest(chat)
     sampling = fields.sampling()
     if fields.problems or sampling is None:
         raise InputError("the request cannot be served", problems=fields.problems)
     if longest is None and not chat:
         longest = 16  # OpenAI's own default
-    return Wishes(prompts, messages, sampling, longest, choices, stop, stream, usage)
+    return Wishes(prompts, messages, sampling, longest, choices, stop, stream, usage, logprobs, echo)
 
 
 class _Fields:
@@ -105,6 +109,18 @@ class _Fields:
         if value not in (None, True, False):
             self.problems.append(f"{name} is {value!r}, expected true or false")
         return value is True
+
+    def likeliest(self, chat: bool) -> int | None:
+        """Number of likeliest tokens to tell: ``logprobs`` of completions, ``top_logprobs`` of chats."""
+        name = "top_logprobs" if chat else "logprobs"
+        given = self._body.get("logprobs")
+        wanted = self.flag("logprobs") if chat else given is not None and given is not False
+        if chat and not wanted and self._body.get(name) not in (None, 0):
+            self.problems.append("top_logprobs is given without logprobs: true")
+        count = self.number(name, int, 0, 0) if wanted else 0
+        if count > MOST:
+            self.problems.append(f"{name} is {count}, at most {MOST} are told")
+        return count if wanted else None
 
     def stops(self) -> list[str]:
         found = self._body.get("stop")

@@ -86,6 +86,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 ALONE = ("longrope_crossing",)
+_PHI = {**_COMMON, "num_attention_heads": 4, "num_key_value_heads": 2}
 _FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 1.5, 3.0, 6.0]}
 
 
@@ -124,6 +125,21 @@ CASES |= {
         "Gemma2Config",
         {**_COMMON, **_GEMMA, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
     ),
+    "granite": (
+        "GraniteConfig",
+        {
+            **_COMMON,
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 3.0,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "starcoder2": ("Starcoder2Config", {**_COMMON, "sliding_window": 20}),
+    "stablelm": ("StableLmConfig", {**_PHI, "use_qkv_bias": True}),
+    "stablelm_parallel": ("StableLmConfig", {**_PHI, "use_parallel_residual": True}),
+    "phi": ("PhiConfig", _PHI),
     "opt_350m": (
         "OPTConfig",
         {**CASES["opt"][1], "word_embed_proj_dim": 32, "do_layer_norm_before": False},

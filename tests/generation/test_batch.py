@@ -105,3 +105,38 @@ def test_a_seed_repeats_and_texts_differ(model):
     )
     assert [r.tokens for r in first] == [r.tokens for r in second]
     assert first[0].tokens != first[1].tokens
+
+
+def expected(tokens):
+    """Log-probabilities of all tokens after each of these, float64 [tokens, vocab]."""
+    logits = tiny_llama.logits(tokens)
+    logits = logits - logits.max(-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("piece", [7, 256])
+def test_likelihoods_are_those_of_the_logits(model, greedy, piece):
+    """Those of prompts too, which go through in pieces; float32 kernels of two layers against float64."""
+    batch = Batch(model, piece=piece)
+    requests = [
+        batch.submit(Request(prompt, 6, logprobs=count, score_prompt=True))
+        for prompt, count in zip(PROMPTS, (3, 0, 20, 5), strict=True)
+    ]
+    plain = batch.submit(Request(PROMPTS[0], 6, logprobs=1))
+    batch.run()
+    assert plain.prompt_likelihoods == [] and len(plain.likelihoods) == 6
+    for request, tokens in zip(requests, greedy, strict=True):
+        text = [*request.prompt, *tokens[:6]]
+        found = [*request.prompt_likelihoods, *request.likelihoods]
+        assert [one.token for one in found] == text and found[0].logprob is None
+        for one, row in zip(found[1:], expected(text), strict=False):
+            assert one.logprob == pytest.approx(row[one.token], abs=2e-4)
+            assert len(one.top) == request.logprobs
+            best = np.sort(row)[::-1][: request.logprobs]
+            np.testing.assert_allclose([value for _, value in one.top], best, atol=2e-4)
+            np.testing.assert_allclose([row[n] for n, _ in one.top], best, atol=2e-4)
+
+
+def test_more_likelihoods_than_are_told(model):
+    with pytest.raises(InputError, match="logprobs is 21, expected 0 to 20"):
+        generate(model, PROMPTS[:1], max_new_tokens=1, logprobs=21)

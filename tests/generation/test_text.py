@@ -69,3 +69,29 @@ def test_a_text_ends_before_the_first_stop():
     held = StopText(["END"])
     assert held.add("the EN") == "the " and held.finish() == "EN"
     assert StopText([]).add("EN") == "EN"
+
+
+def test_pieces_are_the_bytes_of_tokens(tmp_path):
+    """Of byte pairs, of sentence pieces with single bytes, and of words that only the decoder joins."""
+    tokenizers = pytest.importorskip("tokenizers")
+
+    def tokenizer(words, decoder):
+        made = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: n for n, w in enumerate(words)}, "x"))
+        made.decoder = decoder
+        made.add_special_tokens(["<s>"])
+        made.save(str(tmp_path / "tokenizer.json"))
+        return Tokenizer(tmp_path)
+
+    pairs = tokenizer(["x", "Ġday", "Ã", "Ċ"], tokenizers.decoders.ByteLevel())
+    assert [pairs.piece(n) for n in range(6)] == [b"x", b" day", b"\xc3", b"\n", b"<s>", b""]
+    decoders = tokenizers.decoders
+    sentence = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    pieces = tokenizer(["x", "▁day", "<0xC3>"], sentence)
+    assert [pieces.piece(n) for n in range(3)] == [b"x", b" day", b"\xc3"]
+    words = tokenizer(["x", "##y", "day"], decoders.WordPiece())
+    assert [words.piece(n) for n in range(3)] == [b" x", b"y", b" day"]
+
+
+def test_words_behind_others_keep_their_space():
+    words = Words(Spaced(), [1])
+    assert words.add(2) == Words(Spaced()).add(1)[:0] + Spaced().decode([1, 2])[len(Spaced().decode([1])) :]

@@ -47,11 +47,32 @@ def test_the_text_part_of_a_multimodal_model():
     assert "model.language_model." in names.prefixes
 
 
+def test_a_granite_keeps_its_stream_divided():
+    """Norms see the same numbers where the epsilon is divided by the square."""
+    multipliers = {"embedding_multiplier": 12.0, "residual_multiplier": 0.5, "attention_multiplier": 0.1}
+    decoder, _ = describe({**CONFIG, "model_type": "granite", **multipliers, "logits_scaling": 8.0})
+    assert (decoder.embed_scale, decoder.scale, decoder.final_scale) == (24.0, 0.1, 0.125)
+    assert decoder.eps == CONFIG["rms_norm_eps"] * 4
+
+
+def test_layer_norms_and_parallel_branches():
+    layer_norms = {**CONFIG, "layer_norm_eps": 1e-3, "norm_epsilon": 1e-4}
+    phi, names = describe({**layer_norms, "model_type": "phi"})
+    assert (phi.parallel, phi.gated, phi.centered, phi.eps, phi.rotated) == (True, False, True, 1e-3, 4)
+    assert names.head_bias == "lm_head.bias"
+    stable, _ = describe({**layer_norms, "model_type": "stablelm"})
+    assert (stable.parallel, stable.gated, stable.centered, stable.rotated) == (False, True, True, 2)
+    coder, names = describe({**layer_norms, "model_type": "starcoder2", "sliding_window": 7})
+    assert (coder.gated, coder.eps, coder.layers[0].window, names.up) == (False, 1e-4, 7, ("mlp.c_fc",))
+
+
 @pytest.mark.parametrize(
     ("config", "match"),
     [
         ({"model_type": "mamba"}, "mamba"),
         ({}, "None"),
+        ({**CONFIG, "model_type": "phi", "qk_layernorm": True, "layer_norm_eps": 1e-5}, "qk_layernorm"),
+        ({**CONFIG, "model_type": "granite"}, "attention_multiplier"),
         ({"model_type": "llama"}, "num_attention_heads"),
         ({**CONFIG, "num_key_value_heads": 3}, "makes no model"),
         ({**CONFIG, "quantization_config": {"quant_method": "gptq"}}, "gptq"),
@@ -74,7 +95,7 @@ def test_what_cannot_be_built_is_refused_by_name(config, match):
 
 def test_all_that_are_known():
     known = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "gpt2", "opt"}
-    assert set(ARCHITECTURES) == known
+    assert set(ARCHITECTURES) == known | {"granite", "starcoder2", "stablelm", "phi"}
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
     assert (narrow.embed_width, narrow.norms_after) == (16, True)

@@ -21,6 +21,7 @@ SIZES = ({"b": 8, "s": 256}, {"b": 7, "s": 256}, {"b": 8, "s": 211}, {"b": 5, "s
         (lambda b, s: s - 1, "s - 1"),
         (lambda b, s: b + s, "b + s"),
         (lambda b, s: b * (2 * s + 1), "2*b*s + b"),
+        (lambda b, s: 3 * b * s + 1, "3*b*s + 1"),
     ],
 )
 def test_a_polynomial_is_found_and_holds_at_other_sizes(of, text):
@@ -108,3 +109,18 @@ def test_numbers_are_sums_of_a_symbol_and_its_quotients():
     sizes = telling({"n": 64}, names, {"n": [63, 53, 41, 47, 37]})
     padded = fit([4 * -(-at["n"] // 4) - at["n"] for at in sizes], sizes)
     assert all(padded.at({"n": n}) == -n % 4 for n in range(1, 80))
+
+
+def test_sums_of_areas_are_found():
+    """Pixels of two levels of a pyramid, and a token; times a batch too."""
+    levels = ["((h + 3)//4)", "((h + 7)//8)", "((w + 3)//4)", "((w + 7)//8)"]
+    others = {name: [79, 61, 89, 74, 38, 48, 34] for name in ("h", "w")} | {"b": [3, 2, 4]}
+
+    def of(at):
+        first, second = (-(-at["h"] // d) * -(-at["w"] // d) for d in (4, 8))
+        return at["b"] * (9 * first + 9 * second + 1)
+
+    sizes = telling({"b": 5, "h": 97, "w": 97}, levels, others)
+    found = fit([of(at) for at in sizes], sizes)
+    for at in ({"b": 1, "h": 17, "w": 90}, {"b": 2, "h": 32, "w": 31}):
+        assert found.at(at) == of(at)

@@ -4,6 +4,7 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 pytest.importorskip("starlette")
@@ -113,6 +114,79 @@ def test_clients_at_once_get_their_own_texts(client, server):
     assert server.engine.load == 0 and server.model.pool.free == server.model.pool.pages
 
 
+def scores(text):
+    """Log-probabilities of all tokens after each of a text."""
+    logits = tiny_llama.logits(text)
+    logits = logits - logits.max(-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def test_log_probabilities_of_completions(client):
+    """Whole and as a stream, with the prompt in front and without; float32 beside float64."""
+    prompt, tokens = [5, 6, 7], tiny_llama.greedy([5, 6, 7], 6)
+    rows = scores([*prompt, *tokens])
+    ask = {"prompt": "w5 w6 w7", **GREEDY, "logprobs": 2}
+    [choice] = client.post("/v1/completions", json=ask).json()["choices"]
+    told = choice["logprobs"]
+    assert told["tokens"] == [f" w{token}" for token in tokens] and told["text_offset"][0] == 0
+    wanted = [rows[2 + n, token] for n, token in enumerate(tokens)]
+    np.testing.assert_allclose(told["token_logprobs"], wanted, atol=2e-4)
+    named = zip(told["top_logprobs"], told["tokens"], strict=True)
+    assert all(len(top) == 2 and name in top for top, name in named)
+    streamed = events(client.post("/v1/completions", json={**ask, "stream": True}))
+    pieces = [p["choices"][0]["logprobs"] for p in streamed]
+    assert pieces[-1] is None
+    joined = {key: [one for piece in pieces[:-1] for one in piece[key]] for key in told}
+    assert joined == told
+
+    [choice] = client.post("/v1/completions", json={**ask, "echo": True}).json()["choices"]
+    whole, told = choice["text"], choice["logprobs"]
+    assert whole == "w5 w6 w7 " + text_of(tokens) and len(told["tokens"]) == 9
+    assert told["token_logprobs"][0] is None and told["top_logprobs"][0] is None
+    wanted = [rows[n, token] for n, token in enumerate([*prompt, *tokens][1:])]
+    np.testing.assert_allclose(told["token_logprobs"][1:], wanted, atol=2e-4)
+    for name, at in zip(told["tokens"][1:], told["text_offset"][1:], strict=True):
+        assert whole[at:].startswith(name)
+
+
+def test_a_prompt_alone_has_scores(client):
+    ask = {"prompt": [[5, 6, 7], [90, 3]], "max_tokens": 0, "echo": True, "logprobs": 1}
+    body = client.post("/v1/completions", json=ask).json()
+    assert [choice["text"] for choice in body["choices"]] == ["w5 w6 w7", "w90 w3"]
+    assert body["choices"][1]["finish_reason"] == "length" and body["usage"]["completion_tokens"] == 0
+    told = body["choices"][1]["logprobs"]
+    assert told["token_logprobs"] == [None, pytest.approx(scores([90, 3])[0, 3], abs=2e-4)]
+
+
+def test_log_probabilities_of_chats(client):
+    tokens = tiny_llama.greedy([3, 4, 5], 6)
+    ask = {"messages": [{"role": "user", "content": "w3 w4"}], **GREEDY, "logprobs": True, "top_logprobs": 3}
+    body = client.post("/v1/chat/completions", json=ask).json()
+    content = body["choices"][0]["logprobs"]["content"]
+    rows = scores([3, 4, 5, *tokens])[2:]
+    assert [one["token"] for one in content] == [f" w{token}" for token in tokens]
+    assert bytes(content[0]["bytes"]).decode() == content[0]["token"]
+    for one, row, token in zip(content, rows, tokens, strict=False):
+        assert one["logprob"] == pytest.approx(row[token], abs=2e-4)
+        np.testing.assert_allclose(
+            [top["logprob"] for top in one["top_logprobs"]], np.sort(row)[::-1][:3], atol=2e-4
+        )
+    first, *pieces, _ = events(client.post("/v1/chat/completions", json={**ask, "stream": True}))
+    assert first["choices"][0]["logprobs"] is None
+    assert [one for p in pieces for one in p["choices"][0]["logprobs"]["content"]] == content
+
+
+def test_tokens_of_a_stop_have_no_scores(client):
+    """The stop begins inside of a token: what is in front of it is told with its score."""
+    tokens = tiny_llama.greedy([5, 6, 7], 6)
+    text = " ".join(f"w{token}" for token in tokens)
+    at = text.index(f" w{tokens[2]}", len(f"w{tokens[0]} w{tokens[1]}")) + 2
+    ask = {"prompt": [5, 6, 7], **GREEDY, "logprobs": 0, "stop": [text[at : at + 5]]}
+    [choice] = client.post("/v1/completions", json=ask).json()["choices"]
+    assert choice["text"] == text[: text.index(text[at : at + 5])] and choice["finish_reason"] == "stop"
+    assert len(choice["logprobs"]["tokens"]) == len(choice["text"].split())
+
+
 def test_seeds_repeat(client):
     ask = {"prompt": [5, 6], "max_tokens": 8, "seed": 3, "n": 2}
     first, second = (client.post("/v1/completions", json=ask).json()["choices"] for _ in range(2))
@@ -122,7 +196,7 @@ def test_seeds_repeat(client):
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        ({"prompt": "w5", "n": 0, "logprobs": 3}, 400, ("n is 0", "logprobs")),
+        ({"prompt": "w5", "n": 0, "logprobs": 30}, 400, ("n is 0", "logprobs")),
         ({"prompt": [5, 4000]}, 400, ("token 4000",)),
         ({"prompt": [5], "max_tokens": 100_000}, 400, ("the context is",)),
         ({"prompt": []}, 400, ("prompt",)),

@@ -56,7 +56,7 @@ def test_all_problems_are_told():
         "stop": [""],
         "stream": "yes",
         "seed": 1.5,
-        "logprobs": 5,
+        "logprobs": 21,
         "tools": [{}],
         "presence_penalty": 0,  # asks for nothing
     }
@@ -82,3 +82,40 @@ def test_messages_that_cannot_be_read(message, problem):
     assert problem in str(caught.value)
     with pytest.raises(InputError, match="not a list of messages"):
         read({"messages": []}, chat=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "chat", "logprobs"),
+    [
+        ({}, False, None),
+        ({"logprobs": None}, False, None),
+        ({"logprobs": 0}, False, 0),
+        ({"logprobs": 5}, False, 5),
+        ({"logprobs": False}, True, None),
+        ({"logprobs": True}, True, 0),
+        ({"logprobs": True, "top_logprobs": 20}, True, 20),
+    ],
+)
+def test_log_probabilities(body, chat, logprobs):
+    assert read({**TALK, "prompt": "x", **body}, chat).logprobs == logprobs
+
+
+@pytest.mark.parametrize(
+    ("body", "chat", "problem"),
+    [
+        ({"logprobs": True}, False, "logprobs is True"),
+        ({"logprobs": 5}, True, "expected true or false"),
+        ({"top_logprobs": 5}, True, "top_logprobs is given without logprobs: true"),
+        ({"logprobs": True, "top_logprobs": 21}, True, "top_logprobs is 21, at most 20"),
+        ({"max_tokens": 0}, False, "max_tokens is 0"),
+        ({"echo": 1.5}, False, "echo is 1.5"),
+    ],
+)
+def test_log_probabilities_that_cannot_be_told(body, chat, problem):
+    with pytest.raises(InputError, match=problem):
+        read({**TALK, "prompt": "x", **body}, chat)
+
+
+def test_a_prompt_alone_is_scored():
+    wishes = read({"prompt": "x", "echo": True, "logprobs": 1, "max_tokens": 0}, chat=False)
+    assert (wishes.echo, wishes.max_tokens) == (True, 0)

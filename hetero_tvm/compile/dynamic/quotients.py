@@ -71,6 +71,7 @@ def with_quotients(model: ImportedModel) -> ImportedModel:
         if not special or not all(fewer.values()):
             break  # the lifting says where they differ
         others = fewer
+    _refuse_untold(model, opened, names, sizes)
     fresh = OpenShapes(opened.symbols, sizes, tuple(several[1:]), opened.at)
     return dataclasses.replace(several[0], open=fresh)
 
@@ -99,6 +100,14 @@ def _special_at_the_top(
 ) -> UsageError:
     """Refusal of a range whose largest sizes are those at which nothing is padded: kernels are derived from
     what the model is there, and would pad nowhere."""
+    return UsageError(
+        f"{model.name} pads by nothing at its largest sizes, and by something at others of its range",
+        hint=_in_steps(opened, usual),
+    )
+
+
+def _in_steps(opened: OpenShapes, usual: list[tuple[str, bool]]) -> str:
+    """Advice to give multiples, at which the model takes its ``usual`` steps."""
 
     def at(sizes: Sizes) -> ImportedModel:
         one = opened.at(sizes)
@@ -107,11 +116,35 @@ def _special_at_the_top(
         return one
 
     fewer = least_steps(opened.symbols, at)
-    advice = "" if fewer is None else f"multiples pad nothing: {', '.join(map(str, fewer))}; or "
-    return UsageError(
-        f"{model.name} pads by nothing at its largest sizes, and by something at others of its range",
-        hint=f"{advice}end the range at a size that the model pads, for example one less",
-    )
+    if fewer is None:
+        return "give fixed sizes, one library each"
+    return f"multiples pad nothing: {', '.join(map(str, fewer))}"
+
+
+def _refuse_untold(
+    model: ImportedModel, opened: OpenShapes, names: Sequence[str], sizes: Sequence[Sizes]
+) -> None:
+    """Refuse a range of which the sizes that were imported leave one rest only by a quotient's divisor, as
+    where all others are special: what is padded could be that rest, or always as much.
+
+    Raises
+    ------
+    UsageError : advises multiples.
+    """
+    for name in names:
+        parts = quotient_parts(name)
+        assert parts is not None
+        inside, (symbol, *more) = Extent.of(parts[0]), symbols_of([name])
+        every = next((s.sizes for s in opened.symbols if s.name == symbol), range(0))[: 4 * parts[1]]
+        told = {inside.at(at) % parts[1] for at in sizes}
+        if more or len(told) > 1 or len({inside.at({symbol: n}) % parts[1] for n in every}) < 2:
+            continue
+        whole = math.lcm(*(part[1] for part in map(quotient_parts, names) if part is not None))
+        multiples = {s.name: max(s.high - s.high % whole, whole) for s in opened.symbols}
+        raise UsageError(
+            f"{model.name} pads at some sizes of its range and not at others, or by another amount",
+            hint=_in_steps(opened, steps(opened.at(multiples))),
+        )
 
 
 def images_differ(model: ImportedModel) -> bool:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, structural_equal, tirx, tvm, tvm_ffi
 from hetero_tvm.relax_passes.storage.written_over import PLACES
 from hetero_tvm.schedules.extents import Extent, Sizes, Unfit
 from hetero_tvm.schedules.fitting import fit
 from hetero_tvm.schedules.symbolic import rebased, shape_variables
+
+_MOST_SHARE = 64
+"""Extent of the smaller of two grids whose ratio is recognised, as the patches of a table of positions."""
 
 
 def lift_function(
@@ -35,13 +39,20 @@ def lift_function(
     if any(not structural_equal(skeletons[0], skeleton) for skeleton in skeletons[1:]):
         raise Unfit("the loops depend on the sizes")
     fitted = [fit([value for value, _ in each], sizes) for each in zip(*numbers, strict=True)]
-    counted_by = [_count(each, sizes) for each in zip(*floats, strict=True)]
     extents = _extents(functions, sizes, bounded or {})  # of a bounded parameter they are numbers
+    open_extents = [e for each in extents for e in each if isinstance(e, Extent)]
+    several = [[e.at(at) for at in sizes] for e in dict.fromkeys(open_extents)]
+    ratios = [_ratio(each, sizes, several) for each in zip(*floats, strict=True)]
     own = rebased([extent for each in extents for extent in each if isinstance(extent, Extent)])
     shapes = [[own.of(e) if isinstance(e, Extent) else e for e in each] for each in extents]
     told = (extent.symbol for each in shapes for extent in each if isinstance(extent, Extent))
     variables = shape_variables(dict.fromkeys(name for name in told if name is not None))
     narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
+
+    def whole(found: int | Extent) -> Expr:
+        if isinstance(found, int):
+            return tirx.const(found, "int64")
+        return own.of(found).expression(variables, "int64")
 
     def written(found: int | Extent, dtype: str) -> Expr | None:
         if isinstance(found, int):
@@ -51,9 +62,7 @@ def lift_function(
         return own.of(found).expression(variables if dtype == "int64" else narrow, dtype)
 
     # All of them first: an exception inside of a map would come out as another one.
-    counts = iter(
-        [e if e is None else (own.of(e[0]).expression(variables, "int64"), e[1]) for e in counted_by]
-    )
+    counts = iter([ratio if ratio is None else tuple(map(whole, ratio)) for ratio in ratios])
     expressions = iter([written(f, dtype) for f, (_, dtype) in zip(fitted, numbers[0], strict=True)])
 
     def replaced(number: tirx.IntImm) -> Expr:
@@ -64,10 +73,9 @@ def lift_function(
         found = next(counts)
         if found is None:
             return number
-        whole, inverse = found
         dtype = str(number.ty.dtype)
-        count = tirx.Cast(dtype, whole)
-        return tirx.const(1.0, dtype) / count if inverse else count
+        over, under = (tirx.Cast(dtype, part) for part in found)
+        return over if isinstance(found[1], tirx.IntImm) and found[1].value == 1 else over / under
 
     # Whole numbers first: what stands for a float has some of its own.
     made = _mapped(functions[0], replaced)
@@ -169,17 +177,39 @@ def _floats(function: PrimFunc) -> list[float]:
     return found
 
 
-def _count(values: Sequence[float], sizes: Sequence[Sizes]) -> tuple[Extent, bool] | None:
-    """Number of things that a float stands for where it differs, as a mean divides by; True: 1 by that."""
+class _Ratio(NamedTuple):
+    """A float as a ratio of two extents, or of one and a number."""
+
+    over: int | Extent
+    under: int | Extent
+
+
+def _ratio(
+    values: Sequence[float], sizes: Sequence[Sizes], extents: Sequence[Sequence[int]]
+) -> _Ratio | None:
+    """The ratio that a differing float is: a count that a mean divides by; two grids, of which one has few
+    elements, or is one of the ``extents`` of the kernel's operands."""
     if all(value == values[0] or value != value for value in values):
         return None
-    for inverse in (False, True):
-        wholes = [1 / value if inverse and value else value for value in values]
-        if all(math.isfinite(whole) and abs(whole - round(whole)) <= 1e-6 * abs(whole) for whole in wholes):
-            found = fit([round(whole) for whole in wholes], sizes)
-            if isinstance(found, Extent):
-                return found, inverse
+    for number in range(1, _MOST_SHARE + 1):
+        if (over := _whole([value * number for value in values], sizes)) is not None:
+            return _Ratio(over, number)
+        if (under := _whole([number / (value or math.nan) for value in values], sizes)) is not None:
+            return _Ratio(number, under)
+    for each in extents:
+        over = _whole([value * extent for value, extent in zip(values, each, strict=True)], sizes)
+        if over is not None:
+            return _Ratio(over, fit(each, sizes))
     raise Unfit(f"a number is {', '.join(map(str, values))}, which counts nothing")
+
+
+def _whole(values: Sequence[float], sizes: Sequence[Sizes]) -> Extent | None:
+    """The extent that has these values, but for rounding; None where there is none."""
+    if all(math.isfinite(value) and abs(value - round(value)) <= 1e-6 * abs(value) for value in values):
+        with contextlib.suppress(Unfit):
+            found = fit([round(value) for value in values], sizes)
+            return found if isinstance(found, Extent) else None
+    return None
 
 
 def _skeleton(function: PrimFunc) -> PrimFunc:

@@ -10,7 +10,14 @@ import onnx
 from onnx import defs
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
-from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, node_inputs, subgraphs
+from hetero_tvm.frontend.onnx.graph.constants import (
+    ONNX_DOMAINS,
+    ConstantPool,
+    Types,
+    node_inputs,
+    rename_inputs,
+    subgraphs,
+)
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 
 
@@ -225,3 +232,19 @@ def refuse_picks_of_nothing(node: onnx.NodeProto, pool: ConstantPool, types: Typ
             f"which has none: its shape is {list(source)}.",
             hint="ONNX Runtime refuses such a call too; --shape gives the model other sizes.",
         )
+
+
+def merge_identities(graph: onnx.GraphProto) -> None:
+    """Remove Identity nodes before graph outputs by renaming what they copy."""
+    returned = {value.name for value in graph.output}
+    made = {name for node in graph.node for name in node.output}
+    for node in list(graph.node):
+        if node.op_type != "Identity" or node.domain not in ONNX_DOMAINS:
+            continue
+        source, result = node.input[0], node.output[0]
+        if source not in made or source in returned:
+            continue  # an input, a constant, or an output of its own name
+        graph.node.remove(node)
+        for other in graph.node:
+            other.output[:] = [result if name == source else name for name in other.output]
+            rename_inputs(other, {source: result})

@@ -16,6 +16,7 @@ from hetero_tvm.frontend.onnx.bodies.learning import DOMAIN as LEARNING
 from hetero_tvm.frontend.onnx.check import (
     check_text,
     check_versions,
+    merge_identities,
     name_nodes,
     opset_of,
     refuse_unknown,
@@ -34,7 +35,7 @@ from hetero_tvm.frontend.onnx.definitions import (
     write_defaults,
 )
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
-from hetero_tvm.frontend.onnx.fold import Folder, merge_identities
+from hetero_tvm.frontend.onnx.fold import Folder
 from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, settle_old_forms, write_forms
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
@@ -74,10 +75,12 @@ def clean(
     batch: int | None = None,
     sequence: int | None = None,
     least: int = 1,
+    open_sizes: bool = False,
 ) -> StoredModel:
     """Make a new model with fixed shapes that uses ``supported`` operators only; ``stored`` stays as it is.
 
-    ``shapes``, ``batch``, ``sequence`` and ``least`` fix the inputs (see :func:`shapes.fix_input_shapes`).
+    ``shapes``, ``batch``, ``sequence`` and ``least`` fix the inputs (see :func:`shapes.fix_input_shapes`);
+    ``open_sizes`` says that the model is cleaned at other sizes too (see :class:`Folder`).
 
     Raises
     ------
@@ -116,7 +119,7 @@ def clean(
         model = _modernized(model, pool)
     _check_narrow_outputs(model, pool)
     widen(model, pool)
-    inferred = _simplify(model, pool, supported, limits, promises)
+    inferred = _simplify(model, pool, supported, limits, promises, open_sizes)
     refuse_unsupported(model.graph, opset_of(model), supported)
     return _join(model, pool, inferred)
 
@@ -302,9 +305,10 @@ def _simplify(
     supported: Collection[str],
     limits: Limits,
     promises: Promises,
+    open_sizes: bool,
 ) -> onnx.GraphProto:
     """Inline, fold and remove until nothing changes; returns the graph with its inferred types."""
-    folder = Folder(pool, {o.domain: o.version for o in model.opset_import}, limits)
+    folder = Folder(pool, {o.domain: o.version for o in model.opset_import}, limits, open_sizes)
     tracker, opset = Tracker(), opset_of(model)
     for _ in range(_MOST_ROUNDS):
         check_size(model, limits, "written_nodes")

@@ -55,6 +55,7 @@ _SLOW = frozenset({
     "RNN", "GRU", "LSTM", "CenterCropPad", "ImageDecoder", "MelWeightMatrix", "Loop", "NonZero", "Unique",
     "TopK", "OneHot",
 })
+_INTERPOLATING = frozenset({"Resize", "Upsample"})
 # Multiply-adds that may be spent on one product.
 _PRODUCTS = dict.fromkeys(("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul"), 1 << 36) | {"Einsum": 1 << 32}
 _BLIND_GROWERS = frozenset({
@@ -79,10 +80,24 @@ def _wide_bytes(pool: ConstantPool, name: str) -> int:
 
 
 class Folder:
-    """Folding of one graph in place; constants go to and come from ``pool``."""
+    """Folding of one graph in place; constants go to and come from ``pool``.
 
-    def __init__(self, pool: ConstantPool, opsets: Mapping[str, int], limits: Limits | None = None):
+    With ``open_sizes`` the model is one of several, at other sizes of its inputs: of what follows from these
+    sizes, images that are resized to them are left to be computed by the model, as no rule gives their values
+    at all sizes.
+    """
+
+    def __init__(
+        self,
+        pool: ConstantPool,
+        opsets: Mapping[str, int],
+        limits: Limits | None = None,
+        open_sizes: bool = False,
+    ):
         self.pool = pool
+        self._open_sizes = open_sizes
+        self._sized: set[str] = set()
+        """Constants that follow from sizes of inputs."""
         self.opsets = dict(opsets)
         self.limits = limits or Limits()
         self._staying: set[str] = set()
@@ -133,10 +148,18 @@ class Folder:
             self._infer(node)
             refuse_picks_of_nothing(node, self.pool, self._types)
             return self._unflattened(node)
+        if self._follows_sizes(node):
+            self._sized.update(node.output)
         for name, array in zip(node.output, results, strict=False):
             if name:
                 self.pool.add_array(name, array)
         return []
+
+    def _follows_sizes(self, node: onnx.NodeProto) -> bool:
+        """Whether a constant that a node gives follows from sizes of inputs."""
+        if node.op_type in ("Shape", "Size") and node.input[0] not in self.pool:
+            return True
+        return any(name in self._sized for name in node.input)
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """Find the types of a node's results where inference over the whole graph did not."""
@@ -275,6 +298,9 @@ class Folder:
         inputs = [name for name in node.input if name]
         if not all(name in self.pool for name in inputs) or not self._affordable(node, inputs):
             return None
+        if self._open_sizes and node.op_type in _INTERPOLATING and self._follows_sizes(node):
+            self._staying.add(node.output[0])  # in other forms too, whose sizes are constants of their own
+            return None
         arrays = {name: self.pool.array(name) for name in inputs}
         fast = _FAST.get(node.op_type)
         try:
@@ -365,22 +391,6 @@ def _known(type_: Type | None) -> bool:
 def _is_empty(type_: Type | None) -> bool:
     """Whether a tensor is known to have no elements."""
     return _known(type_) and 0 in type_[1]
-
-
-def merge_identities(graph: onnx.GraphProto) -> None:
-    """Remove Identity nodes before graph outputs by renaming what they copy."""
-    returned = {value.name for value in graph.output}
-    made = {name for node in graph.node for name in node.output}
-    for node in list(graph.node):
-        if node.op_type != "Identity" or node.domain not in ONNX_DOMAINS:
-            continue
-        source, result = node.input[0], node.output[0]
-        if source not in made or source in returned:
-            continue  # an input, a constant, or an output of its own name
-        graph.node.remove(node)
-        for other in graph.node:
-            other.output[:] = [result if name == source else name for name in other.output]
-            rename_inputs(other, {source: result})
 
 
 def _constant(node: onnx.NodeProto) -> list[np.ndarray] | None:

@@ -37,6 +37,7 @@ def import_onnx(
     values: Mapping[str, Any] | None = None,
     name: str | None = None,
     least: int = 1,
+    open_sizes: bool = False,
 ) -> ImportedModel:
     """Import an ONNX model with fixed shapes.
 
@@ -49,6 +50,7 @@ def import_onnx(
     values : numbers or arrays by input name, of inputs that never change: they become constants.
     name : name of the result; by default the stem of the file or the name of the graph.
     least : size below which a given dimension is refused.
+    open_sizes : whether the model is one of several, of which each has other sizes.
 
     Raises
     ------
@@ -76,7 +78,13 @@ def import_onnx(
             stored = load_stored(Path(source))
         stored = dataclasses.replace(stored, proto=fix_values(plain_ends(stored.proto), values or {}))
         cleaned = clean(
-            stored, supported_operators(), shapes or {}, batch=batch, sequence=sequence, least=least
+            stored,
+            supported_operators(),
+            shapes or {},
+            batch=batch,
+            sequence=sequence,
+            least=least,
+            open_sizes=open_sizes,
         )
         module = to_relax(cleaned)
         signature = _signature(cleaned.proto, module)
@@ -121,7 +129,14 @@ def open_onnx(
 
     def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
         return import_onnx(
-            stored, shapes=shapes, batch=batch, sequence=sequence, name=name, values=values, least=0
+            stored,
+            shapes=shapes,
+            batch=batch,
+            sequence=sequence,
+            name=name,
+            values=values,
+            least=0,
+            open_sizes=True,
         )
 
     inputs = [value for value in stored.proto.graph.input if value.name not in (values or {})]

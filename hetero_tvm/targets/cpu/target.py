@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hetero_tvm.host.cpu import fma_units_of
 from hetero_tvm.host.tvm import IRModule, PrimFunc, TVMTarget, relax, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
@@ -129,6 +131,7 @@ _ACCEPTED = {"int8": (0.5, 0.98), "f16": (1e-2, 0.9999), "bf16": (6e-2, 0.999)}
 _STORED = (1.0, 0.7)
 # 8 bits in groups of X, which a model with packed weights allows: half a per cent for each product.
 _ROUNDED = (0.1, 0.999)
+_FEW_IMAGES = 4  # for which layouts are chosen where a library takes a range of batches
 
 
 def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
@@ -171,7 +174,7 @@ class CpuTarget(Target):
     factors : what smooths the operands of products at ``int8``
         (:class:`hetero_tvm.relax_passes.fusions.integers.dynamic_quantization.QuantizeDynamically`).
     packed : columns of weights that the model brings packed; None for none.
-    any_rows : whether what rows are rounded to may not depend on how many there are.
+    any_rows : whether what rows are rounded to, and layouts of images, may not depend on how many there are.
     """
 
     kind = "cpu"
@@ -359,7 +362,7 @@ class CpuTarget(Target):
             *fusions(claims),
             *lower,  # after the epilogues, which it takes along
             # It lays out what the fusions have left.
-            BlockImages(self.machine.lanes, claims, pays=functools.partial(blocks_pay, machine=self.machine)),
+            BlockImages(self.machine.lanes, claims, pays=self._blocks_pay),
             *halved,  # after it: a layout decides what float32 takes
             FusePool2d(claims),  # after BlockImages: pooling that no neighbour wants in blocks
             JoinParts(),  # of what all others have left
@@ -369,6 +372,12 @@ class CpuTarget(Target):
                 functools.partial(emit_scatter_rows, self.machine)
             ),  # whose places are checked now
         )
+
+    def _blocks_pay(self, plain: Conv2d, blocked: Conv2d) -> bool:
+        """Whether images are converted for a convolution alone: the same for all batches of a range."""
+        if self._any_rows:
+            plain, blocked = replace(plain, batch=_FEW_IMAGES), replace(blocked, batch=_FEW_IMAGES)
+        return blocks_pay(plain, blocked, machine=self.machine)
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:

@@ -42,7 +42,15 @@ def model():
 def test_a_range_that_ends_where_nothing_is_padded_is_refused_with_its_step(model):
     with pytest.raises(UsageError, match="pads by nothing at its largest sizes") as refused:
         optimize_model(import_model(model, shapes={"x": (1, 2, hetero_tvm.Span(16, 200))}))
-    assert "n = 16..200:4" in refused.value.hint
+    assert "n = 16..200:4" in refused.value.hint and "one less" not in refused.value.hint
+
+
+def test_a_range_that_ends_where_all_is_padded_is_refused_too(model):
+    """All sizes at which the model takes the same steps have the same rest: nothing tells what is padded at
+    others, whose numbers were wrong."""
+    with pytest.raises(UsageError, match="pads at some sizes") as refused:
+        optimize_model(import_model(model, shapes={"x": (1, 2, hetero_tvm.Span(16, 199))}))
+    assert "n = 16..196:4" in refused.value.hint
 
 
 def test_in_steps_it_is_one_library(model, tmp_path):

@@ -31,7 +31,17 @@ def test_one_function_serves_all_sizes_and_reads_the_front_of_a_constant():
         np.testing.assert_array_equal(y.numpy(), x + table[:size, None])
 
 
-@pytest.mark.parametrize("number", [lambda s: float(s), lambda s: 1.0 / (2 * s), lambda s: 0.5])
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda s: float(s),
+        lambda s: 1.0 / (2 * s),
+        lambda s: 0.5,
+        lambda s: 14 / (3 * s),
+        lambda s: s / 14,
+        lambda s: (3 * s + 2) / s,
+    ],
+)
 def test_floats_that_count_are_found(number):
     def scaled(s):
         x = te.placeholder((s,), "float32", name="x")

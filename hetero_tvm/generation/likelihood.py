@@ -1,0 +1,41 @@
+"""Log-probabilities of tokens, as the model gives them: before penalties, temperature and cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+MOST = 20
+"""Likeliest tokens that can be asked for at each place: as many as OpenAI's API gives."""
+
+
+class Likelihood(NamedTuple):
+    """A token of a text beside what could have stood in its place.
+
+    Attributes
+    ----------
+    token, logprob : the token, and the logarithm of its probability after what stands before it; None for the
+        first of a text, before which there is nothing.
+    top : the likeliest tokens there with theirs, likeliest first.
+    """
+
+    token: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def likelihoods(logits: np.ndarray, tokens: Sequence[int], count: int) -> list[Likelihood]:
+    """Likelihoods of ``tokens``, one after each row of ``logits`` [rows, vocab], with ``count`` likeliest."""
+    return [_likelihood(row, int(token), count) for row, token in zip(logits, tokens, strict=True)]
+
+
+def _likelihood(row: np.ndarray, token: int, count: int) -> Likelihood:
+    scores = row.astype(np.float64)
+    scores -= scores.max()
+    scores -= np.log(np.exp(scores).sum())
+    count = min(count, len(scores))
+    best = np.argpartition(-scores, count - 1)[:count] if count else np.zeros(0, np.int64)
+    best = best[np.lexsort((best, -scores[best]))]
+    return Likelihood(token, float(scores[token]), tuple((int(n), float(scores[n])) for n in best))
