@@ -62,7 +62,7 @@ _INEXACT_DEFAULTS = frozenset({"HardSigmoid", "LRN", "LeakyRelu"}) | {
 }
 """Operators with defaults that are no float32 numbers: those next to them count in float64."""
 _MOST_ROUNDS = 64
-#: Elements of vectors whose values ONNX may follow; of a tensor whose size may be that of a range; step of a slice.
+#: Elements of vectors whose values ONNX may follow; of a tensor whose size may be a range; step of a slice.
 _MOST_PROPAGATED = 1 << 20
 _MOST_RANGED = 1 << 26
 _MOST_STEP = 1 << 30
