@@ -81,6 +81,10 @@ def _summing(node: Expr) -> Expr:
     if not _is_wide(node) or not _of_data(node):
         return node
     dtype = tvm.DataType(str(node.ty.dtype))
+    if isinstance(node, tirx.Mul) and tvm_ffi.structural_equal(node.a, node.b):
+        # LLVM takes the square of what it knows nothing of for a number that is not below 0, and sees that
+        # through a fence.
+        node = tirx.Mul(_fenced(node.a), node.b)
     if isinstance(node, tirx.Sub) and "uint" in str(dtype):
         # A difference of unsigned numbers is none below 0 to the simplifier, and 0 - x is 0.
         a, b = (_signed(side, dtype.bits) for side in (node.a, node.b))
@@ -115,10 +119,14 @@ def _wrapping(store: tirx.BufferStore) -> tirx.BufferStore:
 def wrapping(expression: Expr) -> Expr:
     """``expression``, with fences around what may overflow of integers that are read from tensors."""
     loads: dict[tirx.Var, TensorLoad] = {}
+    variables: dict[int, tirx.Var] = {}
 
     def name(load: TensorLoad) -> Expr:
-        variable = tirx.Var(_LOADED, str(load.ty.dtype))
-        loads[variable] = load
+        key = tvm_ffi.structural_hash(load)
+        variable = variables.get(key)
+        if variable is None or not tvm_ffi.structural_equal(loads[variable], load):
+            variable = variables[key] = tirx.Var(_LOADED, str(load.ty.dtype))
+            loads[variable] = load
         return variable
 
     def back(variable: tirx.Var) -> Expr:

@@ -46,6 +46,16 @@ CASES = {
         lambda s, x, c: tirx.max(s, x),
         lambda x, y, c: np.maximum(x + c(1), x),
     ),
+    "whether a square is negative": (
+        lambda x, y, c: x * x,
+        lambda s, x, c: tirx.Select(s < c(0), c(1), c(0)),
+        lambda x, y, c: (x * x < 0).astype(x.dtype),
+    ),
+    "whether a sum of squares is negative": (
+        lambda x, y, c: x * x + y * y,
+        lambda s, x, c: tirx.Select(s < c(0), c(1), c(0)),
+        lambda x, y, c: (x * x + y * y < 0).astype(x.dtype),
+    ),
     "whether it is larger": (
         lambda x, y, c: x + c(1),
         lambda s, x, c: tirx.Select(s > x, c(1), c(0)),
