@@ -29,8 +29,6 @@ SOURCES: dict[str, tuple[str, ...]] = {
         "tests/compile/test_segment.py",
         "tests/compile/test_weights.py",
         "tests/host/test_expanded.py",
-        # Bounds the size of a file, of which sanitizers take a share.
-        "--deselect=tests/compile/test_weights.py::test_transformed_filters_are_stored_plain",
     ),
     "runtime/cpp/pool": (
         "tests/runtime/test_pool.py",
