@@ -3,7 +3,9 @@
 TVM's simplifier takes all integers for those of mathematics, and LLVM is told that sums of 32 and 64 bits do
 not overflow: ``(x * 7) / 7`` would be x, and the remainder of a hash that of another number.  That is right
 of indices.  Of what is read from tensors, sums and products that are divided, compared or widened go through
-a fence which neither looks behind, and which is no instruction.
+a fence which neither looks behind, and which is no instruction.  So do the operands of a sum or product whose
+constants together leave their type: the simplifier would multiply them out, and then refuses a signed one
+and makes another number of an unsigned one.
 """
 
 from __future__ import annotations
@@ -20,11 +22,18 @@ _READERS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max
 
 def _kept(value: Expr) -> Expr:
     """``value``, behind a fence where it is a sum or product of integers that may overflow."""
+    return _fenced(value) if isinstance(value, _SUMS) and _is_wide(value) and _of_data(value) else value
+
+
+def _is_wide(value: Expr) -> bool:
+    """Whether a value is an integer of 32 or 64 bits: smaller ones are computed as such, or told to wrap."""
     dtype = tvm.DataType(str(value.ty.dtype))
-    if not isinstance(value, _SUMS) or "int" not in str(dtype) or dtype.lanes != 1 or not _of_data(value):
-        return value
-    if dtype.bits < 32:
-        return value
+    return "int" in str(dtype) and dtype.lanes == 1 and dtype.bits >= 32
+
+
+def _fenced(value: Expr) -> Expr:
+    """``value`` as a number that neither the simplifier nor LLVM knows anything of."""
+    dtype = tvm.DataType(str(value.ty.dtype))
     bits = f"float{dtype.bits}"
     fenced = tirx.call_llvm_pure_intrin(
         bits, "llvm.arithmetic.fence", tirx.call_intrin(bits, "tirx.reinterpret", value)
@@ -46,6 +55,44 @@ def _of_data(value: Expr) -> bool:
 
 _LOADED = "hetero_tvm.loaded"
 """Name of the variables that stand for loads, so that their indices stay as they are."""
+
+
+def _signed(value: Expr, bits: int) -> Expr:
+    """The bits of an unsigned number as those of a signed one."""
+    if isinstance(value, tirx.IntImm):
+        number = int(value)
+        return tirx.const(number - 2**bits if number >= 2 ** (bits - 1) else number, f"int{bits}")
+    return tirx.call_intrin(f"int{bits}", "tirx.reinterpret", value)
+
+
+def _greatest_factor(value: Expr) -> int:
+    """Bound of the constants that the simplifier may make of a tree of sums and products."""
+    if isinstance(value, tirx.IntImm):
+        return max(abs(int(value)), 1)
+    if isinstance(value, tirx.Mul):
+        return _greatest_factor(value.a) * _greatest_factor(value.b)
+    if isinstance(value, (tirx.Add, tirx.Sub)):
+        return _greatest_factor(value.a) + _greatest_factor(value.b)
+    return 1
+
+
+def _summing(node: Expr) -> Expr:
+    """A sum or product, with its operands behind fences where constants of it may leave its type."""
+    if not _is_wide(node) or not _of_data(node):
+        return node
+    dtype = tvm.DataType(str(node.ty.dtype))
+    if isinstance(node, tirx.Mul) and tvm_ffi.structural_equal(node.a, node.b):
+        # LLVM takes the square of what it knows nothing of for a number that is not below 0, and sees that
+        # through a fence.
+        node = tirx.Mul(_fenced(node.a), node.b)
+    if isinstance(node, tirx.Sub) and "uint" in str(dtype):
+        # A difference of unsigned numbers is none below 0 to the simplifier, and 0 - x is 0.
+        a, b = (_signed(side, dtype.bits) for side in (node.a, node.b))
+        return tirx.call_intrin(str(dtype), "tirx.reinterpret", _summing(tirx.Sub(a, b)))
+    if _greatest_factor(node) < 2 ** (dtype.bits - 1):
+        return node
+    a, b = (_fenced(side) if _greatest_factor(side) > 1 else side for side in (node.a, node.b))
+    return type(node)(a, b)
 
 
 def _reading(node: Expr) -> Expr:
@@ -72,17 +119,23 @@ def _wrapping(store: tirx.BufferStore) -> tirx.BufferStore:
 def wrapping(expression: Expr) -> Expr:
     """``expression``, with fences around what may overflow of integers that are read from tensors."""
     loads: dict[tirx.Var, TensorLoad] = {}
+    variables: dict[int, tirx.Var] = {}
 
     def name(load: TensorLoad) -> Expr:
-        variable = tirx.Var(_LOADED, str(load.ty.dtype))
-        loads[variable] = load
+        key = tvm_ffi.structural_hash(load)
+        variable = variables.get(key)
+        if variable is None or not tvm_ffi.structural_equal(loads[variable], load):
+            variable = variables[key] = tirx.Var(_LOADED, str(load.ty.dtype))
+            loads[variable] = load
         return variable
 
     def back(variable: tirx.Var) -> Expr:
         return loads.get(variable, variable)
 
     named = tvm_ffi.structural_map(expression, (TensorLoad, name), order="pre")
-    value = tvm_ffi.structural_map(named, ((*_READERS, tirx.Cast), _reading), order="post")
+    value = tvm_ffi.structural_map(
+        named, [(_SUMS, _summing), ((*_READERS, tirx.Cast), _reading)], order="post"
+    )
     if value.same_as(named):
         return expression
     return tvm_ffi.structural_map(value, (tirx.Var, back), order="post")

@@ -171,6 +171,12 @@ def _compile(
     target = cache_dir() / f"{name}-{_key(files, folders, flags, compiler)[:20]}{suffix}"
     if _whole(target):
         return target
+    for file in (target, _checksum_path(target)):
+        if file.is_dir():
+            raise NativeBuildError(
+                f"{file} is a folder, where the cache has a compiled file",
+                hint=f"rm -r {shlex.quote(str(file))}",
+            )
     command = [*compiler, *map(str, files), *(f"-I{folder}" for folder in folders), *flags]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

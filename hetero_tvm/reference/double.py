@@ -41,9 +41,27 @@ def _double_graph(source: onnx.GraphProto, result: onnx.GraphProto) -> None:
     result.input.extend(_double_value(value) for value in source.input)
     result.output.extend(_double_value(value) for value in source.output)
     for node in source.node:
+        if node.op_type == "BitCast":
+            result.node.extend(_double_bit_cast(node, source))
+            continue
         copy = result.node.add()
         copy.CopyFrom(node)
         _double_node(copy)
+
+
+def _double_bit_cast(node: onnx.NodeProto, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The bits of a value in the type that the file gives it, which are none of its bits as float64."""
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    types |= {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
+    (x,), (y,) = node.input, node.output
+    wanted, nodes = next(a.i for a in node.attribute if a.name == "to"), []
+    if types.get(x) in _FLOATS:
+        nodes.append(helper.make_node("Cast", [x], [f"{y}/narrow"], to=types[x]))
+        x = f"{y}/narrow"
+    if wanted not in _FLOATS:
+        return [*nodes, helper.make_node("BitCast", [x], [y], name=node.name, to=wanted)]
+    bits = helper.make_node("BitCast", [x], [f"{y}/bits"], name=node.name, to=wanted)
+    return [*nodes, bits, helper.make_node("Cast", [f"{y}/bits"], [y], to=TensorProto.DOUBLE)]
 
 
 def _double_array(tensor: TensorProto) -> np.ndarray:

@@ -27,6 +27,8 @@ SOURCES: dict[str, tuple[str, ...]] = {
         "tests/runtime/test_library.py",
         "tests/runtime/test_opening.py",
         "tests/compile/test_segment.py",
+        "tests/compile/test_weights.py",
+        "tests/host/test_expanded.py",
     ),
     "runtime/cpp/pool": (
         "tests/runtime/test_pool.py",

@@ -46,6 +46,16 @@ CASES = {
         lambda s, x, c: tirx.max(s, x),
         lambda x, y, c: np.maximum(x + c(1), x),
     ),
+    "whether a square is negative": (
+        lambda x, y, c: x * x,
+        lambda s, x, c: tirx.Select(s < c(0), c(1), c(0)),
+        lambda x, y, c: (x * x < 0).astype(x.dtype),
+    ),
+    "whether a sum of squares is negative": (
+        lambda x, y, c: x * x + y * y,
+        lambda s, x, c: tirx.Select(s < c(0), c(1), c(0)),
+        lambda x, y, c: (x * x + y * y < 0).astype(x.dtype),
+    ),
     "whether it is larger": (
         lambda x, y, c: x + c(1),
         lambda s, x, c: tirx.Select(s > x, c(1), c(0)),
@@ -102,6 +112,38 @@ def test_sums_of_short_unsigned_numbers_are_compared(dtype):
         np.testing.assert_array_equal(
             results(scheduled(first, then, dtype), x, y, dtype), expected(x, y, np.dtype(dtype).type)
         )
+
+
+CHAINS = {
+    "a sum times its constant": (lambda x, k: x + k, lambda x, k: x * k),
+    "three sums": (lambda x, k: x + k,) * 3,
+    "three products": (lambda x, k: x * k,) * 3,
+    "differences": (lambda x, k: k - x, lambda x, k: x - k, lambda x, k: x - k),
+    "doubled": (lambda x, k: x * k, lambda x, k: x + x),
+}
+
+
+def applied(step, stage, constant):
+    """The next stage of a chain."""
+    return te.compute((COUNT,), lambda i: step(stage[i], constant))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_constants_that_leave_their_type_together(name, dtype):
+    """The simplifier refused those of signed numbers, and made other numbers of unsigned ones."""
+    limits = np.iinfo(dtype)
+    x, y = numbers(dtype)
+    for value in {limits.min, limits.max, limits.max // 2 + 3, int(limits.max**0.5) + 7}:
+        inputs = [te.placeholder((COUNT,), dtype, name) for name in "xy"]
+        stage, expected = inputs[0], x
+        constant = tirx.const(value, dtype)
+        for step in CHAINS[name]:
+            stage = applied(step, stage, constant)
+            with np.errstate(over="ignore"):
+                expected = step(expected, np.dtype(dtype).type(value))
+        function = generic.schedule(te.create_prim_func([*inputs, stage]), MACHINES["avx2"])
+        np.testing.assert_array_equal(results(function, x, y, dtype), expected)
 
 
 def test_widened_products():

@@ -7,6 +7,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm import api
+from hetero_tvm.host import native
 from tests.frontend.onnx.helpers import text_model
 
 WIDTH = 128
@@ -130,7 +131,8 @@ def test_transformed_filters_are_stored_plain(images, tmp_path):
     if "winograd" not in str([choice.point for choice in built.choices.values()]):
         pytest.skip("this machine's defaults compute 3x3 filters directly")
     path = built.export(tmp_path)
-    assert path.stat().st_size < 1.1 * model.ByteSize() + 200_000
+    if not native.sanitizer_options():  # which take a share of the file
+        assert path.stat().st_size < 1.1 * model.ByteSize() + 200_000
     x = rng.standard_normal((1, 128, 14, 14)).astype(np.float32)
     found = hetero_tvm.load(path)(x)
     same([found], expected(model, x))

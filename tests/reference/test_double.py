@@ -23,3 +23,19 @@ def test_all_floats_become_double():
     assert y.dtype == np.float64
     np.testing.assert_allclose(y, np.array([1.5, 3.5]) * np.float32(0.1) * 0.5, rtol=1e-15)
     assert source.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+
+
+def test_bits_are_those_of_the_type_in_the_file():
+    source = text_model(
+        """g (float[2] x) => (float[2] y) {
+            b = BitCast<to = 6>(x) o = Constant<value = int32[1] {1}>() c = BitwiseXor(b, o)
+            y = BitCast<to = 1>(c)
+        }""",
+        opset=26,
+    )
+    x = np.array([0.5, -3.25], np.float32)
+    from onnx.reference import ReferenceEvaluator
+
+    y = ReferenceEvaluator(to_double(source)).run(None, {"x": x.astype(np.float64)})[0]
+    assert y.dtype == np.float64
+    np.testing.assert_array_equal(y, (x.view(np.int32) ^ 1).view(np.float32))

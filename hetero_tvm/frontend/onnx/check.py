@@ -202,12 +202,48 @@ def _refuse(nodes: list[onnx.NodeProto], opset: int) -> None:
 
 
 # fmt: off
+_WRITERS = frozenset({"Scatter", "ScatterElements", "ScatterND"})
 _PICKERS = frozenset({
     "ArgMax", "ArgMin", "DeformConv", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "GridSample",
     "MaxRoiPool", "Pad", "Resize", "RoiAlign", "Upsample",
 })
 # fmt: on
 """Operators that pick elements of their first operand: there must be some, where there are results."""
+
+
+def refuse_wide_windows(node: onnx.NodeProto) -> None:
+    """Refuse windows that count in more than 32 bits, which are no network's.
+
+    Raises
+    ------
+    ModelError : TVM has no such numbers for them.
+    """
+    for attribute in node.attribute:
+        if attribute.name not in ("strides", "dilations", "kernel_shape", "pads"):
+            continue
+        if wide := [n for n in attribute.ints if not -(2**31) <= n < 2**31]:
+            raise ModelError(
+                f"Node {node.name!r} ({node.op_type}) has {attribute.name} of {wide[0]}, beyond 32 bits.",
+                hint="Export the model with windows that its images have room for.",
+            )
+
+
+def refuse_writes_to_nothing(node: onnx.NodeProto, pool: ConstantPool, types: Types) -> None:
+    """Refuse to write elements of a tensor without any: each such index is out of range.
+
+    Raises
+    ------
+    ModelError : the result has no elements either, and would say nothing.
+    """
+    if node.op_type not in _WRITERS or len(node.input) < 3:
+        return
+    written, updates = (pool.shape(name, types) for name in (node.input[0], node.input[2]))
+    if written is not None and 0 in written and updates is not None and 0 not in updates:
+        raise ModelError(
+            f"Node {node.name!r} ({node.op_type}) writes elements of "
+            f"{node.input[0].removesuffix('/empty')!r}, which has none: its shape is {list(written)}.",
+            hint="ONNX Runtime refuses such a call too; --shape gives the model other sizes.",
+        )
 
 
 def refuse_picks_of_nothing(node: onnx.NodeProto, pool: ConstantPool, types: Types) -> None:
@@ -228,8 +264,8 @@ def refuse_picks_of_nothing(node: onnx.NodeProto, pool: ConstantPool, types: Typ
     empty = result is not None and result[1] is not None and 0 in result[1]
     if source is not None and 0 in source and not empty:
         raise ModelError(
-            f"Node {node.name!r} ({node.op_type}) takes elements of {node.input[0]!r}, "
-            f"which has none: its shape is {list(source)}.",
+            f"Node {node.name!r} ({node.op_type}) takes elements of "
+            f"{node.input[0].removesuffix('/empty')!r}, which has none: its shape is {list(source)}.",
             hint="ONNX Runtime refuses such a call too; --shape gives the model other sizes.",
         )
 

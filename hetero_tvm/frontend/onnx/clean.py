@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import onnx
 from onnx import TensorProto, checker, helper, shape_inference, version_converter
 
@@ -35,7 +36,7 @@ from hetero_tvm.frontend.onnx.definitions import (
     write_defaults,
 )
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
-from hetero_tvm.frontend.onnx.fold import Folder
+from hetero_tvm.frontend.onnx.fold import Folder, constant_value
 from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, settle_old_forms, write_forms
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
@@ -62,9 +63,10 @@ _INEXACT_DEFAULTS = frozenset({"HardSigmoid", "LRN", "LeakyRelu"}) | {
 }
 """Operators with defaults that are no float32 numbers: those next to them count in float64."""
 _MOST_ROUNDS = 64
-#: Elements of vectors whose values ONNX's inference may follow; and of a tensor whose size may be a range's.
+#: Elements of vectors whose values ONNX may follow; of a tensor whose size may be a range; step of a slice.
 _MOST_PROPAGATED = 1 << 20
 _MOST_RANGED = 1 << 26
+_MOST_STEP = 1 << 30
 
 
 def clean(
@@ -359,7 +361,7 @@ def _infer(
             f"The model's shapes or types contradict each other: {first_lines(error)}"
         ) from error
     check_values(inferred.graph, limits)
-    if not _may_propagate(inferred.graph):
+    if not _may_propagate(inferred.graph) or _leaps(light.graph, pool):
         return inferred
     try:
         return shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
@@ -378,6 +380,22 @@ def _may_propagate(graph: onnx.GraphProto) -> bool:
     # The length of a range may be any product of extents.
     ranges = any(node.op_type == "Range" for node in graph.node)
     return vectors <= _MOST_PROPAGATED and not (ranges and largest > _MOST_RANGED)
+
+
+def _leaps(graph: onnx.GraphProto, pool: ConstantPool) -> bool:
+    """Whether a slice has a step that ONNX's propagation of values cannot take: it counts in 32 bits.
+
+    It reads foreign memory where place and step add up to more, and never ends where the low bits are 0.
+    """
+    made = {node.output[0]: node for node in graph.node if node.op_type == "Constant" and node.output}
+    for node in graph.node:
+        if node.op_type != "Slice" or len(node.input) < 5 or not node.input[4]:
+            continue
+        step = node.input[4]
+        values = [pool.array(step)] if step in pool else step in made and constant_value(made[step])
+        if not values or np.any(np.abs(values[0], dtype=float) > _MOST_STEP):
+            return True
+    return False
 
 
 def _types(graph: onnx.GraphProto) -> Types:

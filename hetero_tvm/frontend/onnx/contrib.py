@@ -142,6 +142,10 @@ def _group_norm(b: Body) -> None:
     Before opset 21 scale and bias are those of groups.
     """
     x, groups = b.input(0), int(b.attributes["num_groups"])
+    shape = b.shape(x)
+    if shape is not None and 0 in shape:  # which no normalisation is left of, nor a rest for -1
+        b.op("Identity", x, output=b.wants(0))
+        return
     flat = b.op("Reshape", x, b.const([0, 0, -1], "int64"))
     rows = b.op("Reshape", flat, b.const([0, groups, -1], "int64"))
     eps = float(b.attributes.get("epsilon", 1e-5))

@@ -11,7 +11,11 @@ from onnx import TensorProto, defs, helper, shape_inference
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.limits import Limits, beyond
-from hetero_tvm.frontend.onnx.check import refuse_picks_of_nothing
+from hetero_tvm.frontend.onnx.check import (
+    refuse_picks_of_nothing,
+    refuse_wide_windows,
+    refuse_writes_to_nothing,
+)
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     VALUE_BYTES,
@@ -143,9 +147,11 @@ class Folder:
         same = self._no_op(node)
         if same is not None and self._forward(node, same):
             return []
+        refuse_writes_to_nothing(node, self.pool, self._types)
         results = self._evaluate(node)
         if results is None:
             self._infer(node)
+            refuse_wide_windows(node)
             refuse_picks_of_nothing(node, self.pool, self._types)
             return self._unflattened(node)
         if self._follows_sizes(node):
@@ -288,7 +294,7 @@ class Folder:
     def _evaluate(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
         """Results of a node of constants; None when it must stay."""
         if node.op_type == "Constant":
-            return _constant(node)
+            return constant_value(node)
         if node.op_type in ("Shape", "Size"):
             return self._shape(node)
         if node.op_type in _KEEP or any(a.HasField("g") or a.graphs for a in node.attribute):
@@ -393,7 +399,7 @@ def _is_empty(type_: Type | None) -> bool:
     return _known(type_) and 0 in type_[1]
 
 
-def _constant(node: onnx.NodeProto) -> list[np.ndarray] | None:
+def constant_value(node: onnx.NodeProto) -> list[np.ndarray] | None:
     """Value of a Constant node in any of its spellings; None for strings and sparse tensors."""
     if len(node.attribute) != 1:
         raise ModelError(f"Node {node.name!r} (Constant) has {len(node.attribute)} values instead of one.")

@@ -93,3 +93,55 @@ def test_versions_and_empty_graphs():
     no_output = helper.make_model(helper.make_graph([], "g", [], []))
     with pytest.raises(ModelError, match="no outputs"):
         import_onnx(no_output)
+
+
+@pytest.mark.parametrize("step", [2**31 - 1, 2**31, 2**32, 2**40])
+@pytest.mark.parametrize("constant", [True, False])
+def test_slices_of_wide_steps(step, constant):
+    """ONNX's own propagation of values reads foreign memory, or never ends."""
+    steps = f"p = Constant<value_ints=[{step}]>()"
+    if not constant:
+        steps = f"h = Constant<value_ints=[{step}]>() o = Constant<value_ints=[1]>() p = Mul(h, o)"
+    source = text_model(f"""
+        g (float[8] x) => (float[n] y) {{
+            s = Constant<value_ints=[1]>() e = Constant<value_ints=[8]>() a = Constant<value_ints=[0]>()
+            {steps} y = Slice(x, s, e, a, p)
+        }}""")
+    assert import_onnx(source).signature.outputs[0].shape == (1,)
+
+
+def test_windows_beyond_32_bits():
+    for attribute in ("strides", "dilations", "kernel_shape"):
+        kernel = "" if attribute == "kernel_shape" else "kernel_shape=[1,1], "
+        source = text_model(f"""
+            g (float[1,1,8,8] x) => (float[1,1,h,w] y) {{
+                y = MaxPool<{kernel}{attribute}=[{2**31},1]>(x)
+            }}""")
+        with pytest.raises(ModelError) as caught:
+            import_onnx(source)
+        assert "Check failed" not in str(caught.value)
+
+
+def test_writes_into_nothing_are_refused():
+    for operator, depth in (("ScatterElements", 4), ("ScatterND", 1)):
+        for rows in (0, 2):
+            source = text_model(f"""
+                g (float[0,4] x, int64[{rows},{depth}] i, float[{rows},4] u)
+                    => (float[0,4] y) {{ y = {operator}(x, i, u) }}""")
+            if rows:
+                with pytest.raises(ModelError, match="writes elements of 'x', which has none"):
+                    import_onnx(source)
+            else:
+                assert import_onnx(source).signature.outputs[0].shape == (0, 4)
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+def test_group_norm_of_no_images(opset):
+    scale = ",".join(["1.0"] * (2 if opset < 21 else 4))
+    source = text_model(
+        f"""g (float[0,4,3] x) => (float[0,4,3] y) {{
+            s = Constant<value_floats=[{scale}]>() y = GroupNormalization<num_groups=2>(x, s, s)
+        }}""",
+        opset=opset,
+    )
+    assert import_onnx(source).signature.outputs[0].shape == (0, 4, 3)

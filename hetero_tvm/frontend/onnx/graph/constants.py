@@ -176,6 +176,8 @@ def tensor_problem(tensor: TensorProto) -> str | None:
         return f"its data type {tensor.data_type} is unknown"
     if any(dim < 0 for dim in tensor.dims):
         return f"it has the shape {list(tensor.dims)}"
+    if tensor.HasField("segment"):
+        return "it is stored in segments, of which no reader knows more"
     if tensor.data_type == TensorProto.STRING:
         return None
     elements = 1

@@ -100,6 +100,7 @@ def damaged(**changes):
         (damaged(dims=[-2]), "has the shape \\[-2\\]"),
         (damaged(data_type=999), "data type 999 is unknown"),
         (damaged(data_type=0), "data type 0 is unknown"),
+        (TensorProto(name="t", data_type=1, dims=[2], segment={"begin": 0, "end": 2}), "stored in segments"),
         (damaged(data_location=TensorProto.EXTERNAL), "external file"),
         (TensorProto(name="t", data_type=1, dims=[2], float_data=[1.0]), "needs 2 values, it has 1"),
     ],
