@@ -23,11 +23,10 @@ def with_real_ends(
     copy = torch.fx.GraphModule(gm, copied(gm.graph))
     graph = copy.graph
     placeholders = graph.find_nodes(op="placeholder")
-    after = placeholders[-1].next if placeholders else next(iter(graph.nodes))
     for index in taken:
         node = placeholders[index]
         node.meta = {}
-        with graph.inserting_before(after):
+        with graph.inserting_after(node):  # parts of divided graphs have arguments between their nodes
             whole = graph.call_function(torch.view_as_complex, (node,))
         node.replace_all_uses_with(whole, delete_user_cb=lambda user, own=whole: user is not own)
     end = next(iter(graph.find_nodes(op="output")))
