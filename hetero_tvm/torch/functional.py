@@ -92,12 +92,14 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
 def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **compilers: Any) -> Compiled:
     compilers["decompositions"] = _compound_gradients()
     try:
-        if not _has_open_sizes(gm):
-            return aot_module_simplified(gm, arguments, **compilers)
-        # Dynamo's context knows the sizes as open ones, and would open those of this variant again.
-        with unset_fake_temporarily(), torch._guards.tracing(None):
-            mode = FakeTensorMode(allow_non_fake_inputs=True)
-            return aot_module_simplified(gm, [_fixed(mode, value) for value in arguments], **compilers)
+        # An LSTM is traced as its steps: oneDNN's is one operator, which gives gradients in its own terms only.
+        with torch.backends.mkldnn.flags(enabled=False):
+            if not _has_open_sizes(gm):
+                return aot_module_simplified(gm, arguments, **compilers)
+            # Dynamo's context knows the sizes as open ones, and would open those of this variant again.
+            with unset_fake_temporarily(), torch._guards.tracing(None):
+                mode = FakeTensorMode(allow_non_fake_inputs=True)
+                return aot_module_simplified(gm, [_fixed(mode, value) for value in arguments], **compilers)
     except HeteroTVMError:
         raise
     except Exception as error:  # AOTAutograd raises many kinds

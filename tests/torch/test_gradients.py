@@ -60,3 +60,19 @@ def test_gradients_are_those_of_pytorch(name, case, tmp_path):
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
     assert sum(event["event"] == "compiled" for event in events) == 2
+
+
+def test_a_recurrence_is_trained(tmp_path, monkeypatch):
+    """An LSTM in one graph (Dynamo leaves it to PyTorch unless it is told): oneDNN's operator is not traced."""
+    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    lstm, x = torch.nn.LSTM(4, 3), torch.randn(2, 1, 4)
+    net = torch.compile(lstm, backend="hetero_tvm", options={"cache": str(tmp_path), "refused": "raise"})
+    gradients = []
+    for run in (net, lstm):
+        lstm.zero_grad()
+        run(x)[0].square().sum().backward()
+        gradients.append([weight.grad.clone() for weight in lstm.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))

@@ -1,4 +1,4 @@
-"""What PyTorch's ONNX exporter translates."""
+"""Registry of what PyTorch's ONNX exporter translates."""
 
 from __future__ import annotations
 
