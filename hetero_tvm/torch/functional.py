@@ -92,7 +92,7 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
 def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **compilers: Any) -> Compiled:
     compilers["decompositions"] = _compound_gradients()
     try:
-        # An LSTM is traced as its steps: oneDNN's is one operator, which gives gradients in its own terms only.
+        # An LSTM is traced as its steps: oneDNN's one operator gives gradients in its own terms only.
         with torch.backends.mkldnn.flags(enabled=False):
             if not _has_open_sizes(gm):
                 return aot_module_simplified(gm, arguments, **compilers)

@@ -63,7 +63,7 @@ def test_gradients_are_those_of_pytorch(name, case, tmp_path):
 
 
 def test_a_recurrence_is_trained(tmp_path, monkeypatch):
-    """An LSTM in one graph (Dynamo leaves it to PyTorch unless it is told): oneDNN's operator is not traced."""
+    """An LSTM in one graph (Dynamo leaves it to PyTorch by default): oneDNN's operator is not traced."""
     monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
     torch._dynamo.reset()
     torch.manual_seed(0)
