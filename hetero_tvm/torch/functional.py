@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -92,8 +92,7 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
 def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **compilers: Any) -> Compiled:
     compilers["decompositions"] = _compound_gradients()
     try:
-        # An LSTM is traced as its steps: oneDNN's one operator gives gradients in its own terms only.
-        with torch.backends.mkldnn.flags(enabled=False):
+        with _recurrences_in_steps():
             if not _has_open_sizes(gm):
                 return aot_module_simplified(gm, arguments, **compilers)
             # Dynamo's context knows the sizes as open ones, and would open those of this variant again.
@@ -106,6 +105,17 @@ def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **com
         reason = ModelError(f"AOTAutograd cannot trace the graph. {type(error).__name__}: {last_line(error)}")
         eager = refused(gm, reason, options)
         return lambda *given: eager(given)
+
+
+@contextlib.contextmanager
+def _recurrences_in_steps() -> Iterator[None]:
+    """Trace an LSTM as its steps: oneDNN's one operator for it gives gradients in its own terms only."""
+    was = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(was)
 
 
 @functools.lru_cache(maxsize=1)

@@ -62,9 +62,9 @@ def test_gradients_are_those_of_pytorch(name, case, tmp_path):
     assert sum(event["event"] == "compiled" for event in events) == 2
 
 
-def test_a_recurrence_is_trained(tmp_path, monkeypatch):
+@torch._dynamo.config.patch(allow_rnn=True)
+def test_a_recurrence_is_trained(tmp_path):
     """An LSTM in one graph (Dynamo leaves it to PyTorch by default): oneDNN's operator is not traced."""
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
     torch._dynamo.reset()
     torch.manual_seed(0)
     lstm, x = torch.nn.LSTM(4, 3), torch.randn(2, 1, 4)
