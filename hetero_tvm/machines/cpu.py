@@ -36,6 +36,10 @@ _ENOUGH_TURNS = 4
 """Pieces of work of a thread with which none waits for long."""
 
 
+_FEW_LINES = 8
+"""Lines of pixels that come from L2 together without a wait."""
+
+
 @dataclass(frozen=True)
 class CpuModel:
     """A CPU as the design spaces see it.
@@ -130,6 +134,21 @@ class CpuModel:
         """Share of the waits for lines of pixels from L2 that shows beside products (measured on Zen 5, whose
         products take half as long as others')."""
         return 0.2 if self._whole else 0.0
+
+    @property
+    def rereads_beside(self) -> bool:
+        """Whether weights that do not stay in L2 come again beside products (measured on Zen 5)."""
+        return self._whole
+
+    @property
+    def kept_weights(self) -> float:
+        """Share of :attr:`kept_l2` that weights stay in beside images on their way through (measured)."""
+        return 0.5 if self._whole else 1 / 1.5
+
+    def waits_of_rows(self, rows: int) -> float:
+        """Time of products whose weights stay in L1, by what it would be if the lines of ``rows`` pixels came
+        from L2 in time (measured on Zen 5: the lines of many pixels are asked for at once)."""
+        return 1.06 if self._whole and rows > _FEW_LINES else 1.0
 
     @property
     def kept_l2(self) -> float:

@@ -155,9 +155,11 @@ class Kernel(FunctionBuilder):
         """Call a C function that returns int32, which is dropped."""
         T.evaluate(tirx.call_extern("int32", name, *args))
 
-    def prefetch(self, buffer: Buffer, indices: Sequence[Index], into: int = 2) -> None:
+    def prefetch(
+        self, buffer: Buffer, indices: Sequence[Index], into: int = 2, to_write: bool = False
+    ) -> None:
         """Ask for the cache line of one element, as :func:`prefetch` does."""
-        T.evaluate(prefetch(self.address(buffer, indices), into))
+        T.evaluate(prefetch(self.address(buffer, indices), into, to_write))
 
     @staticmethod
     def ramp(base: Index, lanes: int) -> Expr:
@@ -179,10 +181,11 @@ def for_graph(function: PrimFunc, flops: int = 0) -> PrimFunc:
     return named.with_attr({"op_pattern": 8, "estimated_flops": flops})
 
 
-def prefetch(address: Expr, into: int = 2) -> Expr:
+def prefetch(address: Expr, into: int = 2, to_write: bool = False) -> Expr:
     """Call that asks for the cache line of an address, into L2 and kept there (prefetcht1), or into L1
-    (prefetcht0) as well."""
-    return tirx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(4 - into), int32(1))
+    (prefetcht0, prefetchw) as well."""
+    how = (int32(int(to_write)), int32(4 - into), int32(1))
+    return tirx.call_llvm_intrin("void", "llvm.prefetch", address, *how)
 
 
 def int32(value: int) -> Expr:

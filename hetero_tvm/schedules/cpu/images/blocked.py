@@ -56,11 +56,15 @@ class Plane:
     def __init__(self, k: Kernel, layout: Layout, height: int, width: int):
         self.k, self.layout, self.height, self.width = k, layout, height, width
 
+    def first(self, plane: Index, y: Index, x: Index) -> list[Index]:
+        """Indices of one pixel's first channel."""
+        pixel = (y + self.layout.halo[0]) * self.layout.pitch(self.width) + x + self.layout.halo[1]
+        return [plane, pixel * self.layout.block]
+
     def at(self, plane: Index, y: Index, x: Index) -> list[Index]:
         """Indices of one pixel's vector."""
-        lanes = self.layout.block
-        pixel = (y + self.layout.halo[0]) * self.layout.pitch(self.width) + x + self.layout.halo[1]
-        return [plane, self.k.ramp(pixel * lanes, lanes)]
+        plane, channel = self.first(plane, y, x)
+        return [plane, self.k.ramp(channel, self.layout.block)]
 
     def view(self, buffer: Buffer) -> Buffer:
         """The buffer as [planes, elements of a plane]."""
@@ -127,6 +131,13 @@ class BlockedOutput:
         if self.op.epilogue[:1] != (BIAS,):
             return k.splat(0.0, self.lanes)
         return k.let(k.load(self._operands[0], [k.ramp(filter_block * self.lanes, self.lanes)]))
+
+    def ask_ahead(self, plane: Index, y: Index, x: Index) -> None:
+        """Ask for what :meth:`put` will read and write for one pixel (y, x) of one plane."""
+        for step, operand in steps_with_operands(self.op.epilogue, self._operands):
+            if step == RESIDUAL:
+                self.k.prefetch(operand, self.residual.first(plane, y, x), into=1)
+        self.k.prefetch(self.y, self.plane.first(plane, y, x), into=1, to_write=True)
 
     def put(self, value: Expr, plane: Index, filter_block: Index, y: Index, x: Index) -> None:
         """Apply the epilogue to one pixel (y, x) of one plane, and store it."""

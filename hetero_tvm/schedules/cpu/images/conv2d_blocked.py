@@ -45,6 +45,7 @@ from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import TileGrid, WinogradKernel, applies
+from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
 DIRECT = "direct"
@@ -206,6 +207,7 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     height = -(-block // pieces)
     lines = height / LINE * 4  # per channel
     per_k = RegisterTile(height, vectors).step_cycles(machine, machine.load_cycles, LINE_CYCLES * lines)
+    per_k *= machine.waits_of_rows(height)
     weights = tiles.points * op.channels * vectors * lanes * 4  # of one panel
     from_l2 = 0.25 * vectors * lanes / 16
     piece = (per_k + from_l2) * op.channels + 20 + 2.0 * height * vectors
@@ -251,11 +253,13 @@ def image_cycles(input_bytes: float, groups: int, blocks: int, batch: int, machi
     return taken * machine.exposed_reads * read / machine.far_bytes
 
 
-def with_weights(compute: float, weight_bytes: float, groups: int, pieces: int, machine: CpuModel) -> float:
+def with_weights(
+    compute: float, weight_bytes: float, groups: int, pieces: int, machine: CpuModel, again: float = 0.0
+) -> float:
     """Cycles of ``compute`` of them and of the weights' way from beyond L2, which are fetched ahead, when
-    ``pieces`` of the images pass over ``groups`` of panels each."""
+    ``pieces`` of the images pass over ``groups`` of panels each; ``again`` is what they take later on."""
     part = min(1.0, -(-pieces * groups // machine.threads) / groups)
-    return machine.beside_fetches(compute, weight_bytes * part / (_ASKED_FOR * machine.far_bytes))
+    return machine.beside_fetches(compute, weight_bytes * part / (_ASKED_FOR * machine.far_bytes) + again)
 
 
 def share_inside(op: Conv2d) -> float:
@@ -301,13 +305,18 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     # A line is fetched once for all taps and for all channels in it.
     lines = min(LINE, 4 * shape.x.block * op.strides[1]) / LINE / shape.x.block / len(shape.taps)
 
+    across = 1 if shape.flat else -(-shape.width // columns)
+    sliced = DepthSlices(shape, vectors, -(-units * across // blocks), machine).count > 1
+
     def tile(height: int, width: int) -> float:
         pixels = height * width
         fetch = LINE_CYCLES * lines * pixels if block_bytes > machine.l1 / 2 else 0.0
         per_k = RegisterTile(pixels, vectors).step_cycles(machine, machine.load_cycles, fetch)
         per_k += machine.exposed_lines * fetch
+        if sliced:
+            per_k *= machine.waits_of_rows(pixels)
         # Weights come from L2, once per tile, when the panel is too large for L1.
-        if shape.depth * vectors * lanes * 4 > machine.l1 / 2:
+        elif shape.depth * vectors * lanes * 4 > machine.l1 / 2:
             per_k += 0.15 * vectors * lanes / 16
         return per_k * depth + 30 + 2.5 * pixels * vectors
 
@@ -320,8 +329,11 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     reread = beyond * block_bytes * blocks * (panels - 1) / 12
     # Pieces are handed out by group first: with more groups than threads each thread comes to all of them.
     passed = weights_bytes / (groups if groups <= machine.threads else 1)
-    reread += weights_bytes * (blocks - 1) * (passed > machine.kept_l2 / 1.5) / 12
+    again = weights_bytes * (blocks - 1) * (passed > machine.kept_l2 * machine.kept_weights)
+    if not machine.rereads_beside:
+        reread, again = reread + again / 12, 0.0
     total = plane_cycles(shape, chosen, tile) * panels * op.batch + reread * op.batch
-    compute = with_weights(total * share, weights_bytes, groups, blocks * op.batch, machine)
+    again *= op.batch * share / machine.far_bytes
+    compute = with_weights(total * share, weights_bytes, groups, blocks * op.batch, machine, again)
     images = image_cycles(shape.read_bytes, groups, blocks, op.batch, machine)
     return compute + images + 300.0 * work / machine.threads

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
@@ -22,6 +23,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     share,
 )
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
+from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices, TileSums
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop
 
 _PREFETCHED = 8 << 10
@@ -38,6 +40,7 @@ class BlockedConvKernel:
 
     Attributes
     ----------
+    slices : of the panels' depth.
     steps : rows and columns of what the products read, from one output pixel to the next.
     pitch : its pixels from one row to the next.
     """
@@ -58,6 +61,7 @@ class BlockedConvKernel:
         self.steps, self.pitch = op.strides, self.shape.pitch
         # Of planes of one channel a line holds many pixels, which the hardware fetches by itself.
         self.asks_ahead = self.reads_input and machine.exposed_reads > 0 and self.shape.x.blocked
+        self.slices = DepthSlices(self.shape, self.vectors, self.block_tiles, machine)
         self.k = Kernel()
         self.out = BlockedOutput(self.k, op, machine)
 
@@ -129,15 +133,21 @@ class BlockedConvKernel:
         first, count = share(group, self.panels, self.groups)
         first_tile, tiles = share(block, self.tiles, self.blocks)
         self.begin(first_tile, tiles)
-        with k.serial(count) as p:
-            panel = first + p
-            self.is_first = p == 0
+        pixels = self.columns if shape.flat else self.rows * shape.width
+        self.slices.begin(k, -(-self.tiles // self.blocks) * pixels, first_tile * pixels)
+
+        def each_tile_of(panel: Expr) -> None:
             if shape.flat:
                 pixels = functools.partial(self._flat_tile, panel)
                 each_tile(k, first_tile, tiles, shape.width, self.columns, pixels)
             else:
                 rows = functools.partial(self._tile_row, panel)
                 each_tile(k, first_tile, tiles, shape.height, self.rows, rows)
+
+        with k.serial(count) as p:
+            panel = first + p
+            self.is_first = p == 0
+            self.slices.each(functools.partial(each_tile_of, panel))
             if any(shape.y.halo):
                 self._clear_halo(panel, first_tile * self.rows, tiles, block)
 
@@ -166,33 +176,52 @@ class BlockedConvKernel:
 
     def _tile(self, panel: Expr, y: Index, x: Index, rows: int, columns: int) -> None:
         """Products and epilogue of output pixels [y, y + rows) x [x, x + columns)."""
-        k, lanes = self.k, self.lanes
+        k, lanes, slices = self.k, self.lanes, self.slices
         acc = k.scratch((rows * columns, self.vectors * lanes))
-        for v in range(self.vectors):
-            start = self.out.start(panel * self.vectors + v)
-            with k.unroll(rows * columns) as p:
-                k.store(acc, start, [p, k.ramp(v * lanes, lanes)])
+        tile = TileSums(acc, x if self.shape.flat else y * self.shape.width + x, rows, columns)
+
+        def begin() -> None:
+            for v in range(self.vectors):
+                start = self.out.start(panel * self.vectors + v)
+                with k.unroll(rows * columns) as p:
+                    k.store(acc, start, [p, k.ramp(v * lanes, lanes)])
+
+        def each_block(body: Callable[[Expr, int], None]) -> None:
+            def one(v: int) -> None:
+                body(self.batch * self.shape.filter_blocks + panel * self.vectors + v, v)
+
+            each_filter_block(k, panel, self.vectors, self.shape.filter_blocks, one)
+
+        def ask_ahead(plane: Expr, v: int) -> None:
+            with k.unroll(rows) as r, k.unroll(columns) as q:
+                self.out.ask_ahead(plane, y + r, x + q)
+
+        def write(plane: Expr, v: int) -> None:
+            with k.unroll(rows) as r, k.unroll(columns) as q:
+                value = k.load(acc, [r * columns + q, k.ramp(v * lanes, lanes)])
+                self.out.put(value, plane, panel * self.vectors + v, y + r, x + q)
+
+        slices.start(tile, begin)
+        with k.when(slices.is_last):
+            each_block(ask_ahead)
         self._accumulate(acc, panel, y, x, rows, columns, self._pass(y, x))
         if self.shape.straddled:
             self._repeat_special(acc, panel, y, x, rows, columns)
-
-        def write(v: int) -> None:
-            block = panel * self.vectors + v
-            plane = self.batch * self.shape.filter_blocks + block
-            with k.unroll(rows) as r, k.unroll(columns) as q:
-                value = k.load(acc, [r * columns + q, k.ramp(v * lanes, lanes)])
-                self.out.put(value, plane, block, y + r, x + q)
-
-        each_filter_block(k, panel, self.vectors, self.shape.filter_blocks, write)
+        slices.finish(tile, lambda: each_block(write))
 
     @property
     def _passes(self) -> int:
         """Tiles of a block, which goes through a panel once for each; 0 when prefetching is not worth it."""
-        shape = self.shape
-        passes = -(-self.tiles * (1 if shape.flat else -(-shape.width // self.columns)) // self.blocks)
         _, depth, columns = self.weight_shape
-        worth = passes <= FEW_PASSES and self.panels > self.groups and depth * columns * 4 >= _PREFETCHED
-        return passes if worth else 0
+        follows = self.panels > self.groups or self.slices.count > 1
+        worth = self.block_tiles <= FEW_PASSES and follows and depth * columns * 4 >= _PREFETCHED
+        return self.block_tiles if worth else 0
+
+    @property
+    def block_tiles(self) -> int:
+        """Most register tiles of a block."""
+        across = 1 if self.shape.flat else -(-self.shape.width // self.columns)
+        return -(-self.tiles * across // self.blocks)
 
     def _pass(self, y: Index, x: Index) -> Expr | None:
         """A number below :attr:`_passes`, another one for each tile of a block."""
@@ -205,7 +234,8 @@ class BlockedConvKernel:
     def _accumulate(
         self, acc: Buffer, panel: Expr, y: Index, x: Index, rows: int, columns: int, part: Expr | None
     ) -> None:
-        """acc[pixel][:] += the products of all taps and channels; ``part`` of the next panel is fetched."""
+        """acc[pixel][:] += the products of all taps and of a slice's channels; ``part`` of the next slice or
+        panel is fetched."""
         op, k, shape, lanes = self.op, self.k, self.shape, self.lanes
         words, (down_step, across_step), kw = shape.words, self.steps, op.kernel[1]
         planes, first = self.first_plane(panel), self.place(y, x)
@@ -228,8 +258,10 @@ class BlockedConvKernel:
                 with k.when(self.is_first):
                     self._ask_ahead(planes, channel_block, y, x, (rows, columns), i * kw + j)
             if part is not None:
-                after = tirx.min(panel + 1, int32(self.panels - 1))
-                prefetch_lines(k, self.w, [after], depth, count, part, self._passes)
+                after, row = tirx.min(panel + 1, int32(self.panels - 1)), depth
+                if self.slices.count > 1:  # the next one lies behind this one, or nothing does that is read
+                    after, row = panel, depth + self.slices.words
+                prefetch_lines(k, self.w, [after], row, count, part, self._passes)
             with k.unroll(count) as c:
                 word(c)
 
@@ -243,8 +275,9 @@ class BlockedConvKernel:
         channels = op.channels if op.groups == 1 else shape.channel_blocks * shape.x.block
         full, rest = divmod(channels, shape.x.block)
         if full:
-            with k.serial(full) as channel_block:
-                taps(channel_block, words)
+            first_block, some = self.slices.channel_blocks(full)
+            with k.serial(some) as channel_block:
+                taps(first_block + channel_block, words)
         if rest:
             taps(int32(full), -(-rest * words // shape.x.block))
 

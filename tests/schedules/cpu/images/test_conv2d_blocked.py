@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.softmax import Softmax
+from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.images.helpers import PAD, WINOGRAD_ERROR, on, random_blocks, random_conv2d
 from tests.schedules.cpu.running import (
@@ -105,6 +107,23 @@ def test_pixels_are_asked_for_ahead_where_reads_show(groups):
     few, more = (SPACE.emit(op, point, m).script().count("llvm.prefetch") for m in (MACHINES["avx512"], xeon))
     assert few < more
     check_points(SPACE, op, [SPACE.default(op, xeon)], xeon, tolerance=WINOGRAD_ERROR)
+
+
+@pytest.mark.parametrize("machine", SWEPT)
+@pytest.mark.parametrize(
+    ("height", "kernel", "halo"), [(7, (3, 3), "+1,1,1,1"), (7, (1, 1), ""), (5, (1, 1), "+1,1,1,1")]
+)
+def test_panels_larger_than_l1_are_taken_in_slices(machine, height, kernel, halo):
+    """Slices of one and of several channel blocks, the last of fewer; sums go from each to the next."""
+    small = dataclasses.replace(machine, l1=8 << 10, l2=64 << 10)
+    padding = PAD if kernel == (3, 3) else (0, 0, 0, 0)
+    op = Conv2d(2, 336, height, 6, 70, kernel, (1, 1), padding, epilogue=("bias", "residual", "relu"))
+    op = on(small, op, halo, "+1,0,2,1", "+0,1,1,0")
+    tiles = [tile for tile in SPACE.knobs(op, small)[1].choices if tile[2] == 2]
+    points = [{"method": "direct", "tile": tiles[0], "blocks": b, "groups": g} for b, g in ((1, 2), (2, 1))]
+    cut = [BlockedConvKernel(op, PixelTile.of(tiles[0]), p["blocks"], p["groups"], small) for p in points]
+    assert any(kernel.slices.count > 2 for kernel in cut)
+    check_points(SPACE, op, points, small)
 
 
 @pytest.mark.thorough
