@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hetero_tvm.torch.attributes import as_arguments, changed_attributes, values
+from hetero_tvm.torch.complexes import with_own_signals
 from hetero_tvm.torch.functional import trained
 from hetero_tvm.torch.inference import inference
 from hetero_tvm.torch.options import FROZEN, Options
@@ -61,7 +62,8 @@ def hetero_tvm(
         return lambda given: whole([*given, *values(graph, changed)])
 
     freeze = not gradients and chosen.parameters == FROZEN
-    compiled = Specialized(with_tensor_places(gm), example_inputs, make_whole, freeze, chosen.shapes)
+    plain = with_tensor_places(with_own_signals(gm))
+    compiled = Specialized(plain, example_inputs, make_whole, freeze, chosen.shapes)
     compiled.prepare(example_inputs)
     return compiled.__call__
 

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from hetero_tvm import api
 from hetero_tvm.frontend.signature import Original
+from hetero_tvm.frontend.torch.arrays import array_of
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.opening import load
 from hetero_tvm.torch.cache import GraphCache
@@ -44,6 +45,7 @@ def compile_graph(
     bound: Mapping[int, Any],
     findings: Findings,
     options: Options,
+    given: Sequence[Any] | None = None,
 ) -> TensorCall | ComplexCall | PassedThrough:
     """Compile a pure graph, or find it in the cache.
 
@@ -52,6 +54,8 @@ def compile_graph(
     arguments : tensors like those that it will be called with (their values do not count), and numbers.
     bound : arguments whose values become part of the library, by number.
     findings : what :func:`hetero_tvm.torch.examine.examine` says of it.
+    given : arguments of a call, which the check takes where some are integers: places and swaps that a
+        forward graph found mean something, drawn ones nothing.
 
     Raises
     ------
@@ -69,7 +73,9 @@ def compile_graph(
     with unset_fake_temporarily(), torch._guards.tracing(None):
         program = exported(plain, arguments, bound)
         names = dict(zip(program.graph_signature.user_inputs, free, strict=True))
-        library, was_there = compiled(program, options, TracedGraph(plain, program, names, bound))
+        judge = TracedGraph(plain, program, names, bound)
+        sample = {name: given[index] for name, index in names.items()} if given else {}
+        library, was_there = compiled(program, options, judge, sample)
     inputs = [names[spec.name] for spec in library.signature.inputs]
     options.tell(
         event="cached" if was_there else "compiled",
@@ -84,9 +90,12 @@ def compile_graph(
 
 
 def compiled(
-    program: ExportedProgram, options: Options, judge: Original | None = None
+    program: ExportedProgram,
+    options: Options,
+    judge: Original | None = None,
+    sample: Mapping[str, torch.Tensor] | None = None,
 ) -> tuple[Library, bool]:
-    """The library of a program, and whether it was in the cache; ``judge`` is as :func:`build` takes it.
+    """The library of a program, and whether it was in the cache; the rest is as :func:`build` takes it.
 
     Raises
     ------
@@ -94,21 +103,36 @@ def compiled(
     """
 
     def make(path: Path) -> None:
-        build(program, options, judge).export(path)
+        build(program, options, judge, sample).export(path)
 
     with torch.inference_mode(False), torch.no_grad():
         return GraphCache(options.folder, options.bound).get(key_of(program, options), make, load)
 
 
-def build(program: ExportedProgram, options: Options, judge: Original | None = None) -> api.BuiltModel:
-    """Compile a program, and check it where the options say so: by ``judge``, or by the program itself."""
+def build(
+    program: ExportedProgram,
+    options: Options,
+    judge: Original | None = None,
+    sample: Mapping[str, torch.Tensor] | None = None,
+) -> api.BuiltModel:
+    """Compile a program, and check it where the options say so: by ``judge``, or by the program itself.
+
+    ``sample`` : values of its inputs, which the check takes where some are integers.
+    """
     model = api.import_model(program)
     if judge is not None:
         model = dataclasses.replace(model, original=judge)
     optimized = api.optimize_model(model, options.target, precision=options.precision)
     built = api.build_model(optimized, logs=options.logs)
     if options.check and built.unrunnable is None:
-        built.check()
+        integers = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+        inputs = {spec.name: (sample or {}).get(spec.name) for spec in built.optimized.signature.inputs}
+        if all(value is not None for value in inputs.values()) and any(
+            value.dtype in integers for value in inputs.values()
+        ):
+            built.check(inputs={name: array_of(torch, value) for name, value in inputs.items()})
+        else:
+            built.check()
     return built
 
 

@@ -1,4 +1,4 @@
-"""Graphs that take or give complex numbers, as graphs of real ones with a last axis of two."""
+"""Complex numbers at the ends of graphs as real ones with a last axis of two; signals of spectra."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hetero_tvm.frontend.torch.decompositions import decompositions
 from hetero_tvm.torch.call import TensorCall
 from hetero_tvm.torch.examine import Source, copied, output_arguments
 
@@ -23,11 +24,10 @@ def with_real_ends(
     copy = torch.fx.GraphModule(gm, copied(gm.graph))
     graph = copy.graph
     placeholders = graph.find_nodes(op="placeholder")
-    after = placeholders[-1].next if placeholders else next(iter(graph.nodes))
     for index in taken:
         node = placeholders[index]
         node.meta = {}
-        with graph.inserting_before(after):
+        with graph.inserting_after(node):  # parts of divided graphs have arguments between their nodes
             whole = graph.call_function(torch.view_as_complex, (node,))
         node.replace_all_uses_with(whole, delete_user_cb=lambda user, own=whole: user is not own)
     end = next(iter(graph.find_nodes(op="output")))
@@ -43,6 +43,26 @@ def with_real_ends(
         for i, a in enumerate(arguments)
     ]
     return copy, real
+
+
+def with_own_signals(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph with our own ``istft``; itself where it has none.
+
+    PyTorch's reads values of the window to refuse one that leaves gaps, which no trace can do.
+    """
+    if not any(node.target is torch.istft for node in gm.graph.nodes):
+        return gm
+    copy = torch.fx.GraphModule(gm, copied(gm.graph))
+    for node in copy.graph.nodes:
+        if node.target is torch.istft:
+            node.target = _signal
+    copy.recompile()
+    return copy
+
+
+def _signal(*given: Any, **named: Any) -> torch.Tensor:
+    found = decompositions()[torch.ops.aten.istft.default](*given, **named)
+    return torch.istft(*given, **named) if found is NotImplemented else found
 
 
 class ComplexCall:

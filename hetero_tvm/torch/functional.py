@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
@@ -68,7 +69,7 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
 
         def run(given: Sequence[Any]) -> Sequence[Any]:
             if not made:  # at the first backward call: many graphs with gradients never see one
-                made.append(_compiled(traced, inputs, {}, options))
+                made.append(_compiled(traced, inputs, {}, options, given))
             return made[0](given)
 
         # Autograd calls it where Dynamo may be looking at every frame: that of a compiled training step.
@@ -91,18 +92,30 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
 def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **compilers: Any) -> Compiled:
     compilers["decompositions"] = _compound_gradients()
     try:
-        if not _has_open_sizes(gm):
-            return aot_module_simplified(gm, arguments, **compilers)
-        # Dynamo's context knows the sizes as open ones, and would open those of this variant again.
-        with unset_fake_temporarily(), torch._guards.tracing(None):
-            mode = FakeTensorMode(allow_non_fake_inputs=True)
-            return aot_module_simplified(gm, [_fixed(mode, value) for value in arguments], **compilers)
+        with _recurrences_in_steps():
+            if not _has_open_sizes(gm):
+                return aot_module_simplified(gm, arguments, **compilers)
+            # Dynamo's context knows the sizes as open ones, and would open those of this variant again.
+            with unset_fake_temporarily(), torch._guards.tracing(None):
+                mode = FakeTensorMode(allow_non_fake_inputs=True)
+                return aot_module_simplified(gm, [_fixed(mode, value) for value in arguments], **compilers)
     except HeteroTVMError:
         raise
     except Exception as error:  # AOTAutograd raises many kinds
         reason = ModelError(f"AOTAutograd cannot trace the graph. {type(error).__name__}: {last_line(error)}")
         eager = refused(gm, reason, options)
         return lambda *given: eager(given)
+
+
+@contextlib.contextmanager
+def _recurrences_in_steps() -> Iterator[None]:
+    """Trace an LSTM as its steps: oneDNN's one operator for it gives gradients in its own terms only."""
+    was = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(was)
 
 
 @functools.lru_cache(maxsize=1)
@@ -132,17 +145,41 @@ def _fixed(mode: FakeTensorMode, value: Any) -> Any:
 
 
 def _compiled(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any], bound: Mapping[int, Any], options: Options
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    bound: Mapping[int, Any],
+    options: Options,
+    given: Sequence[Any] | None = None,
 ) -> Compiled:
-    """A graph that AOTAutograd has made, compiled as a whole, or what can be of it."""
+    """A graph that AOTAutograd has made, compiled as a whole, or what can be of it; ``given``: a call's."""
     with unset_fake_temporarily(), torch._guards.tracing(None):
+        bound = {**bound, **dict.fromkeys(_drop_checks(gm), torch.empty(0))}
         _reshape(gm)
         arguments = [_like(value) for value in inputs]
         try:
             findings = examine(gm, arguments)
-            return compile_graph(gm, arguments, bound, findings, options)
+            return compile_graph(gm, arguments, bound, findings, options, given)
         except HeteroTVMError as error:
             return compile_parts(gm, arguments, bound, error, options)
+
+
+def _drop_checks(gm: torch.fx.GraphModule) -> list[int]:
+    """Drop tests whether factors of matrices were found: where there are none, results are NaN or infinite.
+
+    AOTAutograd keeps such a test as an effect, between the token that it takes and the one that it gives.
+    Returns the numbers of the arguments that are tokens: calls give None for them.
+    """
+    tokens: set[torch.fx.Node] = set()
+    for node in list(gm.graph.nodes):
+        if node.target is not with_effects or node.args[1] is not torch.ops.aten._linalg_check_errors.default:
+            continue
+        for user in list(node.users):  # of the token and of the result, which is nothing
+            user.replace_all_uses_with(node.args[0])
+            gm.graph.erase_node(user)
+        tokens.add(node.args[0])
+        gm.graph.erase_node(node)
+    gm.recompile()
+    return [i for i, node in enumerate(gm.graph.find_nodes(op="placeholder")) if node in tokens]
 
 
 def _reshape(gm: torch.fx.GraphModule) -> None:

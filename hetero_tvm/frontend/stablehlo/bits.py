@@ -8,6 +8,13 @@ from hetero_tvm.frontend.nodes import Untranslatable, onnx_type
 from hetero_tvm.frontend.stablehlo.op import Op
 
 
+def bitcast(op: Op) -> str:
+    """The same bits as a number of another type of as many."""
+    if np.dtype(op.dtype()).itemsize != np.dtype(op.result_dtype).itemsize:
+        raise Untranslatable("numbers of other widths")
+    return op.emit("BitCast", op.inputs[0], to=onnx_type(op.result_dtype))
+
+
 def _width(op: Op) -> int:
     return 8 * np.dtype(op.dtype()).itemsize
 

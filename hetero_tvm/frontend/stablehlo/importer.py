@@ -24,7 +24,7 @@ from hetero_tvm.frontend.stablehlo.op import Op, Written, dtype_of, shape_of
 from hetero_tvm.frontend.stablehlo.operators import SEVERAL, TRANSLATIONS
 from hetero_tvm.frontend.stablehlo.run import StableHloProgram
 
-_OPSET = 20
+_OPSET, _OPSET_OF_BITS = 20, 26
 _DEEPEST = 64
 """Calls inside calls that are inlined."""
 
@@ -103,7 +103,8 @@ class _Translation:
             ],
             self._nodes.constants,
         )
-        opset = helper.make_opsetid("", _OPSET)
+        version = _OPSET_OF_BITS if any(node.op_type == "BitCast" for node in made) else _OPSET
+        opset = helper.make_opsetid("", version)
         return helper.make_model(graph, opset_imports=[opset], ir_version=10)
 
     def _block(self, block: Any, values: ChainMap[Any, str], depth: int) -> Sequence[str]:

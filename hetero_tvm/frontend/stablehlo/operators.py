@@ -64,6 +64,7 @@ def _dot(op: Op) -> str:
     batch = [list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)]
     inner = [list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)]
     operands, free_shapes = [], []
+    whole = op.result_dtype == "int32" and all(op.dtype(side) in ("int8", "uint8") for side in (0, 1))
     for side in (0, 1):
         shape = op.shape(side)
         free = [axis for axis in range(len(shape)) if axis not in batch[side] + inner[side]]
@@ -73,9 +74,12 @@ def _dot(op: Op) -> str:
         wanted = [*lead, *(sizes if side == 0 else sizes[::-1])]
         name = turned(op, op.inputs[side], order)
         found = [shape[axis] for axis in order]
-        operands.append(name if wanted == found else reshaped(op, name, wanted))
+        name = name if wanted == found else reshaped(op, name, wanted)
+        if op.dtype(side) != op.result_dtype and not whole:
+            name = op.emit("Cast", name, to=onnx_type(op.result_dtype))
+        operands.append(name)
         free_shapes.append([shape[axis] for axis in free])
-    product = op.emit("MatMul", *operands)
+    product = op.emit("MatMulInteger" if whole else "MatMul", *operands)
     lead = [op.shape(0)[axis] for axis in batch[0]]
     got = [*lead, math.prod(free_shapes[0]), math.prod(free_shapes[1])]
     return product if tuple(got) == op.result else reshaped(op, product, op.result)
@@ -219,6 +223,7 @@ TRANSLATIONS: Mapping[str, Callable[[Op], str]] = {
     "stablehlo.or": _boolean("BitwiseOr", "Or"),
     "stablehlo.xor": _boolean("BitwiseXor", "Xor"),
     "stablehlo.not": _boolean("BitwiseNot", "Not"),
+    "stablehlo.bitcast_convert": bits.bitcast,
     "stablehlo.broadcast_in_dim": _broadcast,
     "stablehlo.cbrt": _cbrt,
     "stablehlo.clamp": _clamp,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.frontend.torch import antialias, doubles
@@ -30,6 +30,7 @@ from hetero_tvm.frontend.torch.operators import (
     signals,
     special,
 )
+from hetero_tvm.frontend.torch.registry import registry
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -64,18 +65,79 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     """The program without the operators that are decomposed here; itself where it has none."""
     torch = require("torch")
     table = decompositions()
+    is_asked = _asks(torch, table)
+    nodes = _calls(torch, program)
+    composites = _composites(torch, nodes, table, is_asked)
     if _is_complex(program):
         table = complexes.decompositions(torch, program) | table
-    is_asked = _asks(torch, table)
-    if not any(
-        isinstance(node.target, torch._ops.OpOverload) and is_asked(node)
+        is_asked = _asks(torch, table)
+    if not composites and not any(map(is_asked, nodes)):
+        return program
+    with quiet(), torch.no_grad():
+        return program.run_decompositions(composites | table)
+
+
+def _calls(torch: ModuleType, program: ExportedProgram) -> list[Node]:
+    """Nodes that call operators, those of inner graphs too."""
+    return [
+        node
         for module in program.graph_module.modules()
         if isinstance(module, torch.fx.GraphModule)
         for node in module.graph.nodes
-    ):
-        return program
-    with quiet(), torch.no_grad():
-        return program.run_decompositions(dict(table))
+        if isinstance(node.target, torch._ops.OpOverload)
+    ]
+
+
+def _composites(
+    torch: ModuleType,
+    nodes: Iterable[Node],
+    table: Container[Any],
+    is_asked: Callable[[Node], bool],
+) -> dict[Any, Callable[..., Any]]:
+    """Composite operators without translation that are made of ours (``slogdet``), as what they are made of.
+
+    Programs keep them whole, and PyTorch's exporter would take them apart where ours are not asked.
+    """
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    known: dict[Any, bool] = {}
+    for node in nodes:
+        operator = node.target
+        if (
+            operator not in known
+            and operator not in table
+            and operator.has_kernel_for_dispatch_key(composite)
+            and not registry().is_registered(operator)
+        ):
+            inside = traced_alone(node, functools.partial(operator._op_dk, composite))
+            known[operator] = any(map(is_asked, inside or ()))
+    return {o: functools.partial(o._op_dk, composite) for o, ours in known.items() if ours}
+
+
+def traced_alone(
+    node: Node, function: Callable[..., Any], table: Mapping[Any, Callable[..., Any]] | None = None
+) -> list[Node] | None:
+    """Calls of operators in a function of a node's arguments, decomposed by ``table``.
+
+    None where it cannot be traced by what the arguments' ``meta["val"]`` say.
+    """
+    torch = require("torch")
+    tree = torch.utils._pytree
+    leaves, structure = tree.tree_flatten((node.args, node.kwargs))
+    values = [leaf.meta.get("val") if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
+    places = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor)]
+
+    def call(*tensors: Any) -> Any:
+        given = dict(zip(places, tensors, strict=True))
+        args, kwargs = tree.tree_unflatten([given.get(i, v) for i, v in enumerate(values)], structure)
+        return function(*args, **kwargs)
+
+    trace = torch.fx.experimental.proxy_tensor.make_fx(call, decomposition_table=table, tracing_mode="fake")
+    try:
+        with quiet(), torch.no_grad():
+            traced = trace(*(torch.empty(values[i].shape, dtype=values[i].dtype) for i in places))
+    except Exception:  # whatever its kernel or its decomposition raises
+        return None
+    return [n for n in traced.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
 
 
 def _asks(torch: ModuleType, table: dict[Any, Callable[..., Any]]) -> Callable[[Node], bool]:

@@ -17,7 +17,8 @@ from hetero_tvm.frontend.stored import StoredModel, stub
 from hetero_tvm.frontend.torch.attention import guard_attention
 from hetero_tvm.frontend.torch.decompositions import decomposed
 from hetero_tvm.frontend.torch.load import quiet, require
-from hetero_tvm.frontend.torch.translatable import OPSET, decomposition_table, registry
+from hetero_tvm.frontend.torch.registry import OPSET, registry
+from hetero_tvm.frontend.torch.translatable import decomposition_table
 from hetero_tvm.host import mapped
 from hetero_tvm.host.constants import SHARED
 

@@ -5,28 +5,12 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from hetero_tvm.frontend.torch.decompositions import decompositions
+from hetero_tvm.frontend.torch.decompositions import decompositions, traced_alone
 from hetero_tvm.frontend.torch.load import quiet, require
+from hetero_tvm.frontend.torch.registry import registry
 
 if TYPE_CHECKING:
     from torch.fx import Node
-
-#: The newest ONNX opset in which PyTorch's exporter still writes attention as matrix products.
-OPSET = 20
-
-
-@functools.lru_cache(maxsize=1)
-def registry() -> Any:
-    """The exporter's registry of translations, which takes longer to make than most programs to translate.
-
-    Raises
-    ------
-    UsageError : onnxscript is not installed.
-    """
-    require("onnxscript")
-    with quiet():
-        registration = require("torch.onnx._internal.exporter._registration")
-        return registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
 
 
 def is_translatable(node: Node) -> bool:
@@ -39,7 +23,10 @@ def is_translatable(node: Node) -> bool:
     if not hasattr(operator, "_schema") or registry().is_registered(operator):
         return True
     table = _all_decompositions()
-    return operator in table and all(map(registry().is_registered, _decomposed(node, table)))
+    if operator not in table:
+        return False
+    inside = traced_alone(node, operator, table)
+    return inside is not None and all(registry().is_registered(made.target) for made in inside)
 
 
 def _all_decompositions() -> dict[Any, Any]:
@@ -55,28 +42,6 @@ def _all_decompositions() -> dict[Any, Any]:
 
     ours = decompositions()
     return theirs | ours | {o: either(o, function) for o, function in ours.items() if o in theirs}
-
-
-def _decomposed(node: Node, table: dict[Any, Any]) -> list[Any]:
-    """Operators that a node becomes; itself where it cannot be traced alone."""
-    torch = require("torch")
-    tree = torch.utils._pytree
-    leaves, structure = tree.tree_flatten((node.args, node.kwargs))
-    values = [leaf.meta.get("val") if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
-    places = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor)]
-
-    def call(*tensors: Any) -> Any:
-        given = dict(zip(places, tensors, strict=True))
-        args, kwargs = tree.tree_unflatten([given.get(i, v) for i, v in enumerate(values)], structure)
-        return node.target(*args, **kwargs)
-
-    trace = torch.fx.experimental.proxy_tensor.make_fx(call, decomposition_table=table, tracing_mode="fake")
-    try:
-        with quiet(), torch.no_grad():
-            traced = trace(*(torch.empty(values[i].shape, dtype=values[i].dtype) for i in places))
-    except Exception:  # what its decomposition raises is as good as none
-        return [node.target]
-    return [n.target for n in traced.graph.nodes if n.op == "call_function" and hasattr(n.target, "_schema")]
 
 
 @functools.lru_cache(maxsize=1)

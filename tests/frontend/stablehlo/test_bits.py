@@ -51,3 +51,39 @@ def test_rounding_to_fewer_bits():
     np.testing.assert_array_equal(found, jnp.asarray(x).astype("bfloat16").astype("float32"))
     with pytest.raises(UnsupportedOperatorError, match="3 bits of exponent"):
         import_stablehlo(exported(rounded(3, 4), [(6,)]))
+
+
+def test_bits_of_floats_and_random_numbers():
+    """Bits exact; normal numbers to 1e-6, a few roundings of the inverse error function."""
+
+    def function(x):
+        bits = lax.bitcast_convert_type(x, jnp.int32)
+        return (
+            lax.bitcast_convert_type(bits ^ 1, jnp.float32),
+            bits,
+            x + jax.random.normal(jax.random.key(3), (6,)),
+        )
+
+    model = import_stablehlo(exported(function, [(6,)]))
+    x = np.array([1.5, -0.0, 3e38, 1e-3, np.inf, -7], "float32")
+    found = build_model(optimize_model(model), use_shipped=False).run({model.signature.inputs[0].name: x})
+    wanted = function(x)
+    np.testing.assert_array_equal(found[0].view("int32"), np.asarray(wanted[0]).view("int32"))
+    np.testing.assert_array_equal(found[1], wanted[1])
+    np.testing.assert_allclose(found[2], wanted[2], rtol=1e-6, atol=1e-6)
+
+
+def test_products_of_whole_numbers_in_wider_ones():
+    def function(x, y):
+        return lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
+
+    for dtype in ("int8", "int16"):
+        model = import_stablehlo(exported(function, [(3, 8), (8, 2)], dtype))
+        given = [
+            np.random.default_rng(0).integers(-100, 100, shape).astype(dtype) for shape in ((3, 8), (8, 2))
+        ]
+        names = [spec.name for spec in model.signature.inputs]
+        (found,) = build_model(optimize_model(model), use_shipped=False).run(
+            dict(zip(names, given, strict=True))
+        )
+        np.testing.assert_array_equal(found, function(*given))

@@ -157,7 +157,9 @@ def decompositions(torch: ModuleType, program: ExportedProgram) -> dict[Any, Cal
         size = torch.where(size == 0, 1.0, size)
         return joined(real(x) / size, imaginary(x) / size)
 
-    def conjugate(_: Any, x: Tensor) -> Tensor:
+    def conjugate(_: Any, x: Any) -> Tensor:
+        if isinstance(x, complex):
+            return joined(*(torch.full((), part, dtype=torch.float64) for part in (x.real, -x.imag)))
         return joined(real(x), -imaginary(x))
 
     def converted(operator: Any, x: Tensor, *args: Any, **named: Any) -> Any:
@@ -169,13 +171,16 @@ def decompositions(torch: ModuleType, program: ExportedProgram) -> dict[Any, Cal
         return real(x).to(kind)
 
     def filled(operator: Any, *args: Any, **named: Any) -> Any:
-        """A tensor of one complex number."""
+        """A tensor of one number."""
         kind = named.pop("dtype", None)
-        value = args[1] if len(args) > 1 else 1.0 if "ones" in operator._schema.name else 0.0
+        name, rest = operator._schema.name, list(args[1:])
         sizes = args[0].shape if isinstance(args[0], torch.Tensor) else args[0]
+        if "::new_" in name:
+            sizes = rest.pop(0)
+        value = rest[0] if "full" in name else 1.0 if "ones" in name else 0.0
         kind = kind or (args[0].dtype if isinstance(args[0], torch.Tensor) else torch.complex64)
         if not kind.is_complex:
-            return NotImplemented
+            return torch.full(sizes, value, dtype=kind)
         value, part = complex(value), kind.to_real()
         return joined(*(torch.full(sizes, p, dtype=part) for p in (value.real, value.imag)))
 
@@ -221,7 +226,11 @@ def decompositions(torch: ModuleType, program: ExportedProgram) -> dict[Any, Cal
         **of("complex", lambda _, x, y: joined(x, y)),
         **of(("_to_copy", "to.dtype"), converted),
         **of(
-            ("full", "zeros", "ones", "empty.memory_format", "full_like", "ones_like", "zeros_like"), filled
+            (
+                *("full", "zeros", "ones", "empty.memory_format", "full_like", "ones_like", "zeros_like"),
+                *("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided", "empty_like"),
+            ),
+            filled,
         ),
         **of(("eq.Tensor", "ne.Tensor"), equal),
     }

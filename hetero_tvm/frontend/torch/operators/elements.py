@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Signs, lengths, angles, bounds, ranges of fractions, leaky units at rest, aligned corners."""
+    """Signs, lengths, angles, bounds, extrema, ranges of fractions, leaky units at rest, aligned corners."""
     aten = torch.ops.aten
 
     def negative(x: Tensor) -> Tensor:
@@ -58,6 +58,17 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
 
     def leaky(x: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, *_: Any) -> Any:
         return NotImplemented if training else torch.where(x >= 0, x, x * ((lower + upper) / 2))
+
+    def truth(operator: Any) -> Callable[..., Any]:
+        """The extremum of truth values and its place."""
+
+        def found(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+            if x.dtype != torch.bool:
+                return NotImplemented
+            values, places = operator(x.to(torch.int32), dim, keepdim)
+            return values.to(torch.bool), places
+
+        return found
 
     def between(x: Tensor, least: Any = None, most: Any = None) -> Any:
         """A clamp whose bounds are numbers of one kind."""
@@ -125,6 +136,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.fmax.default: known(torch.maximum),
         aten.fmin.default: known(torch.minimum),
         aten.rrelu.default: leaky,
+        aten.max.dim: truth(aten.max.dim),
+        aten.min.dim: truth(aten.min.dim),
         aten.clamp.default: between,
         aten.arange.start: steps,
         aten.arange.start_step: steps,
@@ -153,7 +166,12 @@ def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
     """Operators of the table that PyTorch's exporter takes, except in such calls."""
     aten = torch.ops.aten
     ranges = (aten.arange.start, aten.arange.start_step)
+
+    def is_truth(node: Node) -> bool:
+        return node.args[0].meta["val"].dtype == torch.bool
+
     return {
+        **dict.fromkeys((aten.max.dim, aten.min.dim), is_truth),
         aten.clamp.default: lambda node: has_uneven_bounds(node.args),
         **dict.fromkeys(ranges, lambda node: has_fractions(node.args)),
     }

@@ -5,6 +5,7 @@ Where a matrix has no such factors they are NaN or infinite; PyTorch raises an e
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -154,6 +155,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         both, _, sign, _ = lu_factor(a)
         return sign * both.diagonal(dim1=-2, dim2=-1).prod(-1)
 
+    def determinant_and_factors(a: Tensor) -> Any:
+        if not fits(a) or a.shape[-1] != a.shape[-2]:
+            return NotImplemented
+        both, pivots, sign, _ = lu_factor(a.mT if a.is_contiguous() else a)  # as of slogdet
+        return sign * both.diagonal(dim1=-2, dim2=-1).prod(-1), both, pivots
+
     def logdet(a: Tensor) -> Any:
         """Logarithm of the determinant, which may be too large itself; NaN where it is negative."""
         found = slogdet(a)
@@ -162,19 +169,37 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         return torch.where(found[0] < 0, torch.nan, found[1])
 
     def lu_solve(both: Tensor, pivots: Tensor, b: Tensor, *, left: bool = True, adjoint: bool = False) -> Any:
-        """Solutions X of A X = B by the factors of A."""
-        if not left or adjoint or not fits(both):
+        """Solutions X of A X = B by the factors of A; of X A = B; ``adjoint`` transposes A."""
+        if not fits(both):
             return NotImplemented
+        if not left:
+            return lu_solve(both, pivots, b.mT, adjoint=not adjoint).mT
         lead = torch.broadcast_shapes(both.shape[:-2], b.shape[:-2])
         b = b.expand(*lead, *b.shape[-2:])
         rows = torch.arange(both.shape[-1], device=both.device)
-        for step in range(both.shape[-1]):
+
+        def swapped(b: Tensor, step: int) -> Tensor:
             pivot = (pivots[..., step : step + 1] - 1).to(torch.int64)
             swap = torch.where(rows == pivot, step, rows)
             swap = torch.where(rows == step, pivot, swap)
-            b = b.gather(-2, swap.unsqueeze(-1).expand(b.shape))
+            return b.gather(-2, swap.unsqueeze(-1).expand(b.shape))
+
+        if adjoint:
+            half = aten.linalg_solve_triangular.default(both.mT, b, upper=False)
+            b = aten.linalg_solve_triangular.default(both.mT, half, upper=True, unitriangular=True)
+            return functools.reduce(swapped, reversed(range(both.shape[-1])), b)
+        b = functools.reduce(swapped, range(both.shape[-1]), b)
         half = aten.linalg_solve_triangular.default(both, b, upper=False, unitriangular=True)
         return aten.linalg_solve_triangular.default(both, half, upper=True)
+
+    def solve(a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+        """Solutions, the factors that gradients read, and where there are none."""
+        if not fits(a):
+            return NotImplemented
+        both, pivots, info = lu_factor_ex(a)
+        vectors = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
+        found = lu_solve(both, pivots, b.unsqueeze(-1) if vectors else b, left=left)
+        return (found.squeeze(-1) if vectors else found), both, pivots, info
 
     def exponential(a: Tensor) -> Any:
         """e to the power of a matrix: a series of its part, squared as often as it was halved."""
@@ -216,7 +241,9 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             found if (found := lu_factor_ex(a, pivot=pivot)) is NotImplemented else found[:2]
         ),
         aten.linalg_lu_solve.default: lu_solve,
+        aten._linalg_solve_ex.default: solve,
         aten.linalg_det.default: determinant,
+        aten._linalg_det.default: determinant_and_factors,
         aten.logdet.default: logdet,
         aten._linalg_slogdet.default: slogdet,
         aten.linalg_slogdet.default: lambda a: (

@@ -26,3 +26,16 @@ def test_weights_per_sample():
     arguments = weight, indices, torch.tensor([0, 3]), False, 0, False, torch.randn(4), False
     found = decompositions()[ATEN.embedding_bag.default](*arguments)[0]
     torch.testing.assert_close(found, ATEN.embedding_bag(*arguments)[0])
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize("padding", [-1, 4])
+def test_facts_of_bags_and_gradients_of_their_tables(mode, padding):
+    aten = torch.ops.aten
+    weight, indices, offsets = torch.randn(5, 3), torch.tensor([0, 1, 2, 4, 1]), torch.tensor([0, 2, 2])
+    given = weight, indices, offsets, False, mode, False, None, False, padding
+    expected = aten._embedding_bag.default(*given)
+    torch.testing.assert_close(decompositions()[aten._embedding_bag.default](*given), tuple(expected))
+    given = torch.randn(3, 3), indices, offsets, *expected[1:], 5, False, mode, False, None, padding
+    found = decompositions()[aten._embedding_bag_backward.default](*given)
+    torch.testing.assert_close(found, aten._embedding_bag_backward.default(*given))

@@ -115,3 +115,17 @@ def test_ranges_between_tensors():
     inputs = {"a": ends[0].numpy(), "b": ends[1].numpy()}
     for ours, truth in zip(built.run(inputs)[:12], Lines()(*ends)[:12], strict=True):
         torch.testing.assert_close(torch.from_numpy(ours), truth, rtol=1e-6, atol=0)
+
+
+class Truth(torch.nn.Module):
+    def forward(self, x):
+        return *(x > 0).max(1), *(x > 1).min(0, keepdim=True)
+
+
+def test_extrema_of_truth_values_and_their_places():
+    x = torch.randn(4, 6)
+    program = decomposed(torch.export.export(Truth(), (x,)))
+    assert all(torch.equal(a, b) for a, b in zip(program.module()(x), Truth()(x), strict=True))
+    assert not any(
+        n.target == ATEN.max.dim and n.args[0].meta["val"].dtype == torch.bool for n in program.graph.nodes
+    )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hetero_tvm.frontend.torch.decompositions import decompositions
+from hetero_tvm.frontend.torch.decompositions import decomposed, decompositions
 
 ATEN = torch.ops.aten
 TABLE = decompositions()
@@ -120,3 +120,38 @@ def test_factors_of_a_determinant_are_those_that_gradients_read(shape, turned):
     a = matrices(*shape).mT if turned else matrices(*shape)
     found, expected = (f(a) for f in (TABLE[ATEN._linalg_slogdet.default], ATEN._linalg_slogdet.default))
     torch.testing.assert_close(found, tuple(expected))
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("adjoint", [True, False])
+def test_systems_by_triangles_from_both_sides(left, adjoint):
+    a, b = matrices(2, 5, 5), matrices(2, 5, 5, seed=1)
+    factors = torch.linalg.lu_factor(a)
+    found = TABLE[ATEN.linalg_lu_solve.default](*factors, b, left=left, adjoint=adjoint)
+    torch.testing.assert_close(found, torch.linalg.lu_solve(*factors, b, left=left, adjoint=adjoint))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("left", [True, False])
+def test_systems_with_the_factors_that_gradients_read(turned, left):
+    a, b = matrices(2, 5, 5), matrices(2, 5, 5, seed=1)
+    a = a.mT if turned else a
+    found = TABLE[ATEN._linalg_solve_ex.default](a, b, left=left)
+    torch.testing.assert_close(found, tuple(ATEN._linalg_solve_ex.default(a, b, left=left)))
+    found = TABLE[ATEN._linalg_det.default](a)
+    torch.testing.assert_close(found, tuple(ATEN._linalg_det.default(a)))
+    vectors = TABLE[ATEN._linalg_solve_ex.default](a[0], b[0, 0])[0]
+    torch.testing.assert_close(vectors, torch.linalg.solve(a[0], b[0, 0]))
+
+
+class Composites(torch.nn.Module):
+    def forward(self, a):
+        return torch.matrix_exp(a * 0.1), torch.slogdet(a)[1]
+
+
+def test_composite_operators_of_programs_are_made_of_ours():
+    a = matrices(5, 5).float()
+    program = decomposed(torch.export.export(Composites(), (a,)))
+    torch.testing.assert_close(program.module()(a), Composites()(a))
+    targets = {str(node.target) for node in program.graph.nodes}
+    assert not any("slogdet" in name or "matrix_exp" in name for name in targets)

@@ -1,0 +1,78 @@
+"""Gradients of factors, spectra, products and bags through ``torch.compile``, against eager PyTorch."""
+
+import pytest
+import torch
+
+import hetero_tvm.torch  # noqa: F401
+
+
+def positive(x):
+    return x @ x.T + 3 * torch.eye(x.shape[0])
+
+
+def spectrum(x):
+    window = torch.hann_window(16)
+    return torch.stft(x, 16, 4, window=window, return_complex=True).abs().square().sum(-1)
+
+
+ROWS, SQUARE = (4, 6), (3, 3)
+FUNCTIONS = {
+    "cumprod": (lambda x: torch.cumprod(x, -1), ROWS),
+    "inverse": (lambda x: torch.linalg.inv(positive(x)), SQUARE),
+    "bags": (
+        lambda x: torch.nn.functional.embedding_bag(torch.tensor([[0, 1], [2, 1]]), x, mode="sum"),
+        ROWS,
+    ),
+}
+THOROUGH = {
+    "filter": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * torch.exp(-torch.arange(9.0)), n=16), (4, 16)),
+    "complex": (lambda x: (torch.complex(x, 2 * x) * torch.exp(1j * x)).abs(), ROWS),
+    "slogdet": (lambda x: torch.linalg.slogdet(x)[1], SQUARE),
+    "spectrum": (spectrum, (2, 64)),
+    "cholesky": (lambda x: torch.linalg.cholesky(positive(x)), SQUARE),
+    "solve": (lambda x: torch.linalg.solve(positive(x), x[:, 0]), SQUARE),
+    "det": (lambda x: torch.linalg.det(x), (2, 3, 3)),
+    "mean bags": (
+        lambda x: torch.nn.functional.embedding_bag(torch.tensor([[0, 1], [2, 3]]), x, mode="mean"),
+        ROWS,
+    ),
+}
+CASES = [*FUNCTIONS.items(), *(pytest.param(*c, marks=pytest.mark.thorough) for c in THOROUGH.items())]
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_gradients_are_those_of_pytorch(name, case, tmp_path):
+    """To 1e-4 of the largest, which float32 gives a 3 x 3 matrix of a condition up to some hundreds."""
+    function, shape = case
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    events = []
+    options = {"cache": str(tmp_path), "refused": "raise", "on_event": events.append}
+    net = torch.compile(function, backend="hetero_tvm", options=options)
+    for _ in range(2):
+        x = torch.randn(shape)
+        found, expected = [], []
+        for run, results in ((net, found), (function, expected)):
+            end = x.clone().requires_grad_()
+            y = run(end)
+            (y * torch.linspace(1, 2, y.numel()).reshape(y.shape)).sum().backward()
+            results += [y.detach(), end.grad]
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
+    assert sum(event["event"] == "compiled" for event in events) == 2
+
+
+@torch._dynamo.config.patch(allow_rnn=True)
+def test_a_recurrence_is_trained(tmp_path):
+    """An LSTM in one graph (Dynamo leaves it to PyTorch by default): oneDNN's operator is not traced."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    lstm, x = torch.nn.LSTM(4, 3), torch.randn(2, 1, 4)
+    net = torch.compile(lstm, backend="hetero_tvm", options={"cache": str(tmp_path), "refused": "raise"})
+    gradients = []
+    for run in (net, lstm):
+        lstm.zero_grad()
+        run(x)[0].square().sum().backward()
+        gradients.append([weight.grad.clone() for weight in lstm.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
