@@ -81,8 +81,8 @@ def group_query_attention(b: Body) -> None:
     """Write out GroupQueryAttention, causal, with or without a rotary embedding."""
     # query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache, sin_cache,
     # position_ids, attention_bias, head_sink, ... -> output, present_key, present_value
-    sinks = {i: "an option" for i in range(11, 16)}
-    _refuse(b, inputs=sinks, outputs={3: "its scores"}, smooth_softmax=0, qk_output=0)
+    options = {i: "an option" for i in range(12, 16)}
+    _refuse(b, inputs=options, outputs={3: "its scores"}, qk_output=0)
     has_past = not b.is_empty(b.input(3))
     heads, kv_heads = int(b.attributes["num_heads"]), int(b.attributes["kv_num_heads"])
     if b.input(1):
@@ -114,7 +114,10 @@ def group_query_attention(b: Body) -> None:
         masks = [_causal(b, query, key, window)]
     if b.input(10):
         masks.append(b.input(10))
-    b.end(0, _weighted(b, query, key, value, masks, float(b.attributes.get("softcap", 0.0))))
+    sinks = b.input(11)
+    if not sinks and int(b.attributes.get("smooth_softmax", 0)) == 1:
+        sinks = b.const([0.0] * heads)
+    b.end(0, _weighted(b, query, key, value, masks, float(b.attributes.get("softcap", 0.0)), sinks))
 
 
 def rotary_embedding(b: Body) -> None:
@@ -184,8 +187,10 @@ def _repeated(b: Body, x: str, heads: int, times: int) -> str:
     return b.op("Reshape", wide, b.op("Concat", b.const([0, heads], "int64"), length, dim, axis=0))
 
 
-def _weighted(b: Body, query: str, key: str, value: str, masks: list[str], softcap: float = 0.0) -> str:
-    """``softmax(Q K^T * scale + masks) V`` of [B, N, S, D] as [B, S, N * D]."""
+def _weighted(
+    b: Body, query: str, key: str, value: str, masks: list[str], softcap: float = 0.0, sinks: str = ""
+) -> str:
+    """``softmax(Q K^T * scale + masks) V`` of [B, N, S, D] as [B, S, N * D]; ``sinks`` [N] take their share."""
     scale = float(b.attributes.get("scale", 0.0))
     if scale:
         factor = b.const(scale)
@@ -197,7 +202,18 @@ def _weighted(b: Body, query: str, key: str, value: str, masks: list[str], softc
         scores = b.op("Mul", b.op("Tanh", b.op("Div", scores, b.const(softcap))), b.const(softcap))
     for mask in masks:
         scores = b.op("Add", scores, mask)
+    if sinks:
+        return _merged(b, b.op("MatMul", _beside_sinks(b, scores, sinks), value))
     return _merged(b, b.op("MatMul", b.op("Softmax", scores, axis=-1), value))
+
+
+def _beside_sinks(b: Body, scores: str, sinks: str) -> str:
+    """Weights of keys where each head has one more score, its sink, to which no value belongs."""
+    column = b.op("Reshape", sinks, b.const([1, -1, 1, 1], "int64"))
+    one = b.const([1], "int64")
+    extents = b.op("Concat", *(b.extent(scores, axis) for axis in range(3)), one, axis=0)
+    wide = b.op("Concat", scores, b.op("Expand", column, extents), axis=3)
+    return b.cut(b.op("Softmax", wide, axis=-1), 3, 0, -1)
 
 
 def _masks(b: Body, query: str, key: str, key_mask: str) -> list[str]:

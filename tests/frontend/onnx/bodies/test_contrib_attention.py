@@ -296,3 +296,16 @@ def test_group_query_attention_with_past_keys(rotary, window):
     outputs = {"y": (B, 1, HEADS * 16), "keys": shape, "values": shape}
     options = {"num_heads": HEADS, "kv_num_heads": 2, "do_rotary": rotary, "local_window_size": window}
     caches("GroupQueryAttention", (*x, *past, lengths, total, *tables), outputs, **options)
+
+
+@pytest.mark.parametrize("form", ["sinks", "smooth"])
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+def test_sinks_take_their_share_of_every_softmax(form, softcap):
+    """A score per head without a value, as in gpt-oss; a smooth softmax has one of zero."""
+    x, past = [array(B, 1, n * 16) for n in (HEADS, 2, 2)], [array(B, 2, 4, 16) for _ in range(2)]
+    lengths, total, shape = np.full(B, 4, np.int32), np.int32(5), (B, 2, 5, 16)
+    outputs = {"y": (B, 1, HEADS * 16), "keys": shape, "values": shape}
+    sinks = [None] * 4 + [array(HEADS, seed=5)] if form == "sinks" else []
+    more = {"smooth_softmax": 1} if form == "smooth" else {}
+    options = {"num_heads": HEADS, "kv_num_heads": 2, "softcap": softcap, **more}
+    caches("GroupQueryAttention", (*x, *past, lengths, total, *sinks), outputs, **options)
