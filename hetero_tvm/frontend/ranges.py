@@ -6,6 +6,7 @@ One size says nothing about others; several, chosen well, say it all (:mod:`hete
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -63,11 +64,21 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
     try:
         models = [at(one) for one in sizes]
     except HeteroTVMError as error:
-        if (equal := _equal(symbols, at)) is not None and (same := _shared(equal, names, declared)):
+        equal = _equal(symbols, at)
+        if equal is not None and (
+            same := _shared({name: (kept,) for name, kept in equal.items()}, names, declared)
+        ):
             raise ShapeError(
                 "The model takes dimensions of different names at equal sizes only.",
                 problems=str(error).splitlines()[:1],
                 hint=f"say which are one: {' '.join(f'--shape {text}' for text in same)}",
+            ) from error
+        total = None if equal is not None else _total(symbols, at)
+        if total is not None and (same := _shared(total, names, declared)):
+            raise ShapeError(
+                "The model takes a dimension at the sum of two others only.",
+                problems=str(error).splitlines()[:1],
+                hint=f"give it as this sum: {' '.join(f'--shape {text}' for text in same)}",
             ) from error
         if (fewer := least_steps(symbols, at)) is None:
             raise
@@ -156,20 +167,45 @@ def _equal(
     return chosen
 
 
-def _shared(equal: Mapping[str, str], names: Mapping[tuple[str, int], str], declared: Declared) -> list[str]:
-    """Shapes, as ``--shape`` takes them, of inputs with a dimension that is ``equal`` to another one; none
-    where that one has no name."""
+def _total(
+    symbols: Sequence[Symbol], at: Callable[[Mapping[str, int]], ImportedModel]
+) -> dict[str, tuple[str, ...]] | None:
+    """The symbols that stand for each one, where one is the sum of two others; None where the model does not
+    import so either.
+
+    A mask is as long as the past keys and the new tokens together, and its length has a name of its own.
+    """
+    ranges = {s.name: s for s in symbols}
+    for name, total in ranges.items():
+        for parts in itertools.combinations([n for n in ranges if n != name], 2):
+            if total.high < sum(ranges[part].low for part in parts):
+                continue  # nowhere the sum
+            try:
+                for sizes in telling_sizes([s for s in symbols if s.name != name]):
+                    at({**sizes, name: sum(sizes[part] for part in parts)})
+            except HeteroTVMError:
+                continue
+            return {n: parts if n == name else (n,) for n in ranges}
+    return None
+
+
+def _shared(
+    stand: Mapping[str, tuple[str, ...]], names: Mapping[tuple[str, int], str], declared: Declared
+) -> list[str]:
+    """Shapes, as ``--shape`` takes them, of inputs with a dimension for which others ``stand``: one that is
+    equal, or those whose sum it is; none where such a dimension has no name."""
     spelled: dict[str, str] = {}
     for (name, axis), symbol in names.items():
         dim = (declared.get(name) or ())[axis : axis + 1]
         if dim and isinstance(dim[0], str) and dim[0]:
             spelled.setdefault(symbol, dim[0])
     found = []
-    for name in dict.fromkeys(name for (name, axis), symbol in names.items() if equal[symbol] != symbol):
+    for name in dict.fromkeys(name for (name, axis), symbol in names.items() if stand[symbol] != (symbol,)):
         row = []
         for axis, dim in enumerate(declared.get(name) or ()):
             symbol = names.get((name, axis))
-            row.append(str(dim) if symbol is None else spelled.get(equal[symbol], ""))
+            words = [str(dim)] if symbol is None else [spelled.get(part, "") for part in stand[symbol]]
+            row.append("+".join(words) if all(words) else "")
         if not all(row):
             return []
         found.append(f"{name}=[{','.join(row)}]")

@@ -59,6 +59,26 @@ def test_the_step_that_a_model_needs_is_told():
     assert ":2" not in str(caught.value)
 
 
+TOTALS = """
+totals (float[batch, n] x, float[batch, past] before, float[batch, total] mask) => (float[batch, total] y)
+{
+    both = Concat<axis = 1>(before, x)
+    y = Add(both, mask)
+}
+"""
+
+
+def test_a_dimension_that_must_be_the_sum_of_others_is_told():
+    """A mask is as long as the past and the new tokens together, under a name of its own."""
+    source, batch = text_model(TOTALS), Span(1, 4)
+    spans = {"x": (batch, Span(1, 8)), "before": (batch, Span(0, 24)), "mask": (batch, Span(1, 32))}
+    with pytest.raises(ShapeError) as caught:
+        import_model(source, shapes=spans)
+    assert "at the sum of two others only" in str(caught.value)
+    assert "--shape mask=[batch,n+past]" in str(caught.value)
+    assert import_model(source, shapes={**spans, "mask": ("batch", "n+past")}).open is not None
+
+
 PAIRS = """
 pairs (float[batch, n] x, float[rows, m] y, float[batch, n] z) => (float[batch, n] total)
 {

@@ -190,7 +190,7 @@ def _repeated(b: Body, x: str, heads: int, times: int) -> str:
 def _weighted(
     b: Body, query: str, key: str, value: str, masks: list[str], softcap: float = 0.0, sinks: str = ""
 ) -> str:
-    """``softmax(Q K^T * scale + masks) V`` of [B, N, S, D] as [B, S, N * D]; ``sinks`` [N] take their share."""
+    """``softmax(Q K^T * scale + masks) V`` of [B, N, S, D] as [B, S, N * D]; ``sinks`` [N] take a share."""
     scale = float(b.attributes.get("scale", 0.0))
     if scale:
         factor = b.const(scale)
