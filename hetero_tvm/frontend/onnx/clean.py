@@ -37,7 +37,13 @@ from hetero_tvm.frontend.onnx.definitions import (
 )
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
 from hetero_tvm.frontend.onnx.fold import Folder, constant_value
-from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, settle_old_forms, write_forms
+from hetero_tvm.frontend.onnx.forms import (
+    refuse_types,
+    restore_corners,
+    settle_axes,
+    settle_old_forms,
+    write_forms,
+)
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     ConstantPool,
@@ -121,6 +127,9 @@ def clean(
         model = _modernized(model, pool)
     _check_narrow_outputs(model, pool)
     widen(model, pool)
+    if any(node.op_type == "MeanVarianceNormalization" for node in model.graph.node):
+        while settle_axes(model.graph, _types(_infer(model, pool, limits, strict=False).graph), pool):
+            pass  # what follows one has no shape before
     inferred = _simplify(model, pool, supported, limits, promises, open_sizes)
     refuse_unsupported(model.graph, opset_of(model), supported)
     return _join(model, pool, inferred)

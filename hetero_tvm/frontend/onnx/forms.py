@@ -27,6 +27,26 @@ _NO_KERNELS = frozenset(
 """Types whose casts and products TVM gets wrong, or breaks on."""
 
 
+def settle_axes(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> bool:
+    """Keep the axes that operands have of those a normalization names; returns whether others went.
+
+    Its default, (0, 2, 3), is that of images.  ONNX Runtime drops what vectors and sequences lack of it;
+    ONNX's inference of shapes stops there.
+    """
+    changed = False
+    for node in (*graph.node, *_inner(graph)):
+        if node.op_type != "MeanVarianceNormalization" or node.domain not in ONNX_DOMAINS:
+            continue
+        shape = pool.type_of(node.input[0]) if node.input[0] in pool else types.get(node.input[0])
+        for attribute in node.attribute:
+            if attribute.name == "axes" and shape is not None and shape[1] is not None:
+                kept = [axis for axis in attribute.ints if axis < len(shape[1])]
+                if len(kept) < len(attribute.ints):
+                    attribute.CopyFrom(helper.make_attribute("axes", kept, attr_type=7))
+                    changed = True
+    return changed
+
+
 def write_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
     """Replace the forms that an entry of ``FORMS`` writes out; returns whether there were any.
 
