@@ -126,7 +126,11 @@ def clean(
     if opset_of(model) < _OLDEST_OPSET:
         model = _modernized(model, pool)
     _check_narrow_outputs(model, pool)
-    widen(model, pool)
+    kinds = {}
+    if any(node.op_type == "BitCast" for node in model.graph.node):
+        types = _types(shape_inference.infer_shapes(with_constants(model, pool)).graph)
+        kinds = {name: element for name, (element, _) in types.items()}
+    widen(model, pool, kinds)
     if any(node.op_type == "MeanVarianceNormalization" for node in model.graph.node):
         while settle_axes(model.graph, _types(_infer(model, pool, limits, strict=False).graph), pool):
             pass  # what follows one has no shape before
@@ -283,7 +287,8 @@ def _modernized(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
     """The model of an old opset in a newer one."""
     _refuse_flat_softmax(model, pool)
     opset = opset_of(model)
-    settle_old_forms(model.graph, opset)
+    types = _types(shape_inference.infer_shapes(with_constants(model, pool)).graph)
+    settle_old_forms(model.graph, opset, types)
     model = _convert_opset(model, pool)
     if opset < _FIRST_RESIZE_WITH_COORDINATES:
         restore_corners(model.graph)

@@ -97,7 +97,7 @@ def _refusal(node: onnx.NodeProto, what: str, hint: str = "") -> UnsupportedOper
 # ---- before a model is converted to a newer opset -------------------------------------------------
 
 
-def settle_old_forms(graph: onnx.GraphProto, opset: int) -> None:
+def settle_old_forms(graph: onnx.GraphProto, opset: int, types: Types) -> None:
     """Write out or refuse what ONNX's version converter would change the meaning of.
 
     Raises
@@ -119,6 +119,9 @@ def settle_old_forms(graph: onnx.GraphProto, opset: int) -> None:
             continue
         elif node.op_type == "PRelu" and opset < 7:
             nodes += _by_channel(node, opset)
+            continue
+        elif node.op_type == "Dropout" and 7 <= opset < 10 and any(node.output[1:]):
+            nodes += _numbered_mask(node, types)
             continue
         nodes.append(node)
     if len(nodes) > len(graph.node):
@@ -149,6 +152,16 @@ def _flattened(node: onnx.NodeProto, axis: int, opset: int) -> list[onnx.NodePro
     flat = b.op("Hardmax", b.op("Flatten", node.input[0], axis=axis), axis=1)
     b.op("Reshape", flat, shape, output=node.output[0])
     return b.nodes
+
+
+def _numbered_mask(node: onnx.NodeProto, types: Types) -> list[onnx.NodeProto]:
+    """A Dropout from before opset 10, whose mask has the type of the data: the converter makes it boolean."""
+    mask = node.output[1]
+    if mask not in types:
+        return [node]
+    node.output[1] = f"{mask}/kept"
+    cast = helper.make_node("Cast", [node.output[1]], [mask], name=f"{node.name}/mask", to=types[mask][0])
+    return [node, cast]
 
 
 def _by_channel(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
