@@ -201,7 +201,7 @@ def tensor_problem(tensor: TensorProto) -> str | None:
 
 
 def _wide_bits(tensor: TensorProto, bits: int) -> str | None:
-    """What is wrong with floats that are kept as the bits of integers; None when nothing is.
+    """Damage of floats that are kept as the bits of integers, or None.
 
     Integers in wider fields wrap around, as in ONNX Runtime, which refuses these as we do.
     """
