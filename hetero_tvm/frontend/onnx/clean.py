@@ -37,13 +37,7 @@ from hetero_tvm.frontend.onnx.definitions import (
 )
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
 from hetero_tvm.frontend.onnx.fold import Folder, constant_value
-from hetero_tvm.frontend.onnx.forms import (
-    refuse_types,
-    restore_corners,
-    settle_axes,
-    settle_old_forms,
-    write_forms,
-)
+from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, write_forms
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     ConstantPool,
@@ -52,6 +46,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_problem,
     tensor_type,
 )
+from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
