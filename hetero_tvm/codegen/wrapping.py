@@ -10,6 +10,7 @@ and makes another number of an unsigned one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
@@ -20,9 +21,13 @@ _READERS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max
 """Operations whose results depend on whether their operands have wrapped around."""
 
 
-def _kept(value: Expr) -> Expr:
+Fence = Callable[[Expr], Expr]
+"""Makes of a number one that neither TVM's simplifier nor the compiler behind it knows anything of."""
+
+
+def _kept(value: Expr, fence: Fence) -> Expr:
     """``value``, behind a fence where it is a sum or product of integers that may overflow."""
-    return _fenced(value) if isinstance(value, _SUMS) and _is_wide(value) and _of_data(value) else value
+    return fence(value) if isinstance(value, _SUMS) and _is_wide(value) and _of_data(value) else value
 
 
 def _is_wide(value: Expr) -> bool:
@@ -31,8 +36,8 @@ def _is_wide(value: Expr) -> bool:
     return "int" in str(dtype) and dtype.lanes == 1 and dtype.bits >= 32
 
 
-def _fenced(value: Expr) -> Expr:
-    """``value`` as a number that neither the simplifier nor LLVM knows anything of."""
+def _llvm_fence(value: Expr) -> Expr:
+    """``value``, behind LLVM's fence, which is one of floats."""
     dtype = tvm.DataType(str(value.ty.dtype))
     bits = f"float{dtype.bits}"
     fenced = tirx.call_llvm_pure_intrin(
@@ -76,7 +81,7 @@ def _greatest_factor(value: Expr) -> int:
     return 1
 
 
-def _summing(node: Expr) -> Expr:
+def _summing(node: Expr, fence: Fence) -> Expr:
     """A sum or product, with its operands behind fences where constants of it may leave its type."""
     if not _is_wide(node) or not _of_data(node):
         return node
@@ -84,25 +89,25 @@ def _summing(node: Expr) -> Expr:
     if isinstance(node, tirx.Mul) and tvm_ffi.structural_equal(node.a, node.b):
         # LLVM takes the square of what it knows nothing of for a number that is not below 0, and sees that
         # through a fence.
-        node = tirx.Mul(_fenced(node.a), node.b)
+        node = tirx.Mul(fence(node.a), node.b)
     if isinstance(node, tirx.Sub) and "uint" in str(dtype):
         # A difference of unsigned numbers is none below 0 to the simplifier, and 0 - x is 0.
         a, b = (_signed(side, dtype.bits) for side in (node.a, node.b))
-        return tirx.call_intrin(str(dtype), "tirx.reinterpret", _summing(tirx.Sub(a, b)))
+        return tirx.call_intrin(str(dtype), "tirx.reinterpret", _summing(tirx.Sub(a, b), fence))
     if _greatest_factor(node) < 2 ** (dtype.bits - 1):
         return node
-    a, b = (_fenced(side) if _greatest_factor(side) > 1 else side for side in (node.a, node.b))
+    a, b = (fence(side) if _greatest_factor(side) > 1 else side for side in (node.a, node.b))
     return type(node)(a, b)
 
 
-def _reading(node: Expr) -> Expr:
+def _reading(node: Expr, fence: Fence) -> Expr:
     """An operation with its operands behind fences."""
     if isinstance(node, tirx.Cast):
         wide, narrow = (tvm.DataType(str(end.ty.dtype)) for end in (node, node.value))
         whole = "int" in str(wide) and "int" in str(narrow)
-        value = _kept(node.value) if whole and wide.bits > narrow.bits else node.value
+        value = _kept(node.value, fence) if whole and wide.bits > narrow.bits else node.value
         return node if value.same_as(node.value) else tirx.Cast(str(wide), value)
-    a, b = _kept(node.a), _kept(node.b)
+    a, b = _kept(node.a, fence), _kept(node.b, fence)
     narrow = tvm.DataType(str(a.ty.dtype))
     if isinstance(node, _COMPARED) and str(narrow) in ("uint8", "uint16"):
         # TVM does not compare sums of these.
@@ -111,12 +116,7 @@ def _reading(node: Expr) -> Expr:
     return node if a.same_as(node.a) and b.same_as(node.b) else type(node)(a, b)
 
 
-def _wrapping(store: tirx.BufferStore) -> tirx.BufferStore:
-    value = wrapping(store.value)
-    return store if value.same_as(store.value) else tirx.BufferStore(store.buffer, value, store.indices)
-
-
-def wrapping(expression: Expr) -> Expr:
+def wrapping(expression: Expr, fence: Fence = _llvm_fence) -> Expr:
     """``expression``, with fences around what may overflow of integers that are read from tensors."""
     loads: dict[tirx.Var, TensorLoad] = {}
     variables: dict[int, tirx.Var] = {}
@@ -134,14 +134,30 @@ def wrapping(expression: Expr) -> Expr:
 
     named = tvm_ffi.structural_map(expression, (TensorLoad, name), order="pre")
     value = tvm_ffi.structural_map(
-        named, [(_SUMS, _summing), ((*_READERS, tirx.Cast), _reading)], order="post"
+        named,
+        [
+            (_SUMS, lambda node: _summing(node, fence)),
+            ((*_READERS, tirx.Cast), lambda node: _reading(node, fence)),
+        ],
+        order="post",
     )
     if value.same_as(named):
         return expression
     return tvm_ffi.structural_map(value, (tirx.Var, back), order="post")
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.WrapAround")
-def wrap_around(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
-    """Let integers that are read from tensors wrap around."""
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, _wrapping), order="post"))
+def wrapping_pass(fence: Fence) -> Any:
+    """A pass that lets integers that are read from tensors wrap around."""
+
+    def stored(store: tirx.BufferStore) -> tirx.BufferStore:
+        value = wrapping(store.value, fence)
+        return store if value.same_as(store.value) else tirx.BufferStore(store.buffer, value, store.indices)
+
+    @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.WrapAround")
+    def wrap(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
+        return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, stored), order="post"))
+
+    return wrap
+
+
+wrap_around = wrapping_pass(_llvm_fence)

@@ -48,6 +48,15 @@ class Tally:
     counts: Counter = field(default_factory=Counter)
     orphan_seconds: float = 0.0
 
+    def through(self, moments: int) -> Iterator[int]:
+        """Count the moments, and tell after each how the series stands: one takes up to a minute."""
+        start = monotonic()
+        for self.moments in range(1, moments + 1):
+            yield self.moments
+            told = f"{self.moments} of {moments}, {len(self.faults)} faults, {monotonic() - start:.0f} s"
+            counts = "".join(f", {value} {name}" for name, value in sorted(self.counts.items()))
+            print(f"{self.name}: {told}{counts}", file=sys.stderr, flush=True)
+
     def fault(self, text: str) -> None:
         self.faults.append(text)
         print(f"FAULT {self.name} #{self.moments}: {text}", flush=True)
@@ -239,7 +248,7 @@ def tuning(folder: Path, moments: int, rng: random.Random, how: str = "kill -9")
     }
     tally = Tally(f"tune, {how}")
     seconds = reference_seconds(folder)
-    for tally.moments in range(1, moments + 1):
+    for _ in tally.through(moments):
         with tempfile.TemporaryDirectory(dir=folder) as name:
             place = Workplace(Path(name))
             status, said = killed(place, place.tune(), rng.uniform(0.0, seconds), ways[how])
@@ -296,7 +305,7 @@ def building(folder: Path, moments: int, rng: random.Random) -> Tally:
     place = Workplace(folder)
     status, said, seconds = place.run(place.command("build"))
     assert status == 0, said
-    for tally.moments in range(1, moments + 1):
+    for _ in tally.through(moments):
         old = (place.out / "model.so").read_bytes()
         if killed(place, place.command("build"), rng.uniform(0.0, seconds), kill_group)[0] is None:
             tally.counts["through before"] += 1
@@ -319,7 +328,7 @@ def exporting(folder: Path, moments: int, rng: random.Random) -> Tally:
     start = monotonic()
     built.export(place.out)
     seconds = monotonic() - start
-    for tally.moments in range(1, moments + 1):
+    for _ in tally.through(moments):
         pid = os.fork()
         if pid == 0:
             try:
@@ -350,7 +359,7 @@ def workers(folder: Path, moments: int, rng: random.Random, which: str) -> Tally
     """The death of the fork server, or of one candidate's process, alone: the run goes on."""
     tally = Tally(f"tune, kill -9 of its {which}")
     seconds = reference_seconds(folder)
-    for tally.moments in range(1, moments + 1):
+    for _ in tally.through(moments):
         with tempfile.TemporaryDirectory(dir=folder) as name:
             place = Workplace(Path(name))
             process = place.start(place.tune())

@@ -67,7 +67,7 @@ def searches(folder: Path, rounds: int, rng: random.Random) -> Tally:
     """Rounds of two searches, each in a folder of its own."""
     tally = Tally("two tuners")
     seconds = kills.reference_seconds(folder)
-    for tally.moments in range(1, rounds + 1):
+    for _ in tally.through(rounds):
         with tempfile.TemporaryDirectory(dir=folder) as name:
             place, faults = Workplace(Path(name)), len(tally.faults)
             kill = tally.moments % 3 == 0

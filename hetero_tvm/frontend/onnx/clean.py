@@ -37,7 +37,7 @@ from hetero_tvm.frontend.onnx.definitions import (
 )
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
 from hetero_tvm.frontend.onnx.fold import Folder, constant_value
-from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, settle_old_forms, write_forms
+from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, write_forms
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     ConstantPool,
@@ -46,6 +46,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_problem,
     tensor_type,
 )
+from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
@@ -120,7 +121,14 @@ def clean(
     if opset_of(model) < _OLDEST_OPSET:
         model = _modernized(model, pool)
     _check_narrow_outputs(model, pool)
-    widen(model, pool)
+    kinds = {}
+    if any(node.op_type == "BitCast" for node in model.graph.node):
+        types = _types(shape_inference.infer_shapes(with_constants(model, pool)).graph)
+        kinds = {name: element for name, (element, _) in types.items()}
+    widen(model, pool, kinds)
+    if any(node.op_type == "MeanVarianceNormalization" for node in model.graph.node):
+        while settle_axes(model.graph, _types(_infer(model, pool, limits, strict=False).graph), pool):
+            pass  # what follows one has no shape before
     inferred = _simplify(model, pool, supported, limits, promises, open_sizes)
     refuse_unsupported(model.graph, opset_of(model), supported)
     return _join(model, pool, inferred)
@@ -274,7 +282,8 @@ def _modernized(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
     """The model of an old opset in a newer one."""
     _refuse_flat_softmax(model, pool)
     opset = opset_of(model)
-    settle_old_forms(model.graph, opset)
+    types = _types(shape_inference.infer_shapes(with_constants(model, pool)).graph)
+    settle_old_forms(model.graph, opset, types)
     model = _convert_opset(model, pool)
     if opset < _FIRST_RESIZE_WITH_COORDINATES:
         restore_corners(model.graph)

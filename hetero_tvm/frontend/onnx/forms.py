@@ -5,8 +5,6 @@ Everything here would run and give wrong numbers.  A new operator is one functio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
@@ -16,8 +14,8 @@ from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
 from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST, affine_grid, resize
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
-from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, subgraphs
-from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
+from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes, refusal
 
 _NO_KERNELS = frozenset(
     number
@@ -34,10 +32,10 @@ def write_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset:
     ------
     UnsupportedOperatorError : a form that nothing writes out, in subgraphs too.
     """
-    for node in _inner(graph):
+    for node in inner_nodes(graph):
         form = FORMS.get(node.op_type) if node.domain in ONNX_DOMAINS else None
         if form and form(node, opset, types, pool) is not None:
-            raise _refusal(node, "a form inside a branch")
+            raise refusal(node, "a form inside a branch")
     return write_out(graph, FORMS, types, pool, opset)
 
 
@@ -58,51 +56,7 @@ def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> No
         )
 
 
-def _inner(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Nodes of all subgraphs."""
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in subgraphs(attribute):
-                yield from inner.node
-                yield from _inner(inner)
-
-
-def _refusal(node: onnx.NodeProto, what: str, hint: str = "") -> UnsupportedOperatorError:
-    return UnsupportedOperatorError(
-        f"Node {node.name!r} ({node.op_type}) has {what}, which is not supported.",
-        hint=hint or "Export the model without this form of the operator.",
-    )
-
-
-# ---- before a model is converted to a newer opset -------------------------------------------------
-
-
-def settle_old_forms(graph: onnx.GraphProto, opset: int) -> None:
-    """Write out or refuse what ONNX's version converter would change the meaning of.
-
-    Raises
-    ------
-    UnsupportedOperatorError : norms in training mode.
-    """
-    nodes: list[onnx.NodeProto] = []
-    for node in graph.node:
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        if node.domain not in ONNX_DOMAINS:
-            pass
-        elif node.op_type == "BatchNormalization":
-            old = (opset < 7 and not attributes.get("is_test", 0)) or any(node.output[1:])
-            if old or not attributes.get("spatial", 1):
-                form = "spatial=0" if not attributes.get("spatial", 1) else "training mode"
-                raise _refusal(node, form, "Export the model for inference (model.eval()) with opset 17.")
-        elif node.op_type == "Hardmax":
-            nodes += _flattened(node, int(attributes.get("axis", 1)), opset)
-            continue
-        elif node.op_type == "PRelu" and opset < 7:
-            nodes += _by_channel(node, opset)
-            continue
-        nodes.append(node)
-    if len(nodes) > len(graph.node):
-        set_nodes(graph, nodes)
+# ---- after a model is converted to a newer opset -------------------------------------------------
 
 
 def restore_corners(graph: onnx.GraphProto) -> None:
@@ -111,7 +65,7 @@ def restore_corners(graph: onnx.GraphProto) -> None:
     The converter gives them other modes, and their results other names.  The nearest element was the lower
     one where an axis grows and the upper one where it shrinks, which ONNX cannot say now (``OLD_NEAREST``).
     """
-    for node in (*graph.node, *_inner(graph)):
+    for node in (*graph.node, *inner_nodes(graph)):
         if node.op_type == "Resize" and node.domain in ONNX_DOMAINS:
             kept = [
                 a for a in node.attribute if a.name not in ("coordinate_transformation_mode", "nearest_mode")
@@ -120,30 +74,6 @@ def restore_corners(graph: onnx.GraphProto) -> None:
             node.attribute.extend(kept)
             node.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
             node.attribute.append(helper.make_attribute("nearest_mode", OLD_NEAREST))
-
-
-def _flattened(node: onnx.NodeProto, axis: int, opset: int) -> list[onnx.NodeProto]:
-    """A Hardmax from before opset 13: over all axes from ``axis`` on."""
-    b = Body(node, opset)
-    shape = b.op("Shape", node.input[0])
-    flat = b.op("Hardmax", b.op("Flatten", node.input[0], axis=axis), axis=1)
-    b.op("Reshape", flat, shape, output=node.output[0])
-    return b.nodes
-
-
-def _by_channel(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
-    """A PRelu from before opset 7, when slopes were of channels and nothing was broadcast to another rank."""
-    b = Body(node, opset)
-
-    def reshaped(x: str, extents: list[int]) -> str:
-        if opset < 5:
-            return b.op("Reshape", x, shape=extents)
-        return b.op("Reshape", x, b.const(extents, "int64"))
-
-    shape = b.op("Shape", node.input[0])
-    flat = b.op("PRelu", reshaped(node.input[0], [0, 0, -1]), reshaped(node.input[1], [-1, 1]))
-    b.op("Reshape", flat, shape, output=node.output[0])
-    return b.nodes
 
 
 _FARTHEST = 4096
@@ -162,7 +92,7 @@ def _batch_normalization(
         return None
     shape = pool.shape(node.input[0], types)
     if shape is None:
-        raise _refusal(node, "training_mode=1 and a shape that depends on values")
+        raise refusal(node, "training_mode=1 and a shape that depends on values")
     x, dtype = node.input[0], pool.dtype(node.input[0], types)
     scale, bias, mean, variance = node.input[1:5]
     axes = [n for n in range(len(shape)) if n != 1]
@@ -194,7 +124,7 @@ def _roi_align(
     b = Body(node, opset)
     mode = as_text(b.attributes.get("mode", "avg"))
     if mode != "avg":
-        raise _refusal(node, f"mode={mode}", "Export the model with mode avg.")
+        raise refusal(node, f"mode={mode}", "Export the model with mode avg.")
     shape = pool.shape(b.input(0), types)
     if node.doc_string == _BOXES_CHECKED or pool.shape(b.input(1), types) is None or shape is None:
         return None
@@ -225,7 +155,7 @@ def _sequence_step(node: onnx.NodeProto, opset: int, types: Types, pool: Constan
     """Refusal of positions that count from the end: TVM takes them from the beginning."""
     place = node.input[-1] if len(node.input) > (node.op_type == "SequenceInsert") + 1 else ""
     if place and place in pool and (pool.array(place) < 0).any():
-        raise _refusal(node, f"position {int(pool.array(place))}", "Count the position from the beginning.")
+        raise refusal(node, f"position {int(pool.array(place))}", "Count the position from the beginning.")
 
 
 def _space_to_depth(
@@ -238,7 +168,7 @@ def _space_to_depth(
         return None
     shape = pool.shape(node.input[0], types)
     if mode != "CRD" or shape is None:
-        raise _refusal(node, f"mode={mode}{'' if shape else ' and a shape that depends on values'}")
+        raise refusal(node, f"mode={mode}{'' if shape else ' and a shape that depends on values'}")
     batch, channels, height, width = shape
     block = int(b.attributes["blocksize"])
     rows, columns = height // block, width // block
@@ -256,7 +186,7 @@ def _lp_normalization(
     x, axis, p = b.input(0), int(b.attributes.get("axis", -1)), int(b.attributes.get("p", 2))
     kind = {1: "ReduceL1", 2: "ReduceL2"}.get(p)
     if kind is None:
-        raise _refusal(node, f"p={p}")
+        raise refusal(node, f"p={p}")
     if pool.shape(x, types) is None:
         return None
     dtype = pool.dtype(x, types)
@@ -421,7 +351,7 @@ def _cumulative_sum(node: onnx.NodeProto, opset: int, types: Types, pool: Consta
     if shape is not None and node.input[1] in pool:
         axis = int(pool.array(node.input[1]).reshape(-1)[0])
         if not -len(shape) <= axis < len(shape):
-            raise _refusal(node, f"axis {axis} of a tensor with {len(shape)} dimensions")
+            raise refusal(node, f"axis {axis} of a tensor with {len(shape)} dimensions")
 
 
 FORMS: dict[str, Expansion] = {

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from hetero_tvm.errors import ModelError, shortened
 from hetero_tvm.frontend.limits import check_size, current_limits
-from hetero_tvm.frontend.onnx.graph.constants import subgraphs
+from hetero_tvm.frontend.onnx.graph.constants import stored_bytes, subgraphs
 from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.frontend.stored import StoredModel, is_stub, stored_array, stub
 from hetero_tvm.host import mapped
@@ -190,7 +190,10 @@ def _external_part(tensor: TensorProto, path: Path) -> tuple[Path, int, int]:
         raise ModelError(f"external data file {location!r} is missing")
     offset = int(entry.get("offset", 0) or 0)
     available = target.stat().st_size - offset
-    length = int(entry["length"]) if entry.get("length") else available
+    length = int(entry.get("length", 0) or 0)
+    if not length:  # as much as its shape says, also of a longer file
+        needed = stored_bytes(tensor)
+        length = available if needed is None else needed
     if offset < 0 or length < 0 or length > available:
         raise ModelError(
             f"needs {length} bytes at offset {offset}, but {location!r} has {target.stat().st_size} bytes"

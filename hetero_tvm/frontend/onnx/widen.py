@@ -9,6 +9,7 @@ their types behind casts.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
@@ -48,9 +49,13 @@ def widen_integers(graph: onnx.GraphProto, pool: ConstantPool) -> None:
             pool.add_array(name, pool.array(name).astype(wide))
 
 
-def widen(model: onnx.ModelProto, pool: ConstantPool) -> None:
-    """Widen ``model`` and its constants in ``pool``, in place."""
+def widen(model: onnx.ModelProto, pool: ConstantPool, kinds: Mapping[str, int] | None = None) -> None:
+    """Widen ``model`` and its constants in ``pool``, in place.
+
+    ``kinds`` : element types of tensors, which those whose bits are read must have.
+    """
     graph = model.graph
+    kinds = {**(kinds or {}), **{name: pool.type_of(name)[0] for name in pool}}
     widen_integers(graph, pool)
     for name in list(pool):
         if pool.type_of(name)[0] in NARROW:
@@ -65,12 +70,18 @@ def widen(model: onnx.ModelProto, pool: ConstantPool) -> None:
     for cast in behind:
         if cast.output[0] in pool:  # a constant that the model returns
             pool.rename(cast.output[0], cast.input[0])
+    widened: list[onnx.NodeProto] = []
     for node in graph.node:
+        kind = kinds.get(node.input[0]) if node.op_type == "BitCast" else None
         rename_inputs(node, wide)
         for n, name in enumerate(node.output):
             node.output[n] = wide.get(name, name)
-        _widen_attributes(node)
-    nodes = [*before, *graph.node, *behind]
+        if kind is None:
+            _widen_attributes(node)
+            widened.append(node)
+        else:
+            widened += _bits(node, kind, pool)
+    nodes = [*before, *widened, *behind]
     del graph.node[:]
     graph.node.extend(nodes)
 
@@ -91,10 +102,38 @@ def _cast(value: onnx.ValueInfoProto, taken: set[str], inward: bool) -> onnx.Nod
     return helper.make_node("Cast", ends[:1], ends[1:], name=f"{name}/cast", to=to)
 
 
+def _bits(node: onnx.NodeProto, kind: int, pool: ConstantPool) -> list[onnx.NodeProto]:
+    """A BitCast of a tensor of type ``kind``: the bits are those of the types that the file names."""
+    (x,), (y,), attribute = node.input, node.output, next(a for a in node.attribute if a.name == "to")
+    nodes = [node]
+
+    def cast(source: str, to: int, suffix: str) -> onnx.NodeProto:
+        made = f"{y}/{suffix}"
+        return helper.make_node("Cast", [source], [made], name=f"{node.name}/{suffix}", to=to)
+
+    if kind in NARROW:
+        nodes.insert(0, cast(x, kind, "narrow"))
+        node.input[0] = nodes[0].output[0]
+    if attribute.i == TensorProto.FLOAT16:
+        node.output[0] = f"{y}/bits"
+        nodes.append(cast(node.output[0], TensorProto.FLOAT, "wide"))
+        nodes[-1].output[0] = y
+    elif attribute.i == TensorProto.BFLOAT16:
+        # Its bits are the upper half of a float32's; TVM makes a cast of bits that are read as bfloat16.
+        attribute.i, node.output[0], high = TensorProto.UINT16, f"{y}/bits", f"{y}/high"
+        pool.add_array(f"{y}/65536", np.array(1 << 16, np.uint32))
+        nodes.append(cast(node.output[0], TensorProto.UINT32, "wide"))
+        nodes.append(helper.make_node("Mul", [nodes[-1].output[0], f"{y}/65536"], [high], name=high))
+        to = TensorProto.FLOAT
+        nodes.append(helper.make_node("BitCast", [high], [y], name=f"{node.name}/float", to=to))
+    return nodes
+
+
 def _widen_attributes(node: onnx.NodeProto) -> None:
     """Widen types and tensors in the attributes of a node, and of the nodes in its subgraphs."""
     for attribute in node.attribute:
-        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in NARROW:
+        converts = attribute.name in _TYPE_ATTRIBUTES and node.op_type != "BitCast"
+        if converts and attribute.i in NARROW:
             attribute.i = TensorProto.FLOAT
         if attribute.HasField("t"):
             _widen_tensor(attribute.t)

@@ -11,6 +11,7 @@ from typing import Any
 from hetero_tvm.codegen.divided_indices import divide_what_rises
 from hetero_tvm.codegen.extremes import begin_at_infinity
 from hetero_tvm.codegen.pipeline import DIVISIONS, reads_memory
+from hetero_tvm.codegen.wrapping import wrapping_pass
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.host.tvm import (
     Executable,
@@ -29,6 +30,7 @@ from hetero_tvm.host.tvm import (
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.targets.cuda import compilers, cuda_module
 from hetero_tvm.targets.cuda.thread_binding import check_bound
+from hetero_tvm.targets.cuda.toolchain import FENCE
 
 PIPELINE = "hetero_tvm_cuda"
 
@@ -181,6 +183,11 @@ def _division(division: Expr) -> Expr:
     return tirx.Select(negates, zero - a, result) if is_quotient else result
 
 
+def _fence(value: Expr) -> Expr:
+    """``value``, behind a function whose result the CUDA compiler knows nothing of."""
+    return tirx.call_pure_extern(str(value.ty.dtype), FENCE, value)
+
+
 # --- lowering ----------------------------------------------------------------------------------
 def _pipeline_factory() -> tuple[Any, Any, Any]:
     """Lowering, host and device passes, as TVM's registry of pipelines wants them."""
@@ -201,7 +208,8 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
             [*passes, tirx.transform.StmtSimplify(), tirx.transform.LowerIntrin()]
         )
 
-    lowering = [begin_at_infinity, divide_as_if_wrapped, divide_what_rises, lower_for_cuda]
+    semantics = [begin_at_infinity, wrapping_pass(_fence), divide_as_if_wrapped]
+    lowering = [*semantics, divide_what_rises, lower_for_cuda]
     return tvm.ir.transform.Sequential(lowering), finalize_host, finalize_device
 
 

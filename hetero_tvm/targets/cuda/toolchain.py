@@ -25,6 +25,16 @@ _DYNAMIC_SHARED = re.compile(
 _EXTREMES = re.compile(r"(?<![\w.:])(?:__h)?(max|min)\(")
 _START = "#define ushort unsigned short"  # behind TVM's own helpers
 # CUDA's max gives the number where one operand is NaN; PTX has one that gives NaN, in one instruction.
+FENCE = "hetero_tvm_fence"
+"""Function in CUDA C++ whose result is its argument, which the compiler does not know: no instruction."""
+_FENCED = {"r": ("int",), "l": ("long", "long long")}
+_FENCES = "".join(
+    f"static __device__ __forceinline__ {sign} {kind} {FENCE}({sign} {kind} x) "
+    f'{{ asm("" : "+{register}"(x)); return x; }}\n'
+    for register, kinds in _FENCED.items()
+    for kind in kinds
+    for sign in ("signed", "unsigned")
+)
 _KEEP_NAN = "".join(
     f"""template <class A, class B> static __device__ __forceinline__ auto nan_{name}(A a, B b) {{
   return {name}(a, b);
@@ -103,7 +113,7 @@ def precise(source: str) -> str:
     stack for an occupancy that shared memory does not allow anyway.  Dynamic shared memory becomes bytes:
     kernels that name it alike must give it one type.
     """
-    source = _KEEP_NAN + with_nan_extremes(source)
+    source = _KEEP_NAN + (_FENCES if FENCE in source else "") + with_nan_extremes(source)
     source = _BOUNDS.sub(r"__launch_bounds__(\1, 1)", _ROUGH.sub(r"\1(", source))
     return _DYNAMIC_SHARED.sub(
         r"extern __shared__ \1 unsigned char \3_bytes[]; \2* \3 = (\2*)\3_bytes;", source

@@ -28,6 +28,25 @@ def test_batch_normalization_in_training_mode_takes_the_statistics_of_the_batch(
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float", "float16", "double"])
+def test_masks_of_old_dropouts_have_the_type_of_the_data(dtype):
+    """The converter makes them boolean."""
+    source = text_model(
+        f"g ({dtype}[4] x) => ({dtype}[4] y, {dtype}[4] m) {{ y, m = Dropout<ratio = 0.3>(x) }}", opset=9
+    )
+    x = np.arange(4).astype({"float": "float32", "double": "float64"}.get(dtype, dtype))
+    y, mask = run_tvm(import_onnx(source), {"x": x})
+    assert y.dtype == mask.dtype == x.dtype
+    np.testing.assert_array_equal((y, mask), (x, np.ones_like(x)))
+
+
+@pytest.mark.parametrize("extents", ["5", "2,3", "2,3,4", "2,3,4,5,2"])
+def test_axes_beyond_the_rank_are_dropped(extents):
+    """As in ONNX Runtime; twice, for the second has no shape before the first is settled."""
+    norms = "m = MeanVarianceNormalization(x) n = Add(m, x) y = MeanVarianceNormalization(n)"
+    against_original(text_model(f"g (float[{extents}] x) => (float[{extents}] y) {{ {norms} }}"))
+
+
 def test_old_batch_normalization_in_training_mode_is_refused():
     source = text_model(
         "g (float[2,3] x) => (float[2,3] y, float[3] m) "

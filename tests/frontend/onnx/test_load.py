@@ -165,6 +165,21 @@ def test_external_data_is_loaded(external):
     assert all(t.raw_data == stored[t.name].raw_data for t in model.onnx_model.graph.initializer)
 
 
+@pytest.mark.parametrize("length", [None, "0"])
+def test_external_data_without_a_length_is_as_long_as_its_shape(external, length):
+    model = onnx.load(external, load_external_data=False)
+    for tensor in model.graph.initializer:
+        kept = [entry for entry in tensor.external_data if entry.key != "length"]
+        del tensor.external_data[:]
+        tensor.external_data.extend(kept)
+        if length is not None:
+            tensor.external_data.add(key="length", value=length)
+    external.write_bytes(model.SerializeToString())
+    stored = {t.name: t for t in import_model("zoo:resnet50-tiny").onnx_model.graph.initializer}
+    model = import_model(external).onnx_model
+    assert all(t.raw_data == stored[t.name].raw_data for t in model.graph.initializer)
+
+
 def test_missing_external_data(external):
     (external.parent / "net.onnx.data").unlink()
     with pytest.raises(ModelError, match="external files that cannot be used") as caught:

@@ -7,8 +7,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.api import build_model, optimize_model
 from hetero_tvm.errors import ModelError
-from hetero_tvm.frontend import import_model
+from hetero_tvm.frontend import import_model, import_onnx
 from hetero_tvm.targets.npu.regions.placement import place
+from tests.frontend.onnx.helpers import run_tvm, text_model
 
 NUMPY = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat16}
 HALF = pytest.mark.parametrize("kind", NUMPY, ids=["float16", "bfloat16"])
@@ -153,3 +154,26 @@ def test_constants_of_four_bits_become_bytes(kind, low, high):
     x = rng.standard_normal((4, 8)).astype(np.float32)
     (y,) = build_model(optimize_model(model, "cpu"), use_shipped=False).run({"x": x})
     np.testing.assert_allclose(y, x @ ((q - 3) * scale), rtol=1e-4, atol=1e-5)
+
+
+_NAMES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+_NAMES |= {"int16": TensorProto.INT16, "uint16": TensorProto.UINT16}
+
+
+@pytest.mark.parametrize(
+    "given, wanted",
+    [("bfloat16", "int16"), ("float16", "uint16"), ("int16", "float16"), ("uint16", "bfloat16")]
+    + [("int16", "bfloat16"), ("float16", "bfloat16"), ("bfloat16", "float16")],
+)
+def test_bits_are_those_of_the_types_of_the_file(given, wanted):
+    """They were refused, and between the two narrow types nothing was done."""
+    node = f"y = BitCast<to = {_NAMES[wanted]}>(x)"
+    source = text_model(f"g ({given}[4096] x) => ({wanted}[4096] y) {{ {node} }}", opset=26, ir=11)
+    types = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+    bits = np.random.default_rng(0).integers(0, 1 << 16, 4096).astype(np.uint16)
+    x = bits.view(types.get(given, given))
+    (y,) = run_tvm(import_onnx(source), {"x": x})
+    expected = bits.view(types.get(wanted, wanted))
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        numbers = ~np.isnan(x.astype(np.float64)) & ~np.isnan(expected.astype(np.float64))
+    np.testing.assert_array_equal(y.view(np.uint16)[numbers], bits[numbers])

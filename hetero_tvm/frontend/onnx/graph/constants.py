@@ -185,7 +185,7 @@ def tensor_problem(tensor: TensorProto) -> str | None:
         elements *= dim
     bits = int(_item_bytes(tensor.data_type) * 8)
     if tensor.HasField("raw_data"):
-        needed, stored = (elements * bits + 7) // 8, len(tensor.raw_data)
+        needed, stored = stored_bytes(tensor), len(tensor.raw_data)
         unit = "bytes"
     else:
         field = helper.tensor_dtype_to_field(tensor.data_type)
@@ -197,7 +197,32 @@ def tensor_problem(tensor: TensorProto) -> str | None:
             needed = (elements * bits + 7) // 8
     if needed != stored:
         return f"shape {list(tensor.dims)} needs {needed} {unit}, it has {stored}"
-    return None
+    return None if bits < 8 else _wide_bits(tensor, bits)
+
+
+def _wide_bits(tensor: TensorProto, bits: int) -> str | None:
+    """Damage of floats that are kept as the bits of integers, or None.
+
+    Integers in wider fields wrap around, as in ONNX Runtime, which refuses these as we do.
+    """
+    kind = TensorProto.DataType.Name(tensor.data_type)
+    if "FLOAT" not in kind or kind == "FLOAT":
+        return None
+    data = tensor.int32_data
+    ends = (min(data), max(data)) if data else ()
+    wide = [value for value in ends if not 0 <= value < 1 << bits]
+    return f"int32_data holds {wide[0]}, which is more than the {bits} bits of {kind}" if wide else None
+
+
+def stored_bytes(tensor: TensorProto) -> int | None:
+    """Bytes of a tensor that is stored raw; None when its type or its shape says none."""
+    sized = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED, TensorProto.STRING}
+    if tensor.data_type not in sized:
+        return None
+    elements = 1
+    for dim in tensor.dims:
+        elements *= dim
+    return (elements * int(_item_bytes(tensor.data_type) * 8) + 7) // 8 if elements >= 0 else None
 
 
 def _item_bytes(element: int) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.graph.constants import subgraphs
 
 
 def set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
@@ -12,3 +15,20 @@ def set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
+
+
+def inner_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Nodes of all subgraphs."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in subgraphs(attribute):
+                yield from inner.node
+                yield from inner_nodes(inner)
+
+
+def refusal(node: onnx.NodeProto, what: str, hint: str = "") -> UnsupportedOperatorError:
+    """Error for a form of an operator that nothing translates."""
+    return UnsupportedOperatorError(
+        f"Node {node.name!r} ({node.op_type}) has {what}, which is not supported.",
+        hint=hint or "Export the model without this form of the operator.",
+    )

@@ -50,6 +50,11 @@ struct tf32 {  // tensor cores drop the lower 13 bits of a float
     return value;
   }
 };
+template <class T>
+static inline T hetero_tvm_fence(T x) {  // see ../../../targets/cuda/toolchain.py
+  asm("" : "+r"(x));
+  return x;
+}
 static inline unsigned round_tf32(float value) {  // to nearest, ties away from zero
   uint32_t x;
   memcpy(&x, &value, 4);

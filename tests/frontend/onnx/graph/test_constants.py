@@ -81,6 +81,18 @@ def test_every_type_is_read(array):
     assert to_array(tensor).tolist() == array.tolist()
 
 
+def bits(kind, values):
+    """A tensor with its elements in ``int32_data``."""
+    return TensorProto(name="t", data_type=kind, dims=[2], int32_data=values)
+
+
+def test_integers_in_wider_fields_wrap_around():
+    """As in ONNX Runtime."""
+    assert to_array(bits(TensorProto.INT8, [1, 300])).tolist() == [1, 44]
+    assert to_array(bits(TensorProto.UINT16, [1, -1])).tolist() == [1, 65535]
+    assert to_array(bits(TensorProto.FLOAT16, [0x3C00, 0xBC00])).tolist() == [1, -1]
+
+
 def damaged(**changes):
     tensor = helper.make_tensor("t", TensorProto.FLOAT, [2], np.zeros(2, np.float32).tobytes(), raw=True)
     for name, value in changes.items():
@@ -103,6 +115,9 @@ def damaged(**changes):
         (TensorProto(name="t", data_type=1, dims=[2], segment={"begin": 0, "end": 2}), "stored in segments"),
         (damaged(data_location=TensorProto.EXTERNAL), "external file"),
         (TensorProto(name="t", data_type=1, dims=[2], float_data=[1.0]), "needs 2 values, it has 1"),
+        (bits(TensorProto.FLOAT16, [0x3C00, 0x13C00]), "holds 80896, which is more than the 16 bits"),
+        (bits(TensorProto.BFLOAT16, [-1, 0x3F80]), "holds -1, which is more than the 16 bits of BFLOAT16"),
+        (bits(TensorProto.FLOAT8E4M3FN, [0x38, 0x138]), "holds 312, which is more than the 8 bits"),
     ],
 )
 def test_damage_is_named(tensor, words):
