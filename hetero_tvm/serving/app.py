@@ -222,10 +222,8 @@ async def _whole(form: _Form, http: HttpRequest) -> Response:
     """The response with all texts at once; a client that goes away ends them."""
 
     async def collect(answer: Answer) -> Piece:
-        whole = Piece("", [])
-        async for piece in answer.pieces():
-            whole = Piece(whole.text + piece.text, whole.told + piece.told)
-        return whole
+        pieces = [piece async for piece in answer.pieces()]
+        return Piece("".join(piece.text for piece in pieces), [one for piece in pieces for one in piece.told])
 
     async def gone() -> None:
         while not await http.is_disconnected():

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import onnx
 from onnx import defs
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
-from hetero_tvm.frontend.onnx.graph.constants import (
-    ONNX_DOMAINS,
-    ConstantPool,
-    Types,
-    node_inputs,
-    rename_inputs,
-    subgraphs,
-)
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, node_inputs, subgraphs
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 
 
@@ -239,11 +232,7 @@ def refuse_writes_to_nothing(node: onnx.NodeProto, pool: ConstantPool, types: Ty
         return
     written, updates = (pool.shape(name, types) for name in (node.input[0], node.input[2]))
     if written is not None and 0 in written and updates is not None and 0 not in updates:
-        raise ModelError(
-            f"Node {node.name!r} ({node.op_type}) writes elements of "
-            f"{node.input[0].removesuffix('/empty')!r}, which has none: its shape is {list(written)}.",
-            hint="ONNX Runtime refuses such a call too; --shape gives the model other sizes.",
-        )
+        raise _has_none(node, "writes", written)
 
 
 def refuse_picks_of_nothing(node: onnx.NodeProto, pool: ConstantPool, types: Types) -> None:
@@ -263,24 +252,14 @@ def refuse_picks_of_nothing(node: onnx.NodeProto, pool: ConstantPool, types: Typ
     source, result = pool.shape(node.input[0], types), types.get(node.output[0])
     empty = result is not None and result[1] is not None and 0 in result[1]
     if source is not None and 0 in source and not empty:
-        raise ModelError(
-            f"Node {node.name!r} ({node.op_type}) takes elements of "
-            f"{node.input[0].removesuffix('/empty')!r}, which has none: its shape is {list(source)}.",
-            hint="ONNX Runtime refuses such a call too; --shape gives the model other sizes.",
-        )
+        raise _has_none(node, "takes", source)
 
 
-def merge_identities(graph: onnx.GraphProto) -> None:
-    """Remove Identity nodes before graph outputs by renaming what they copy."""
-    returned = {value.name for value in graph.output}
-    made = {name for node in graph.node for name in node.output}
-    for node in list(graph.node):
-        if node.op_type != "Identity" or node.domain not in ONNX_DOMAINS:
-            continue
-        source, result = node.input[0], node.output[0]
-        if source not in made or source in returned:
-            continue  # an input, a constant, or an output of its own name
-        graph.node.remove(node)
-        for other in graph.node:
-            other.output[:] = [result if name == source else name for name in other.output]
-            rename_inputs(other, {source: result})
+def _has_none(node: onnx.NodeProto, what: str, shape: Sequence[int]) -> ModelError:
+    """Error for a node that ``takes`` or ``writes`` elements of its first operand, which has none."""
+    name = node.input[0].removesuffix("/empty")
+    return ModelError(
+        f"Node {node.name!r} ({node.op_type}) {what} elements of {name!r}, which has none: "
+        f"its shape is {list(shape)}.",
+        hint="ONNX Runtime refuses such a call too; --shape gives the model other sizes.",
+    )

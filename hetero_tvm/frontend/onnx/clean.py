@@ -17,7 +17,6 @@ from hetero_tvm.frontend.onnx.bodies.learning import DOMAIN as LEARNING
 from hetero_tvm.frontend.onnx.check import (
     check_text,
     check_versions,
-    merge_identities,
     name_nodes,
     opset_of,
     refuse_unknown,
@@ -46,6 +45,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_problem,
     tensor_type,
 )
+from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
 from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
@@ -121,11 +121,8 @@ def clean(
     if opset_of(model) < _OLDEST_OPSET:
         model = _modernized(model, pool)
     _check_narrow_outputs(model, pool)
-    kinds = {}
-    if any(node.op_type == "BitCast" for node in model.graph.node):
-        types = _types(shape_inference.infer_shapes(with_constants(model, pool)).graph)
-        kinds = {name: element for name, (element, _) in types.items()}
-    widen(model, pool, kinds)
+    types = _types_beside(model, pool, "BitCast")
+    widen(model, pool, {name: element for name, (element, _) in types.items()})
     if any(node.op_type == "MeanVarianceNormalization" for node in model.graph.node):
         while settle_axes(model.graph, _types(_infer(model, pool, limits, strict=False).graph), pool):
             pass  # what follows one has no shape before
@@ -212,11 +209,11 @@ def _refuse_flat_softmax(model: onnx.ModelProto, pool: ConstantPool) -> None:
     ------
     UnsupportedOperatorError : names the node.
     """
-    nodes = [n for n in model.graph.node if n.op_type in ("Softmax", "LogSoftmax", "Hardmax")]
-    if not nodes:
-        return
-    types = _types(shape_inference.infer_shapes(with_constants(model, pool)).graph)
-    for node in nodes:
+    softmaxes = ("Softmax", "LogSoftmax", "Hardmax")
+    types = _types_beside(model, pool, *softmaxes)
+    for node in model.graph.node:
+        if node.op_type not in softmaxes:
+            continue
         shape = pool.shape(node.input[0], types)
         axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
         if shape is not None and axis >= max(len(shape), 1):
@@ -282,8 +279,7 @@ def _modernized(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
     """The model of an old opset in a newer one."""
     _refuse_flat_softmax(model, pool)
     opset = opset_of(model)
-    types = _types(shape_inference.infer_shapes(with_constants(model, pool)).graph)
-    settle_old_forms(model.graph, opset, types)
+    settle_old_forms(model.graph, opset, _types_beside(model, pool, "Dropout"))
     model = _convert_opset(model, pool)
     if opset < _FIRST_RESIZE_WITH_COORDINATES:
         restore_corners(model.graph)
@@ -405,6 +401,13 @@ def _leaps(graph: onnx.GraphProto, pool: ConstantPool) -> bool:
         if not values or np.any(np.abs(values[0], dtype=float) > _MOST_STEP):
             return True
     return False
+
+
+def _types_beside(model: onnx.ModelProto, pool: ConstantPool, *operators: str) -> Types:
+    """Types that inference finds, where the graph has one of these operators, which need them."""
+    if not any(node.op_type in operators for node in model.graph.node):
+        return {}
+    return _types(shape_inference.infer_shapes(with_constants(model, pool)).graph)
 
 
 def _types(graph: onnx.GraphProto) -> Types:

@@ -24,7 +24,6 @@ _DYNAMIC_SHARED = re.compile(
 
 _EXTREMES = re.compile(r"(?<![\w.:])(?:__h)?(max|min)\(")
 _START = "#define ushort unsigned short"  # behind TVM's own helpers
-# CUDA's max gives the number where one operand is NaN; PTX has one that gives NaN, in one instruction.
 FENCE = "hetero_tvm_fence"
 """Function in CUDA C++ whose result is its argument, which the compiler does not know: no instruction."""
 _FENCED = {"r": ("int",), "l": ("long", "long long")}
@@ -35,6 +34,7 @@ _FENCES = "".join(
     for kind in kinds
     for sign in ("signed", "unsigned")
 )
+# CUDA's max gives the number where one operand is NaN; PTX has one that gives NaN, in one instruction.
 _KEEP_NAN = "".join(
     f"""template <class A, class B> static __device__ __forceinline__ auto nan_{name}(A a, B b) {{
   return {name}(a, b);

@@ -8,9 +8,9 @@ from onnx.reference import ReferenceEvaluator
 from hetero_tvm import zoo
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend import import_model, import_onnx
-from hetero_tvm.frontend.onnx.check import merge_identities
 from hetero_tvm.frontend.onnx.fold import Folder
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, rename_inputs
+from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
 from hetero_tvm.reference import compare, run_reference, sample_inputs
 from tests.frontend.onnx.helpers import add_weight, against_original, operators, run_tvm, text_model
 

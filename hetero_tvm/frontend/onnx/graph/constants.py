@@ -5,6 +5,7 @@ Large weights are neither copied nor serialized while the graph is checked, conv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -180,9 +181,7 @@ def tensor_problem(tensor: TensorProto) -> str | None:
         return "it is stored in segments, of which no reader knows more"
     if tensor.data_type == TensorProto.STRING:
         return None
-    elements = 1
-    for dim in tensor.dims:
-        elements *= dim
+    elements = math.prod(tensor.dims)
     bits = int(_item_bytes(tensor.data_type) * 8)
     if tensor.HasField("raw_data"):
         needed, stored = stored_bytes(tensor), len(tensor.raw_data)
@@ -219,9 +218,7 @@ def stored_bytes(tensor: TensorProto) -> int | None:
     sized = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED, TensorProto.STRING}
     if tensor.data_type not in sized:
         return None
-    elements = 1
-    for dim in tensor.dims:
-        elements *= dim
+    elements = math.prod(tensor.dims)
     return (elements * int(_item_bytes(tensor.data_type) * 8) + 7) // 8 if elements >= 0 else None
 
 

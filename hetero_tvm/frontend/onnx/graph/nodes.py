@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.graph.constants import subgraphs
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, rename_inputs, subgraphs
 
 
 def set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
@@ -32,3 +32,19 @@ def refusal(node: onnx.NodeProto, what: str, hint: str = "") -> UnsupportedOpera
         f"Node {node.name!r} ({node.op_type}) has {what}, which is not supported.",
         hint=hint or "Export the model without this form of the operator.",
     )
+
+
+def merge_identities(graph: onnx.GraphProto) -> None:
+    """Remove Identity nodes before graph outputs by renaming what they copy."""
+    returned = {value.name for value in graph.output}
+    made = {name for node in graph.node for name in node.output}
+    for node in list(graph.node):
+        if node.op_type != "Identity" or node.domain not in ONNX_DOMAINS:
+            continue
+        source, result = node.input[0], node.output[0]
+        if source not in made or source in returned:
+            continue  # an input, a constant, or an output of its own name
+        graph.node.remove(node)
+        for other in graph.node:
+            other.output[:] = [result if name == source else name for name in other.output]
+            rename_inputs(other, {source: result})

@@ -56,7 +56,9 @@ def settle_axes(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> boo
             if attribute.name == "axes" and shape is not None and shape[1] is not None:
                 kept = [axis for axis in attribute.ints if axis < len(shape[1])]
                 if len(kept) < len(attribute.ints):
-                    attribute.CopyFrom(helper.make_attribute("axes", kept, attr_type=7))
+                    attribute.CopyFrom(
+                        helper.make_attribute("axes", kept, attr_type=onnx.AttributeProto.INTS)
+                    )
                     changed = True
     return changed
 

@@ -23,7 +23,8 @@ convolution without halos is one long row.
 3x3 convolutions may use Winograd's method instead (see ``conv2d_winograd_kernel.py``), one of the decisions.
 
 Weights are packed as [panels, channel blocks, taps, block, NR]: a panel is read front to back and
-stays in L2 while the pixels of the block pass over it.  In a convolution with groups a panel is one
+stays in L2 while the pixels of the block pass over it; a deep one is taken in slices
+(``depth_slices.py``).  In a convolution with groups a panel is one
 block of filters, or several of one group; its weights cover the channel blocks that its groups read, zero
 where they do not.
 """
@@ -305,8 +306,7 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     # A line is fetched once for all taps and for all channels in it.
     lines = min(LINE, 4 * shape.x.block * op.strides[1]) / LINE / shape.x.block / len(shape.taps)
 
-    across = 1 if shape.flat else -(-shape.width // columns)
-    sliced = DepthSlices(shape, vectors, -(-units * across // blocks), machine).count > 1
+    sliced = DepthSlices(shape, vectors, shape.block_tiles(rows, columns, blocks), machine).count > 1
 
     def tile(height: int, width: int) -> float:
         pixels = height * width

@@ -40,6 +40,7 @@ class BlockedConvKernel:
 
     Attributes
     ----------
+    block_tiles : most register tiles of a block.
     slices : of the panels' depth.
     steps : rows and columns of what the products read, from one output pixel to the next.
     pitch : its pixels from one row to the next.
@@ -61,6 +62,7 @@ class BlockedConvKernel:
         self.steps, self.pitch = op.strides, self.shape.pitch
         # Of planes of one channel a line holds many pixels, which the hardware fetches by itself.
         self.asks_ahead = self.reads_input and machine.exposed_reads > 0 and self.shape.x.blocked
+        self.block_tiles = self.shape.block_tiles(self.rows, self.columns, self.blocks)
         self.slices = DepthSlices(self.shape, self.vectors, self.block_tiles, machine)
         self.k = Kernel()
         self.out = BlockedOutput(self.k, op, machine)
@@ -216,12 +218,6 @@ class BlockedConvKernel:
         follows = self.panels > self.groups or self.slices.count > 1
         worth = self.block_tiles <= FEW_PASSES and follows and depth * columns * 4 >= _PREFETCHED
         return self.block_tiles if worth else 0
-
-    @property
-    def block_tiles(self) -> int:
-        """Most register tiles of a block."""
-        across = 1 if self.shape.flat else -(-self.shape.width // self.columns)
-        return -(-self.tiles * across // self.blocks)
 
     def _pass(self, y: Index, x: Index) -> Expr | None:
         """A number below :attr:`_passes`, another one for each tile of a block."""

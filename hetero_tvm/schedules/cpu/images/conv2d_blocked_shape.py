@@ -111,6 +111,11 @@ class BlockedShape:
         """Tiles along the direction that blocks cut."""
         return -(-self.width // columns) if self.flat else -(-self.height // rows)
 
+    def block_tiles(self, rows: int, columns: int, blocks: int) -> int:
+        """Most tiles of ``rows`` x ``columns`` pixels in one of ``blocks`` pieces of the image."""
+        across = 1 if self.flat else -(-self.width // columns)
+        return -(-self.tile_units(rows, columns) * across // blocks)
+
     @property
     def input_bytes(self) -> int:
         """Bytes of one image of X, halo included."""

@@ -95,35 +95,42 @@ class DepthSlices:
 
     def start(self, tile: TileSums, begin: Callable[[], None]) -> None:
         """Emit ``begin`` for the first slice of a tile; the others go on from what the one before left."""
-        if self.count == 1:
-            begin()
-            return
 
         def take(acc: list[Index], sums: list[Index]) -> None:
             self.k.store(tile.acc, self.k.load(self.sums, sums), acc)
 
-        self.k.branch(self.number == 0, begin, lambda: self._each_vector(tile, take))
+        self._either(True if self.count == 1 else self.number == 0, begin, tile, take)
 
     def finish(self, tile: TileSums, end: Callable[[], None]) -> None:
         """Emit ``end`` after the last slice of a tile; the others leave their sums."""
-        if self.count == 1:
-            end()
-            return
 
         def keep(acc: list[Index], sums: list[Index]) -> None:
             self.k.store(self.sums, self.k.load(tile.acc, acc), sums)
 
-        self.k.branch(self.number == self.count - 1, end, lambda: self._each_vector(tile, keep))
+        self._either(self.is_last, end, tile, keep)
 
     @property
     def is_last(self) -> Expr | bool:
         """Whether the epilogue follows this slice."""
         return True if self.count == 1 else self.number == self.count - 1
 
-    def _each_vector(self, tile: TileSums, body: Callable[[list[Index], list[Index]], None]) -> None:
-        """``body(place in acc, place in the sums)`` for each vector of a tile."""
+    def _either(
+        self,
+        condition: Expr | bool,
+        body: Callable[[], None],
+        tile: TileSums,
+        move: Callable[[list[Index], list[Index]], None],
+    ) -> None:
+        """Emit ``body`` under a condition, else ``move(place in acc, place in the sums)`` for all vectors."""
+        if condition is True:
+            body()
+            return
         k = self.k
-        with k.unroll(tile.rows) as r, k.unroll(tile.columns) as q, k.unroll(self.vectors) as v:
-            column = k.ramp(v * self.lanes, self.lanes)
-            pixel = tile.pixel - self.first_pixel + r * self.shape.width + q
-            body([r * tile.columns + q, column], [pixel, column])
+
+        def each_vector() -> None:
+            with k.unroll(tile.rows) as r, k.unroll(tile.columns) as q, k.unroll(self.vectors) as v:
+                column = k.ramp(v * self.lanes, self.lanes)
+                pixel = tile.pixel - self.first_pixel + r * self.shape.width + q
+                move([r * tile.columns + q, column], [pixel, column])
+
+        k.branch(condition, body, each_vector)
