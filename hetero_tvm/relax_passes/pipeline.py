@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from hetero_tvm.host.tvm import IRModule, relax, tvm
 from hetero_tvm.memory.model_plan import MemoryPlan
+from hetero_tvm.relax_passes.canonical.constants import ReleaseConstants
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.canonical.views import MergeReshapes
 from hetero_tvm.relax_passes.fusions.add_norm import FuseAddNorm
@@ -66,6 +67,7 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         FuseMatmul(),  # after everything that forms activations and takes products away
         FuseBatchMatmul(claims),  # what attention and the epilogues have left: no weight, no softmax
         FuseAddNorm(claims),  # after the epilogues, which add residuals for free
+        ReleaseConstants(),  # after all that computes with constants
         MergeReshapes(),  # when no rule needs the shapes in between any more
         FuseSoftmax(claims),  # last: attention has taken its softmax by now
     )

@@ -81,7 +81,7 @@ class Grids:
 
 def grids(array: np.ndarray) -> Grids | None:
     """Elements of a constant that lists the points of grids along one axis; None where none does."""
-    if str(array.dtype) not in ("float32", "int32", "int64"):
+    if str(array.dtype) not in ("float32", "float64", "int32", "int64"):
         return None
     axis = int(np.argmax(array.shape)) if array.ndim else 0
     beside = (*array.shape[:axis], *array.shape[axis + 1 :])

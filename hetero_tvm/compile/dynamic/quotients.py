@@ -315,9 +315,11 @@ class _Search:
                 self._ask_others()
                 continue
             if size is None:
-                first = candidates[0]
-                # Among multiples many sums have one quotient: that of the size itself is the plainest.
+                # Among multiples many quotients are one: the plainest leaves no rest, or is of the size itself.
+                first = next((c for c in candidates if self._is_whole(c)), candidates[0])
                 plus = first.least if self._symbol.step == 1 else min(max(0, first.least), first.most)
+                if self._is_whole(first):
+                    plus = first.most // first.divisor * first.divisor
                 fits = self._fitting([(first, plus)], place, base)
                 return _quotient_in(first.name(plus)) if fits else None
             if len(self._known) > _MOST_IMPORTS:
@@ -325,6 +327,11 @@ class _Search:
             if not self._divide(candidates, base, size):
                 return self._special(place, candidates, base)
         return None
+
+    def _is_whole(self, candidate: _Candidate) -> bool:
+        """Whether it divides all sizes without a rest."""
+        divisor = candidate.divisor
+        return self._symbol.step % divisor == 0 and candidate.most // divisor * divisor >= candidate.least
 
     def _special(self, place: int, candidates: Sequence[_Candidate], base: Extent) -> str | None:
         """The quotient among candidates that differ only where the model is another one: there too its value

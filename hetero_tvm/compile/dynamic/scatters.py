@@ -19,6 +19,7 @@ def is_scatter(function: PrimFunc) -> bool:
 
 def scatter_loops(function: PrimFunc) -> PrimFunc:
     """The scatter of X, places [count, depth] and updates, whose kernel ``function`` is, in loops over axes.
+    Operands behind these tell sizes only.
 
     Places must have been checked; one beyond an axis counts as its nearest end.
     """
@@ -27,8 +28,10 @@ def scatter_loops(function: PrimFunc) -> PrimFunc:
     shape, (count, depth) = shapes[0], shapes[1]
     k = Kernel("scatter")
     with k:
-        names = ("X", "places", "U", "Y")
-        x, places, updates, y = (k.argument(*each) for each in zip(names, shapes, dtypes, strict=True))
+        told = [f"told{n}" for n in range(len(shapes) - 4)]
+        names = ("X", "places", "U", *told, "Y")
+        given = [k.argument(*each) for each in zip(names, shapes, dtypes, strict=True)]
+        x, places, updates, y = *given[:3], given[-1]
         with T.parallel(0, shape[0]) as first, ExitStack() as stack:
             at = [first, *(stack.enter_context(k.serial(extent)) for extent in shape[1:])]
             k.store(y, k.load(x, at), at)

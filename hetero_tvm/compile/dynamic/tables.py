@@ -26,6 +26,8 @@ Rule = Callable[[np.ndarray, Operands], PrimFunc]
 """Kernel of a constant at one size; :class:`Unfit` where it follows another rule."""
 _ROUNDING = 4e-6
 """Rounding of sums of some hundred float32 products, beside the largest of them."""
+_MOST_EXACT = 1 << 24
+"""Whole numbers below are float32 numbers."""
 _MOST_STEPS = 4
 """Steps of a band; a table of other values has more."""
 
@@ -135,9 +137,19 @@ def _rooms(wide: np.ndarray) -> tuple[float, ...]:
 
 
 def _affine(array: np.ndarray) -> Element | None:
-    """Elements that are ``start + sum(step * index)``; None where they are not, or of another type."""
-    if str(array.dtype) not in ("int32", "int64") or not array.size:
+    """Elements that are ``start + sum(step * index)``; None where they are not, or of another type.
+
+    Floats are where they are whole numbers or halves: sums of these are exact, and are made of integers.
+    """
+    dtype = str(array.dtype)
+    is_float = dtype in ("float32", "float64")
+    if not (is_float or dtype in ("int32", "int64")) or not array.size:
         return None
+    if is_float:
+        twice = array.astype(np.float64) * 2
+        if not (np.abs(twice) < _MOST_EXACT).all() or (twice != np.rint(twice)).any():
+            return None
+        array = twice.astype(np.int64)
     origin = (0,) * array.ndim
     start = int(array[origin])
     steps = [
@@ -148,13 +160,13 @@ def _affine(array: np.ndarray) -> Element | None:
         array, start + sum(s * i for s, i in zip(steps, np.indices(array.shape), strict=True))
     ):
         return None
-    dtype = str(array.dtype)
+    whole = "int64" if is_float else dtype
 
     def element(*index: Expr) -> Expr:
-        total = tirx.const(start, dtype)
+        total = tirx.const(start, whole)
         for step, i in zip(steps, index, strict=True):
-            total = total + i.astype(dtype) * tirx.const(step, dtype) if step else total
-        return total
+            total = total + i.astype(whole) * tirx.const(step, whole) if step else total
+        return total.astype(dtype) * tirx.const(0.5, dtype) if is_float else total
 
     return element
 

@@ -26,6 +26,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
     to_array,
 )
+from hetero_tvm.frontend.onnx.graph.open_values import OpenValues, is_held
 
 # fmt: off
 _KEEP = frozenset({
@@ -87,8 +88,8 @@ class Folder:
     """Folding of one graph in place; constants go to and come from ``pool``.
 
     With ``open_sizes`` the model is one of several, at other sizes of its inputs: of what follows from these
-    sizes, images that are resized to them are left to be computed by the model, as no rule gives their values
-    at all sizes.
+    sizes, images that are resized to them are left to be computed by the model, and so is what ``OpenValues``
+    knows, as no rule gives their values at all sizes.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Folder:
         self.opsets = dict(opsets)
         self.limits = limits or Limits()
         self._staying: set[str] = set()
+        self._open_values = OpenValues(pool, self._sized, self._staying.add)
         self._slow_left = _SLOW_ELEMENTS
         self._bytes_left = self.limits.folded_bytes + _WEIGHTS_AGAIN * sum(_wide_bytes(pool, n) for n in pool)
         self._alias: dict[str, str] = {}
@@ -122,8 +124,10 @@ class Folder:
         self._take_empty_inputs(graph)
         before = len(graph.node)
         kept = [node for source in graph.node for node in self._visit(source)]
+        for node in kept if self._open_sizes else ():
+            self._open_values.read(node, self._types)
         del graph.node[:]
-        graph.node.extend(kept)
+        graph.node.extend([*self._open_values.take(), *kept])
         removed = before + self._moved - len(kept)  # each that moves leaves a Flatten behind
         return removed + self._moved
 
@@ -159,6 +163,8 @@ class Folder:
         for name, array in zip(node.output, results, strict=False):
             if name:
                 self.pool.add_array(name, array)
+        if node.output[0] in self._sized:
+            self._open_values.note(node)
         return []
 
     def _follows_sizes(self, node: onnx.NodeProto) -> bool:
@@ -190,7 +196,7 @@ class Folder:
     def _no_op(self, node: onnx.NodeProto) -> str | None:
         """Name of the input that equals the node's output, if there is one."""
         if node.op_type == "Identity":
-            return node.input[0]
+            return None if is_held(node) else node.input[0]
         if node.op_type == "Dropout" and self._is_inference(node):
             return node.input[0]
         if node.op_type == "Concat" and len(node.input) == 1:

@@ -16,6 +16,7 @@ from hetero_tvm.frontend.onnx.bodies.kept_loops import rounds_of_rows
 from hetero_tvm.frontend.onnx.check import opset_of
 from hetero_tvm.frontend.onnx.converters import CONVERTERS, WINDOWS, explicit_padding, suppressed
 from hetero_tvm.frontend.onnx.graph.constants import tensor_type
+from hetero_tvm.frontend.onnx.graph.open_values import is_held
 from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
 from hetero_tvm.frontend.onnx.operators.loop import Rounds
 from hetero_tvm.frontend.onnx.operators.recurrence import RECURRENT, recurrent_layer
@@ -139,6 +140,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
                 raise _depends_on_values(node)
             if node.op_type == "Loop":
                 self._construct_loop(node)
+            elif is_held(node):
+                self._nodes[node.output[0]] = relax.op.builtin.stop_lift_params(self._nodes[node.input[0]])
             elif not self._converts_rows(node):
                 super()._construct_nodes(SimpleNamespace(node=[node]))
             for name in filter(None, node.output):

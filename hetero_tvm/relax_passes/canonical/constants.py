@@ -53,6 +53,20 @@ class FoldConstants(Rule):
         graph.forward(var, constant(found, dtype_of(var)))
 
 
+class ReleaseConstants(Rule):
+    """A constant that no pass could compute with, as other sizes of the model have another -> the constant."""
+
+    name = "release_constants"
+    counted = False
+    anchors = ("relax.builtin.stop_lift_params",)
+
+    def match(self, graph: Graph, var: Var) -> Expr:
+        return graph.value(graph.value(var).args[0])
+
+    def rewrite(self, graph: Graph, var: Var, found: Expr) -> None:
+        graph.forward(var, found)
+
+
 _DTYPES = ("float32", "float64", "int32", "int64", "bool")
 _OPERANDS = (*_DTYPES, "int8", "uint8")
 
