@@ -70,6 +70,11 @@ class Conv2d(FusedOp):
         return (self.width + self.padding[1] + self.padding[3] - reach) // self.strides[1] + 1
 
     @property
+    def least_batch(self) -> int:
+        """Fewest images of Y that there may be."""
+        return 1
+
+    @property
     def depthwise(self) -> bool:
         return self.groups == self.channels == self.filters
 

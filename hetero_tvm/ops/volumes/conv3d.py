@@ -60,6 +60,10 @@ class Conv3d(Conv2d):
         return (self.slices + self.before + self.after - self.taps) // self.step + 1
 
     @property
+    def least_batch(self) -> int:
+        return self.out_slices
+
+    @property
     def image(self) -> tuple[int, int, int, int]:
         volumes = self.batch // self.out_slices
         return (volumes * self.slices, self.channels, self.height, self.width)

@@ -134,7 +134,7 @@ class BlockedConvKernel:
         group = tirx.floormod(item, self.groups)
         block = tirx.floormod(tirx.floordiv(item, self.groups), self.blocks)
         self.batch = tirx.floordiv(item, self.groups * self.blocks)
-        self.planes = SlicePlanes(k, self.op, shape.x.blocks(self.op.channels), self.batch)
+        self.slice_planes = SlicePlanes(k, self.op, shape.x.blocks(self.op.channels), self.batch)
         first, count = share(group, self.panels, self.groups)
         first_tile, tiles = share(block, self.tiles, self.blocks)
         self.begin(first_tile, tiles)
@@ -274,7 +274,7 @@ class BlockedConvKernel:
         whole = op.groups > 1 or shape.slices > 1
         full, rest = divmod(shape.channel_blocks * shape.x.block if whole else op.channels, shape.x.block)
         if full:
-            first_block, some = self.planes.inside(*self.slices.channel_blocks(full))
+            first_block, some = self.slice_planes.inside(*self.slices.channel_blocks(full))
             with k.serial(some) as channel_block:
                 taps(first_block + channel_block, words)
         if rest:
@@ -288,7 +288,7 @@ class BlockedConvKernel:
         The first panel finds the image beyond L2, in more planes than the hardware follows at once.
         """
         op, k, shape = self.op, self.k, self.shape
-        last = int32(shape.channel_blocks - 1) if shape.slices == 1 else self.planes.end - 1
+        last = int32(shape.channel_blocks - 1) if shape.slices == 1 else self.slice_planes.end - 1
         following = planes + tirx.min(channel_block + 1, last)
         first = self.place(y, x)
 
@@ -391,7 +391,7 @@ class BlockedConvKernel:
 
     def first_plane(self, panel: Expr) -> Expr:
         """The plane of X that holds the first block that a panel reads."""
-        planes = self.planes.first
+        planes = self.slice_planes.first
         return planes + self.first_block(panel) if self.op.groups > 1 else planes
 
     def first_block(self, panel: Expr) -> Expr:

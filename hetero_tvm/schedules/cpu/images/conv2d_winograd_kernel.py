@@ -151,12 +151,12 @@ class WinogradKernel:
         k, blocks = self.k, self.shape.channel_blocks
         self.v_plane = self.block * self.lanes
         self.v = k.scratch((self.tiles.points, blocks * self.v_plane + self.lanes))
-        begin, some = self.planes.inside(int32(0), blocks)
+        begin, some = self.slice_planes.inside(int32(0), blocks)
         with k.serial(some) as number, k.serial(tiles) as t:
             block, tile = begin + number, first_tile + t
             row = k.let(tirx.floordiv(tile, self.tiles.columns))
             column = k.let(tirx.floormod(tile, self.tiles.columns))
-            self._transform_input(self.planes.first + block, row, column, block, t)
+            self._transform_input(self.slice_planes.first + block, row, column, block, t)
 
     def _transform_input(self, plane: Expr, row: Expr, column: Expr, to_plane: Expr, to_tile: Expr) -> None:
         """Transform one tile of one channel block: V[:, to_plane, to_tile]."""
@@ -191,7 +191,7 @@ class WinogradKernel:
         group = tirx.floormod(item, self.groups)
         block = tirx.floormod(tirx.floordiv(item, self.groups), self.blocks)
         self.batch = tirx.floordiv(item, self.groups * self.blocks)
-        self.planes = SlicePlanes(k, self.op, self.shape.x.blocks(self.op.channels), self.batch)
+        self.slice_planes = SlicePlanes(k, self.op, self.shape.x.blocks(self.op.channels), self.batch)
         first_tile = block * self.block
         tiles = tirx.min(int32(self.block), self.tiles.count - first_tile)
         first, count = share(group, self.panels, self.groups)
@@ -235,7 +235,7 @@ class WinogradKernel:
         """M[point, start : start + tiles]: the product over all channels."""
         op, k, lanes = self.op, self.k, self.lanes
         acc = k.scratch((tiles, self.vectors * lanes))
-        plane = int32(0) if self.own else self.planes.first
+        plane = int32(0) if self.own else self.slice_planes.first
         before = start if self.own else first_tile + start
 
         def each(body: Callable[[Expr, Expr], None]) -> None:
@@ -265,7 +265,7 @@ class WinogradKernel:
 
         full, rest = divmod(op.per_filter, lanes)
         if full:
-            begin, some = self.planes.inside(int32(0), full)
+            begin, some = self.slice_planes.inside(int32(0), full)
             with k.serial(some) as number:
                 channels(begin + number, lanes)
         if rest:
