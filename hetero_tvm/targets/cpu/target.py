@@ -356,7 +356,9 @@ class CpuTarget(Target):
     fixed_size_passes = frozenset(
         {ResizeAsKernel.name, ArgAsKernel.name, ScanAsKernel.name, JoinParts.name, GatherAsKernel.name}
     )  # constants and loops of each size
-    fixed_image_passes = frozenset({BlockImages.name})  # a layout that pays at some sizes
+    fixed_image_passes = frozenset(
+        {BlockImages.name, ReadSlices.name}
+    )  # a layout that pays at some sizes, and kernels of that layout alone
 
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         return kernels.emit(witnesses, space, point, self.machine)
