@@ -8,6 +8,7 @@ from hetero_tvm.relax_passes.canonical.views import MergeTransposes
 from hetero_tvm.relax_passes.forms.volumes.images import VolumesAsImages
 from tests.relax_passes.compiled import floats, operators, result, rewritten
 from tests.relax_passes.graphs import constant, op, weights
+from tests.relax_passes.rewrite import Rewrite, bind
 
 SHAPE = (4, 3, 5, 6)  # the images of two volumes of two slices
 
@@ -79,3 +80,14 @@ def test_what_knows_slices_stays(name):
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_means_of_volumes(keepdims):
     assert numbers_and_moves(lambda x, y: op.mean(volume(x), [2, 3, 4], keepdims)) == 0
+
+
+class TestVolumesAsImages(Rewrite):
+    rule = VolumesAsImages()
+    inputs = {"x": SHAPE, "y": SHAPE}
+
+    def before(self, x, y):
+        return op.add(volume(x), volume(y))
+
+    def expected(self, x, y):
+        return volume(bind(op.add(x, y)))
