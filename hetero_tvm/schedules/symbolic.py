@@ -25,8 +25,8 @@ class OwnSymbols:
     """Symbols of one kernel: what its operands tell, in place of the model's.
 
     Where an operand has ``past + 1`` elements and none has ``past``, the kernel's ``past`` is the former, and
-    the model's is ``past - 1``.  Where one has ``batch * rows`` and none has one of them, that is a symbol, and
-    so is ``16 * batch`` where none has ``batch``.
+    the model's is ``past - 1``.  Where one has ``batch * rows`` and none has one of them, that is a symbol,
+    and so is ``16 * batch`` where none has ``batch``.
 
     Attributes
     ----------

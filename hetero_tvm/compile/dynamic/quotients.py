@@ -152,8 +152,8 @@ def images_differ(model: ImportedModel) -> bool:
     volumes are behind their depth."""
     assert model.open is not None
     several = [_shapes(each) for each in (model, *model.open.others)]
-    planes = ({shape[3 if len(shape) == 5 else 2 :] for shape in each} for each in zip(*several, strict=False))
-    return any(len(plane) > 1 for plane in planes)
+    together = zip(*several, strict=False)
+    return any(len({shape[3 if len(shape) == 5 else 2 :] for shape in each}) > 1 for each in together)
 
 
 def _beside(symbol: Symbol, top: int) -> int:
