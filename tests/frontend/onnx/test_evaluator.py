@@ -262,3 +262,28 @@ def test_volumes_of_a_grid():
         torch.from_numpy(x), torch.from_numpy(grid), align_corners=False
     )
     np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "shape, filters, group", [((2, 4, 9), (6, 2, 3), 2), ((1, 3, 5, 6), (2, 3, 2, 2), 1)]
+)
+def test_quantised_convolutions_of_any_rank(shape, filters, group):
+    import onnxruntime
+
+    kernel = ",".join(map(str, filters[2:]))
+    source = text_model(
+        f"g (uint8[{','.join(map(str, shape))}] x) => (uint8[{','.join('abcd'[: len(shape)])}] y) "
+        f"{{ y = QLinearConv<group = {group}, kernel_shape = [{kernel}]>(x, xs, xz, w, ws, wz, ys, yz, b) }}"
+    )
+    rng = np.random.default_rng(0)
+    add_weight(source, "w", rng.integers(-127, 128, filters).astype(np.int8))
+    add_weight(source, "ws", rng.uniform(0.01, 0.02, filters[0]).astype(np.float32))
+    add_weight(source, "wz", np.zeros(filters[0], np.int8))
+    add_weight(source, "b", rng.integers(-500, 500, filters[0]).astype(np.int32))
+    for name, scale, zero in (("x", 0.02, 120), ("y", 0.05, 130)):
+        add_weight(source, f"{name}s", np.float32(scale))
+        add_weight(source, f"{name}z", np.uint8(zero))
+    x = rng.integers(0, 256, shape).astype(np.uint8)
+    (found,) = onnx.reference.ReferenceEvaluator(source, new_ops=list(REFERENCE_OPS)).run(None, {"x": x})
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(found, session.run(None, {"x": x})[0])
