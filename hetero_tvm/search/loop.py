@@ -254,6 +254,11 @@ class _Run:
         Few tasks do not fill the processes that build side by side; proposals then fill them up.
         """
         self.ledger.take_in_others()
+        with_space = [state for state in self.states if state.task.space is not None]
+        self.baseline = max(with_space, key=lambda s: s.task.flops * s.task.uses, default=None)
+        if self.baseline is not None and key_of(self.ledger.default_of(self.baseline)) in self.baseline.known:
+            self.baseline_seconds = self._time_baseline(self.baseline)
+            self.ledger.take_in_others()  # what came meanwhile is not to be proposed
         groups: list[tuple[TaskState, list[Candidate]]] = []
         for state in self.states:
             default = self.ledger.default_of(state)
@@ -261,10 +266,6 @@ class _Run:
                 groups.append((state, [default]))
             if starts := self.ledger.starts(state):
                 groups.append((state, starts))
-        with_space = [state for state in self.states if state.task.space is not None]
-        self.baseline = max(with_space, key=lambda s: s.task.flops * s.task.uses, default=None)
-        if self.baseline is not None and all(self.baseline is not state for state, _ in groups):
-            self.baseline_seconds = self._time_baseline(self.baseline)
         groups = groups[: int(min(self.ledger.left(), len(groups)))]
         spare = int(min(self.batch, self.ledger.left())) - sum(len(proposed) for _, proposed in groups)
         if groups and spare > 0 and len(groups) < len(self.states) + 1:

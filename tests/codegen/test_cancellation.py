@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tvm.script import from_source
 
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import te, tirx, tvm
@@ -68,3 +69,34 @@ def test_nan_is_neither_less_nor_greater(one, other, made, expected, dtype):
     tensors = [tvm.runtime.tensor(array) for array in (*arrays, np.zeros(8, "int32"))]
     compile_kernels(function, TARGET).jit()["main"](*tensors)
     np.testing.assert_array_equal(tensors[2].numpy(), expected(one(*arrays), other(*arrays)))
+
+
+# What a kernel makes of x == x; te.compute would fold the comparison alone.
+BESIDE_ITSELF = {
+    "unequal": ("T.Cast('float32', not same[i])", lambda x: np.isnan(x)),
+    "NaN made 0": ("T.Select(same[i], x[i], T.float32(0))", lambda x: np.where(np.isnan(x), 0, x)),
+    "and another": ("T.Cast('float32', same[i] and T.float32(1) < x[i])", lambda x: x > 1),
+}
+_KERNEL = """
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((8,), "float32"), result: T.Buffer((8,), "float32")):
+    same = T.sblock_alloc_buffer((8,), "bool")
+    for n in range(8):
+        with T.sblock("same"):
+            i = T.axis.spatial(8, n)
+            same[i] = x[i] == x[i]
+    for n in range(8):
+        with T.sblock("result"):
+            i = T.axis.spatial(8, n)
+            result[i] = {}
+"""
+
+
+@pytest.mark.parametrize(("made", "expected"), BESIDE_ITSELF.values(), ids=BESIDE_ITSELF)
+def test_nan_is_not_equal_to_itself(made, expected):
+    """TVM takes ``x == x`` for true wherever it is a part of something."""
+    function = generic.schedule(from_source(_KERNEL.format(made)), MACHINES["avx2"])
+    values = FLOATS.astype("float32")
+    tensors = [tvm.runtime.tensor(array) for array in (values, np.full(8, 9, "float32"))]
+    compile_kernels(function, TARGET).jit()["main"](*tensors)
+    np.testing.assert_array_equal(tensors[1].numpy(), expected(values).astype("float32"))
