@@ -271,6 +271,7 @@ class Ledger:
                 "trials": self.report.trials,
                 "of": None if self.options.trials is None else int(self.left()) + self.report.trials,
                 "elapsed": monotonic() - self.started,
+                "waited": self.report.waited,
                 "minutes": self.options.minutes,
                 "total_seconds": self._known_total(),
             }
