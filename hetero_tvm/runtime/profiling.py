@@ -243,7 +243,7 @@ def write_events(path: str | Path, events: Sequence[Mapping[str, Any]]) -> None:
     UsageError : the file cannot be written.
     """
     try:
-        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}), encoding="utf-8")
     except (OSError, TypeError) as error:
         raise UsageError(f"no trace can be written to {path}: {error}", hint="name a file") from error
 
