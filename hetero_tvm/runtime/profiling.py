@@ -357,8 +357,8 @@ def _kernels(
 ) -> list[KernelProfile]:
     """The calls by kernel, longest first."""
     rows = {row["kernel"]: row for row in manifest.kernels}
-    weights = sum(_weight_bytes(row) * int(row.get("calls", 1)) for row in manifest.kernels)
-    stay = cached is not None and weights <= cached.nbytes  # all of them in the cache, from call to call
+    weights = [(_weight_bytes(row), int(row.get("calls", 1))) for row in manifest.kernels]
+    stay = cached is not None and cached.keeps(weights)
     groups: dict[str, list[CallProfile]] = {}
     for call in calls:
         groups.setdefault(call.kernel, []).append(call)
