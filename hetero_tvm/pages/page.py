@@ -21,7 +21,7 @@ p.sub, figcaption, .faint { color: var(--faint); } p { margin: .4rem 0; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; }
 td.t { overflow-wrap: break-word; max-width: 26rem; }
-td.t:last-child { min-width: 11rem; }
+td.t:first-child { min-width: 10rem; } td.t:last-child { min-width: 11rem; }
 .bar { display: inline-block; height: .55rem; background: var(--accent);
   border-radius: 2px; vertical-align: middle; margin-right: .4rem; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
