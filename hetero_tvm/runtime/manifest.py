@@ -80,6 +80,12 @@ class Manifest:
     """Facts of a language model (``generation/facts.py``); empty for other models."""
     step: Step | None = None
     """The function that keeps states in place, where there is one."""
+
+    @property
+    def constant_results(self) -> frozenset[int]:
+        """Results, by number, that may be constants of the library: whoever changes them copies first."""
+        return frozenset((self.memory or {}).get("constant_results", ()))
+
     states: dict[str, str] = field(default_factory=dict)
     """Output that a session finds for an input by its name: what C and C++ hold."""
 
