@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from hetero_tvm.host.tvm import Expr, Var, relax, tvm
 from hetero_tvm.relax_passes.forms.conv1d import integers
@@ -53,77 +53,11 @@ def images_behind(graph: Graph, volume: Expr) -> Expr | None:
     return inner.args[0] if shape_of(inner.args[0]) == (batch * depth, *image) else None
 
 
-class VolumesAsImages(Rule):
-    """Operators whose operand is a volume made of images work on the images.
+class _Found(NamedTuple):
+    """An operator's form for images: ``emit`` binds it before ``top``, and gives the value that this gets."""
 
-    Convolutions of volumes give and take images.  What stands between them (activations, sums, gates,
-    concatenations of channels, pooling, batch normalisation) works on them just as well, and joins their
-    epilogues and layouts; volumes are transposed where something else reads them.
-    """
-
-    name = "volumes"
-    counted = False
-    anchors = (
-        *_ELEMENTWISE,
-        *VOLUME_POOLS,
-        "relax.concat",
-        "relax.mean",
-        "relax.nn.batch_norm",
-        "relax.nn.pad",
-    )
-
-    def match(self, graph: Graph, var: Var) -> Any | None:
-        call, name = graph.value(var), graph.op_name(var)
-        first = call.args[0]
-        if name == "relax.concat":
-            return _joined(graph, var)
-        if name in _ELEMENTWISE:
-            return _stepped(graph, var)
-        images = images_behind(graph, first)
-        if images is None:
-            return None
-        if name == "relax.nn.batch_norm":
-            user = graph.only_user(var)
-            fits = user is not None and isinstance(graph.value(user), relax.TupleGetItem)
-            return (images, user) if fits and int(call.attrs.axis) == 1 else None
-        if name in VOLUME_POOLS:
-            return (images,) if PoolForm.of(graph, var) is not None else None
-        if name == "relax.mean":
-            axes = sorted(int(axis) % 5 for axis in call.attrs.axis or ())
-            return (images,) if axes == [2, 3, 4] else None
-        widths = integers(call.attrs.pad_width)
-        return (images,) if not any(widths[:6]) else None
-
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
-        call, name = graph.value(var), graph.op_name(var)
-        bind = graph.binder(var, [var])
-        if name in _ELEMENTWISE:
-            arguments = [give(bind) for give in found]
-            images = bind(tvm.ir.Call(call.op, arguments, call.attrs), "step")
-        elif name == "relax.concat":
-            images = bind(relax.op.concat([give(bind) for give in found], 1), "joined")
-        elif name == "relax.nn.batch_norm":
-            self._normalize(graph, var, *found)
-            return
-        elif name in VOLUME_POOLS:
-            images = _pooled(bind, PoolForm.of(graph, var), found[0], shape_of(var))
-        elif name == "relax.mean":
-            graph.replace(var, _mean(bind, found[0], shape_of(call.args[0]), shape_of(var)))
-            return
-        else:
-            widths = integers(call.attrs.pad_width)
-            padded = relax.op.nn.pad(
-                found[0], [0, 0, 0, 0, *widths[6:]], str(call.attrs.pad_mode), call.attrs.pad_value
-            )
-            images = bind(padded, "padded")
-        graph.replace(var, volume_of(bind, images, shape_of(var)[0]))
-
-    def _normalize(self, graph: Graph, var: Var, images: Expr, result: Var) -> None:
-        call = graph.value(var)
-        batch, bind = shape_of(result)[0], graph.binder(result, [var, result])
-        whole = bind(tvm.ir.Call(call.op, [images, *call.args[1:]], call.attrs), "norm")
-        normalized = bind(relax.TupleGetItem(whole, 0), "normalized")
-        graph.replace(result, volume_of(bind, normalized, batch), [var])
+    top: Var
+    emit: Callable[[Bind], Expr]
 
 
 def _operand(graph: Graph, x: Expr, shape: tuple[int, ...]) -> Callable[[Bind], Expr] | None:
@@ -139,7 +73,7 @@ def _operand(graph: Graph, x: Expr, shape: tuple[int, ...]) -> Callable[[Bind], 
         return None
     array = array_of(graph.value(x))
     if array is not None and own[0] == own[2] == 1:
-        return lambda bind: x if array.size == 1 else relax.const(array.reshape(own[1], *own[3:])[None])
+        return lambda bind: x if not array.ndim else relax.const(array.reshape(1, own[1], *own[3:]))
     if own == shape:
         return lambda bind: images_of(bind, x)
     if own == (*shape[:2], 1, 1, 1):
@@ -157,40 +91,142 @@ def _by_slice(bind: Bind, x: Expr, shape: tuple[int, ...]) -> Expr:
     return bind(relax.op.reshape(x, (batch, channels, 1, 1)), "channels")
 
 
-def _stepped(graph: Graph, var: Var) -> list[Callable[[Bind], Expr]] | None:
-    shape = shape_of(var)
-    arguments = graph.value(var).args
-    if len(shape) != 5 or not any(images_behind(graph, x) is not None for x in arguments):
-        return None
-    operands = [_operand(graph, x, shape) for x in arguments]
-    return operands if all(give is not None for give in operands) else None
-
-
-def _joined(graph: Graph, var: Var) -> list[Callable[[Bind], Expr]] | None:
-    parts = getattr(graph.value(graph.value(var).args[0]), "fields", ())
-    if len(shape_of(var)) != 5 or int(graph.value(var).attrs.axis) not in (1, -4):
-        return None
+def _operands(
+    graph: Graph, parts: Sequence[Expr], shapes: Sequence[tuple[int, ...]]
+) -> list[Callable[[Bind], Expr]] | None:
+    """Functions that give operands of volumes of ``shapes`` for their images; None where one has no such
+    form, or none is made of images."""
     if not any(images_behind(graph, part) is not None for part in parts):
         return None
-    operands = [_operand(graph, part, shape_of(part)) for part in parts]
-    return operands if all(give is not None for give in operands) else None
+    found = [_operand(graph, part, shape) for part, shape in zip(parts, shapes, strict=True)]
+    return None if any(give is None for give in found) else found
 
 
-def _pooled(bind: Bind, form: PoolForm, images: Expr, shape: tuple[int, ...]) -> Var:
-    """Images of a pooled volume of ``shape``."""
-    batch, channels, depth, *_ = shape
-    y = bind(form.planes(images), "planes")
-    number, _, *plane = shape_of(y)
-    if not form.keeps_depth:
-        values = channels * plane[0] * plane[1]
-        y = bind(relax.op.reshape(y, (batch, 1, number // batch, values)), "depths")
-        y = bind(form.depth(y), "depth")
-    return bind(relax.op.reshape(y, (batch * depth, channels, *plane)), "pooled")
+def _stepped(graph: Graph, var: Var) -> _Found | None:
+    """An elementwise step."""
+    call, shape = graph.value(var), shape_of(var)
+    operands = _operands(graph, call.args, [shape] * len(call.args)) if len(shape) == 5 else None
+    if operands is None:
+        return None
+
+    def emit(bind: Bind) -> Expr:
+        step = tvm.ir.Call(call.op, [give(bind) for give in operands], call.attrs)
+        return volume_of(bind, bind(step, "step"), shape[0])
+
+    return _Found(var, emit)
 
 
-def _mean(bind: Bind, images: Expr, volume: tuple[int, ...], shape: tuple[int, ...]) -> Expr:
-    """Mean of all values of a channel: of each slice, which counts as many, then of the slices."""
-    batch, channels, depth, *_ = volume
-    y = bind(relax.op.mean(images, [2, 3], keepdims=True), "planes")
-    y = bind(relax.op.reshape(y, (batch, depth, channels)), "means")
-    return relax.op.reshape(bind(relax.op.mean(y, [1]), "mean"), shape)
+def _joined(graph: Graph, var: Var) -> _Found | None:
+    """A concatenation of channels."""
+    call, shape = graph.value(var), shape_of(var)
+    parts = getattr(graph.value(call.args[0]), "fields", ())
+    if len(shape) != 5 or int(call.attrs.axis) not in (1, -4):
+        return None
+    operands = _operands(graph, parts, [shape_of(part) for part in parts])
+    if operands is None:
+        return None
+
+    def emit(bind: Bind) -> Expr:
+        joined = relax.op.concat([give(bind) for give in operands], 1)
+        return volume_of(bind, bind(joined, "joined"), shape[0])
+
+    return _Found(var, emit)
+
+
+def _pooled(graph: Graph, var: Var) -> _Found | None:
+    """A pooling: of the planes, then of images whose columns are whole slices."""
+    images, form = images_behind(graph, graph.value(var).args[0]), PoolForm.of(graph, var)
+    if images is None or form is None:
+        return None
+    batch, channels, depth, *_ = shape_of(var)
+
+    def emit(bind: Bind) -> Expr:
+        y = bind(form.planes(images), "planes")
+        number, _, *plane = shape_of(y)
+        if not form.keeps_depth:
+            values = channels * plane[0] * plane[1]
+            y = bind(relax.op.reshape(y, (batch, 1, number // batch, values)), "depths")
+            y = bind(form.depth(y), "depth")
+        y = bind(relax.op.reshape(y, (batch * depth, channels, *plane)), "pooled")
+        return volume_of(bind, y, batch)
+
+    return _Found(var, emit)
+
+
+def _mean(graph: Graph, var: Var) -> _Found | None:
+    """The mean of all values of a channel: of each slice, which counts as many, then of the slices."""
+    call = graph.value(var)
+    images = images_behind(graph, call.args[0])
+    if images is None or sorted(int(axis) % 5 for axis in call.attrs.axis or ()) != [2, 3, 4]:
+        return None
+    batch, channels, depth, *_ = shape_of(call.args[0])
+
+    def emit(bind: Bind) -> Expr:
+        y = bind(relax.op.mean(images, [2, 3], keepdims=True), "planes")
+        y = bind(relax.op.reshape(y, (batch, depth, channels)), "means")
+        return relax.op.reshape(bind(relax.op.mean(y, [1]), "mean"), shape_of(var))
+
+    return _Found(var, emit)
+
+
+def _normalized(graph: Graph, var: Var) -> _Found | None:
+    """A batch normalisation of which nothing but the result is used."""
+    call, user = graph.value(var), graph.only_user(var)
+    images = images_behind(graph, call.args[0])
+    if images is None or int(call.attrs.axis) != 1:
+        return None
+    if user is None or not isinstance(graph.value(user), relax.TupleGetItem):
+        return None
+
+    def emit(bind: Bind) -> Expr:
+        whole = bind(tvm.ir.Call(call.op, [images, *call.args[1:]], call.attrs), "norm")
+        return volume_of(bind, bind(relax.TupleGetItem(whole, 0), "normalized"), shape_of(user)[0])
+
+    return _Found(user, emit) if graph.value(user).index == 0 else None
+
+
+def _padded(graph: Graph, var: Var) -> _Found | None:
+    """Padding around the planes alone."""
+    call = graph.value(var)
+    images, widths = images_behind(graph, call.args[0]), integers(call.attrs.pad_width)
+    if images is None or any(widths[:6]):
+        return None
+
+    def emit(bind: Bind) -> Expr:
+        around = [0, 0, 0, 0, *widths[6:]]
+        padded = relax.op.nn.pad(images, around, str(call.attrs.pad_mode), call.attrs.pad_value)
+        return volume_of(bind, bind(padded, "padded"), shape_of(var)[0])
+
+    return _Found(var, emit)
+
+
+_FORMS: dict[str, Callable[[Graph, Var], _Found | None]] = {
+    **dict.fromkeys(_ELEMENTWISE, _stepped),
+    **dict.fromkeys(VOLUME_POOLS, _pooled),
+    "relax.concat": _joined,
+    "relax.mean": _mean,
+    "relax.nn.batch_norm": _normalized,
+    "relax.nn.pad": _padded,
+}
+"""Operator -> its form for images; None for another use of it."""
+
+
+class VolumesAsImages(Rule):
+    """Operators whose operand is a volume made of images work on the images.
+
+    Convolutions of volumes give and take images.  What stands between them (activations, sums, gates,
+    concatenations of channels, pooling, batch normalisation) works on them just as well, and joins their
+    epilogues and layouts; volumes are transposed where something else reads them.
+    """
+
+    name = "volumes"
+    counted = False
+
+    anchors = tuple(_FORMS)
+
+    def match(self, graph: Graph, var: Var) -> _Found | None:
+        return _FORMS[graph.op_name(var)](graph, var)
+
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
+        bind = graph.binder(found.top, [var])
+        graph.replace(found.top, found.emit(bind), [var])

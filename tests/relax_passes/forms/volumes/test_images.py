@@ -33,6 +33,7 @@ ON_IMAGES = {
     "bounds": lambda x, y: op.clip(volume(x), -0.5, 0.5),
     "sum": lambda x, y: op.add(op.nn.relu(volume(x)), volume(y)),
     "scalar": lambda x, y: op.multiply(constant(2.0), volume(x)),
+    "one number": lambda x, y: op.multiply(constant(np.full((1, 1, 1, 1, 1), 2.0)), volume(x)),
     "channels": lambda x, y: op.add(volume(x), constant(weights(1, 3, 1, 1, 1))),
     "planes": lambda x, y: op.add(constant(weights(3, 1, 5, 6)), volume(x)),
     "gate": lambda x, y: op.multiply(
