@@ -135,9 +135,10 @@ def _run(options: argparse.Namespace) -> int:
             document = _compared(subject, names, absent, settings, options)
         else:
             document = _alone(subject, options)
+    status = 0 if before is None else _judge(before, document, options)
     if options.json:
         cli_common.print_json(document)
-    return 0 if before is None else _judge(before, document, options)
+    return status
 
 
 def _peers(options: argparse.Namespace, library: Path | None) -> tuple[list[str], list[str]]:

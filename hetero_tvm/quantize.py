@@ -107,7 +107,7 @@ def _run(options: argparse.Namespace) -> int:
     exported = cli_common.export(built, options)
     path = Path(exported["library"]).with_name("accuracy.json")
     document = {"least_cosine": report.least_cosine, **cli_common.plain(report)}
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     cli_common.say(options, f"wrote {path}")
     page = report_html(built, command=f"python -m hetero_tvm.quantize {shlex.join(options.argv)}")
     exported["report"] = str(write_report(Path(exported["library"]), page))

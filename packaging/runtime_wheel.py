@@ -69,11 +69,16 @@ def stage(folder: Path) -> None:
     libraries.mkdir()
     for name in LIBRARIES:
         shutil.copy2(Path(found.origin).parent / "lib" / name, libraries / name)
-    (libraries / "VERSION").write_text(importlib.metadata.version("apache-tvm") + "\n")
+    (libraries / "VERSION").write_text(importlib.metadata.version("apache-tvm") + "\n", encoding="utf-8")
     shutil.copy2(ROOT / "LICENSE", folder / "LICENSE")
-    version = (ROOT / "hetero_tvm" / "version.py").read_text().partition('VERSION = "')[2].partition('"')[0]
+    version = (
+        (ROOT / "hetero_tvm" / "version.py")
+        .read_text(encoding="utf-8")
+        .partition('VERSION = "')[2]
+        .partition('"')[0]
+    )
     ffi = importlib.metadata.version("apache-tvm-ffi")
-    (folder / "setup.py").write_text(_SETUP.format(version=version, ffi=ffi))
+    (folder / "setup.py").write_text(_SETUP.format(version=version, ffi=ffi), encoding="utf-8")
 
 
 def _has_wheels() -> bool:

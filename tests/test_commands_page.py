@@ -10,7 +10,8 @@ HEAD = """# Commands
 
 `hetero-tvm COMMAND`, or `python -m hetero_tvm.COMMAND`.  This page is written from the parsers
 (`python -m tests.test_commands_page`); `--help` of a command says the same.  With `--json`, stdout is exactly
-one JSON document, and progress goes to stderr.
+one JSON document, and progress goes to stderr; of a command that failed it is
+`{"error": {"type", "message", "problems", "hint"}}`.
 
 The shell completes commands, options, models and targets after `eval "$(hetero-tvm completion bash)"` (a line
 for `~/.bashrc`; also `zsh`, and `hetero-tvm completion fish | source`).

@@ -166,7 +166,7 @@ def _throughput(
 
 def _memory(name: str) -> int:
     """A figure of this process's memory as the kernel keeps it, bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition(":")
         if key == name:
             return int(value.split()[0]) * 1024

@@ -116,7 +116,9 @@ def _thread_times() -> dict[int, float]:
     times = {}
     for folder in Path("/proc/self/task").iterdir():
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            fields = (
+                (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            )
         except OSError:
             continue
         times[int(folder.name)] = (int(fields[11]) + int(fields[12])) * _CLOCK_TICK

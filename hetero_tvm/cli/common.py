@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_tvm.cli import names
 from hetero_tvm.cli.ending import ended_by_signals
 from hetero_tvm.cli.numbers import cosine, count, minutes, percent, positive, seconds  # noqa: F401
-from hetero_tvm.cli.parsing import EXITS, add_output_options, command_parser
+from hetero_tvm.cli.parsing import EXITS, Refusal, add_output_options, command_parser
 from hetero_tvm.errors import (
     AccuracyError,
     BuildError,
@@ -347,6 +347,12 @@ def print_json(document: dict[str, Any]) -> None:
     print(json.dumps(plain(document), indent=2))
 
 
+def _print_error(kind: str, message: str, hint: str | None, problems: Sequence[str] = ()) -> None:
+    """The document of a command that failed: programs that read stdout need not parse stderr."""
+    told = {"type": kind, "message": as_typed(message), "problems": problems, "hint": as_typed(hint or "")}
+    print_json({"error": told})
+
+
 def say(options: argparse.Namespace, text: str, whole: bool = False) -> None:
     """Lines for people: on stdout, or on stderr when stdout is for JSON.
 
@@ -368,10 +374,17 @@ def run(
 
     Returns the exit status: 0; 2 when the user must change the command line, the model or a file;
     1 when tuning, building or checking failed; 130 when interrupted, 143 and 129 when ended by SIGTERM and
-    SIGHUP.  With HETERO_TVM_DEBUG=1 errors keep their traceback.
+    SIGHUP.  With HETERO_TVM_DEBUG=1 errors keep their traceback.  With ``--json`` an error is a document too.
     """
-    options = parse.parse_args(argv)
-    options.argv = list(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        options = parse.parse_args(given)
+    except Refusal as refusal:
+        if "--json" in given:
+            _print_error("UsageError", refusal.message, refusal.hint)
+        raise
+    options.argv = given
+    as_json = getattr(options, "json", False)
     if os.environ.get(DEBUG_VARIABLE) == "1":
         check_options(options)
         return command(options)
@@ -390,6 +403,8 @@ def run(
             return command(options)
         except HeteroTVMError as error:
             print(f"error: {as_typed(str(error))}", file=sys.stderr)
+            if as_json:
+                _print_error(type(error).__name__, error.message, error.hint, error.problems)
             return 1 if isinstance(error, _FAILURES) else 2
         except KeyboardInterrupt:
             print(
@@ -397,11 +412,11 @@ def run(
             )
             return 128 + (ending.number or signal.SIGINT)
         except MemoryError as error:
-            print(
-                f"error: there is not enough memory{f': {error}' if str(error) else ''}\n"
-                "What to do: smaller shapes (--batch, --sequence, --shape), or a machine with more memory",
-                file=sys.stderr,
-            )
+            message = f"there is not enough memory{f': {error}' if str(error) else ''}"
+            hint = "smaller shapes (--batch, --sequence, --shape), or a machine with more memory"
+            print(f"error: {message}\nWhat to do: {hint}", file=sys.stderr)
+            if as_json:
+                _print_error("MemoryError", message, hint)
             return 1
         except BrokenPipeError:  # `... | head`: nobody reads any more
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -409,4 +424,6 @@ def run(
         except Exception as error:
             where = f"(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)"
             print(f"error: {type(error).__name__}: {error}\n{where}", file=sys.stderr)
+            if as_json:
+                _print_error(type(error).__name__, str(error), where)
             return 1

@@ -106,7 +106,7 @@ def _machine() -> list[Finding]:
 def _memory() -> tuple[int, int]:
     """Bytes of memory, and of that what new programs may have."""
     values = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
         name, _, rest = line.partition(":")
         values[name] = int(rest.split()[0]) * 1024
     return values["MemTotal"], values.get("MemAvailable", values["MemFree"])

@@ -27,6 +27,14 @@ EXITS = {
 _WIDEST = 100
 
 
+class Refusal(SystemExit):
+    """End of a command whose line cannot be, with what was said about it."""
+
+    def __init__(self, message: str, hint: str):
+        super().__init__(2)
+        self.message, self.hint = message, hint
+
+
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Help as wide as the terminal, 100 columns at most; examples keep their lines."""
 
@@ -100,7 +108,7 @@ class Parser(argparse.ArgumentParser):
                 hints = [*hints, f"{word}: {guess}"]
         advice = " ".join([*hints, f"{self.prog} --help lists what there is"])
         sys.stderr.write(f"error: {message}\nWhat to do: {advice}\n")
-        sys.exit(2)
+        raise Refusal(message, advice)
 
     def options(self) -> list[str]:
         """Long names of the options, those of subcommands included."""

@@ -67,9 +67,17 @@ def _by_bits(condition: Expr) -> Expr:
     return tirx.Cast("bool", tirx.bitwise_xor(_bit(opposite), tirx.const(1, "int32")))
 
 
+def _with_itself(equal: tirx.EQ) -> Expr:
+    """A float beside itself as ``x <= x``, which NaN makes false: TVM takes ``x == x`` for true."""
+    if "float" not in str(equal.a.ty.dtype) or not tvm_ffi.structural_equal(equal.a, equal.b):
+        return equal
+    return tirx.LE(equal.a, equal.b)
+
+
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.KeepCancellation")
 def keep_cancellation(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
     """Let differences and comparisons of floats be computed as they are written."""
     body = tvm_ffi.structural_map(func.body, (tirx.Sub, _kept), order="post")
     choices = (tirx.Not, tirx.NE, tirx.Or)
-    return func.with_body(tvm_ffi.structural_map(body, (choices, _by_bits), order="post"))
+    body = tvm_ffi.structural_map(body, (choices, _by_bits), order="post")
+    return func.with_body(tvm_ffi.structural_map(body, (tirx.EQ, _with_itself), order="post"))

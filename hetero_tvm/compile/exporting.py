@@ -41,7 +41,7 @@ def export_library(
             temporary_folder("hetero_tvm-export-") as scratch,
         ):
             source = scratch / "manifest.cc"
-            source.write_text(embed_source(manifest))
+            source.write_text(embed_source(manifest), encoding="utf-8")
             fresh = folder / path.name
             _link(executable, weights, fresh, source)
             checksum.seal(fresh)

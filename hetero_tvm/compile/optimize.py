@@ -414,6 +414,6 @@ class _Dump:
         self._count += 1
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(module().script(show_meta=False))
+            path.write_text(module().script(show_meta=False), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error}", hint="give another --dump-ir") from error

@@ -107,7 +107,7 @@ def write_report(library: Path, markup: str) -> Path:
     name = "report.html" if library.stem == "model" else f"{library.stem}.report.html"
     target = library.with_name(name)
     try:
-        target.write_text(markup)
+        target.write_text(markup, encoding="utf-8")
     except OSError as error:
         raise BuildError(f"cannot write {target}: {error}", hint="name another --out") from error
     return target

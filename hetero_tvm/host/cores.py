@@ -92,12 +92,12 @@ def _group_limit(folder: Path, version: int) -> float | None:
     """CPU limit of one control group, in cores; None where it sets none."""
     try:
         if version == 2:
-            quota, period = (folder / "cpu.max").read_text().split()
+            quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
             if quota == "max":
                 return None
         else:
-            quota = (folder / "cpu.cfs_quota_us").read_text()
-            period = (folder / "cpu.cfs_period_us").read_text()
+            quota = (folder / "cpu.cfs_quota_us").read_text(encoding="utf-8")
+            period = (folder / "cpu.cfs_period_us").read_text(encoding="utf-8")
         limit = int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return None
@@ -113,6 +113,6 @@ def busy_load(cores: int) -> float | None:
 def read_text(path: Path) -> str | None:
     """Content of a file of the kernel; None where there is none."""
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None

@@ -188,7 +188,7 @@ def _compile(
             digest = _digest(fresh)
             os.replace(fresh, target)
         with replaced(_checksum_path(target)) as fresh:
-            fresh.write_text(digest + "\n")
+            fresh.write_text(digest + "\n", encoding="utf-8")
     except OSError as error:
         raise NativeBuildError(
             f"cannot write to the cache folder {target.parent}: {error.strerror}", hint=_OTHER_FOLDER
@@ -216,7 +216,7 @@ def _whole(file: Path) -> bool:
             return False
         identity = (str(file), status.st_ino, status.st_mtime_ns, status.st_size)
         if identity not in _seen:
-            if _checksum_path(file).read_text().strip() != _digest(file):
+            if _checksum_path(file).read_text(encoding="utf-8").strip() != _digest(file):
                 return False
             _seen.add(identity)
     except (OSError, ValueError):

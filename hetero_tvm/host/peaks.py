@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hetero_tvm.errors import UsageError
@@ -60,6 +60,15 @@ class CacheRoof:
 
     nbytes: int
     gbs: float
+
+    def keeps(self, weights: Iterable[tuple[int, float]]) -> bool:
+        """Whether weights stay in the cache from one call of a model to the next.
+
+        Parameters
+        ----------
+        weights : bytes of a kernel's weights, and its calls: each call has weights of its own.
+        """
+        return sum(nbytes * calls for nbytes, calls in weights) <= self.nbytes
 
 
 def measure_caches(threads: int | None = None) -> CacheRoof:

@@ -80,6 +80,8 @@ class MemoryPlan:
     """Bytes that TVM's StaticPlanBlockMemory takes for the same tensors."""
     outputs: int = 0
     """Bytes allocated per call for the results, which belong to the caller."""
+    constant_results: tuple[int, ...] = ()
+    """Results, by number, that are or may be constants of the library: the same memory at every call."""
     in_place: tuple[str, ...] = ()
     """Tensors that were written over an input of their kernel."""
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -137,6 +139,7 @@ class MemoryPlan:
             "naive": self.naive,
             "static_plan": self.static_plan,
             "outputs": self.outputs,
+            "constant_results": list(self.constant_results),
             "steps": self.steps,
             "arenas": [
                 {
@@ -172,8 +175,10 @@ class MemoryPlan:
                 for arena in data["arenas"]
             )
             plain = {name: data[name] for name in ("steps", "static_plan", "outputs")}
-            mappings = {name: dict(data[name]) for name in ("refused", "stack")}
-            joined = {name: tuple(nodes) for name, nodes in data.get("joined", {}).items()}
-            return cls(arenas, in_place=tuple(data["in_place"]), joined=joined, **plain, **mappings)
+            mappings: dict[str, Any] = {name: dict(data[name]) for name in ("refused", "stack")}
+            mappings["joined"] = {name: tuple(nodes) for name, nodes in data.get("joined", {}).items()}
+            constants = tuple(data.get("constant_results", ()))
+            in_place = tuple(data["in_place"])
+            return cls(arenas, constant_results=constants, in_place=in_place, **plain, **mappings)
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"the memory plan is damaged: {error!r}") from error

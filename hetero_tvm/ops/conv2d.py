@@ -70,12 +70,22 @@ class Conv2d(FusedOp):
         return (self.width + self.padding[1] + self.padding[3] - reach) // self.strides[1] + 1
 
     @property
+    def least_batch(self) -> int:
+        """Fewest images of Y that there may be."""
+        return 1
+
+    @property
     def depthwise(self) -> bool:
         return self.groups == self.channels == self.filters
 
     @property
+    def per_filter(self) -> int:
+        """Channels that a filter multiplies."""
+        return self.channels // self.groups
+
+    @property
     def inputs(self) -> tuple[Operand, ...]:
-        weight = (self.filters, self.channels // self.groups, *self.kernel)
+        weight = (self.filters, self.per_filter, *self.kernel)
         operands = [
             Operand("X", Layout.parse(self.x_layout).shape(self.image), self.dtype),
             Operand("W", weight, self.dtype, constant=self.constant_weight),
@@ -109,7 +119,7 @@ class Conv2d(FusedOp):
 
     @property
     def flops(self) -> int:
-        taps = self.kernel[0] * self.kernel[1] * self.channels // self.groups
+        taps = self.kernel[0] * self.kernel[1] * self.per_filter
         return 2 * self.batch * self.filters * self.out_height * self.out_width * taps
 
     @property
@@ -125,11 +135,11 @@ class Conv2d(FusedOp):
         x_layout, y_layout, residual_layout = (
             Layout.parse(text) for text in (self.x_layout, self.y_layout, self.residual_layout)
         )
-        x = x_layout.unpack(x, self.channels)
+        x = self.multiplied_images(x_layout.unpack(x, self.channels))
         top, left, bottom, right = self.padding
         x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
         (sh, sw), (dh, dw), (kh, kw) = self.strides, self.dilation, self.kernel
-        oh, ow, per = self.out_height, self.out_width, self.channels // self.groups
+        oh, ow, per = self.out_height, self.out_width, self.per_filter
         windows = np.stack(
             [
                 x[:, :, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
@@ -173,7 +183,7 @@ class Conv2d(FusedOp):
         def compute(x, w, *extra):
             x, w = self.multiplied(x, w)
             y = topi.nn.conv(
-                image(x, self.x_layout, self.image),
+                self.multiplied_tensor(image(x, self.x_layout, self.image)),
                 w,
                 stride=list(self.strides),
                 padding=list(self.padding),
@@ -193,3 +203,11 @@ class Conv2d(FusedOp):
     def multiplied(self, x: TETensor, w: TETensor) -> tuple[TETensor, TETensor]:
         """Give the tensors that are multiplied, from the operands X and W."""
         return x, w
+
+    def multiplied_images(self, x: np.ndarray) -> np.ndarray:
+        """Give the images that are multiplied, from plain ones."""
+        return x
+
+    def multiplied_tensor(self, x: TETensor) -> TETensor:
+        """Give the tensor of the images that are multiplied, from that of plain ones."""
+        return x

@@ -102,7 +102,8 @@ def roofline(
         True,
     )
     start = max(x.low, y.low / bandwidth_gbs)
-    marks = []
+    marks, labels = [], []
+    largest = max((_radius(dot) for dot in dots), default=0.0)
     roofs = {" in float32" if others else "": peak_gflops, **{f" in {kind}": p for kind, p in others.items()}}
     for kind, peak in roofs.items():
         left = peak / bandwidth_gbs
@@ -110,32 +111,35 @@ def roofline(
         if peak == highest:
             path = f"M{x.at(start):.1f},{y.at(start * bandwidth_gbs):.1f} L{path[1:]}"
         marks.append(f'<path class="roof" d="{path}"/>')
-        marks.append(
-            f'<text x="{x.at(x.high) - 4:.0f}" y="{y.at(peak) - 5:.0f}" text-anchor="end">'
-            f"{peak:.0f} GFLOP/s{kind}</text>"
-        )
+        # Above the dots of kernels that reach the roof.
+        labels.append(_label(x.at(x.high) - 4, y.at(peak) - 3 - largest, f"{peak:.0f} GFLOP/s{kind}", "end"))
     if cache_gbs is not None and cache_gbs > 1.05 * bandwidth_gbs:
         begin, top = max(x.low, y.low / cache_gbs), highest / cache_gbs
         if begin < top:
             line = f"M{x.at(begin):.1f},{y.at(begin * cache_gbs):.1f} L{x.at(top):.1f},{y.at(highest):.1f}"
             marks.append(f'<path class="roof" stroke-dasharray="5 4" d="{line}"/>')
-            half = math.sqrt(begin * top)
-            at = f'x="{x.at(half) - 6:.0f}" y="{y.at(half * cache_gbs) - 6:.0f}"'
-            marks.append(f'<text {at} text-anchor="end">{cache_gbs:.0f} GB/s, caches</text>')
+            # At its upper end: halfway up, the words would run over the numbers of the axis.
+            labels.append(_label(x.at(top) - 4, y.at(highest) - 6, f"{cache_gbs:.0f} GB/s, caches"))
     middle = math.sqrt(start * max(ridge, start))  # under the slope, where it hides neither roof nor ticks
-    at = f'x="{x.at(middle) + 6:.0f}" y="{y.at(middle * bandwidth_gbs) + 16:.0f}"'
-    marks.append(f"<text {at}>{bandwidth_gbs:.0f} GB/s</text>")
+    labels.append(_label(x.at(middle) + 6, y.at(middle * bandwidth_gbs) + 16, f"{bandwidth_gbs:.0f} GB/s"))
     for dot in sorted(dots, key=lambda dot: -dot.share):
         if dot.intensity <= 0 or dot.gflops <= 0:
             continue
-        radius = 3 + 14 * math.sqrt(max(0.0, dot.share))
         speed = f"{dot.gflops:.1f} GFLOP/s, {dot.intensity:.1f} flop/byte"
-        at = f'cx="{x.at(dot.intensity):.1f}" cy="{y.at(dot.gflops):.1f}" r="{radius:.1f}"'
+        at = f'cx="{x.at(dot.intensity):.1f}" cy="{y.at(dot.gflops):.1f}" r="{_radius(dot):.1f}"'
         title = text(f"{dot.name}: {speed}, {dot.share:.1%} of the time")
         marks.append(f'<circle class="dot" {at}><title>{title}</title></circle>')
-    return _framed(
-        marks, x, y, "operations per byte", "GFLOP/s", "roofline of the machine with the kernels under it"
-    )
+    label = "roofline of the machine with the kernels under it"
+    return _framed([*marks, *labels], x, y, "operations per byte", "GFLOP/s", label)
+
+
+def _radius(dot: Dot) -> float:
+    return 3 + 14 * math.sqrt(max(0.0, dot.share))
+
+
+def _label(x: float, y: float, words: str, anchor: str = "start") -> str:
+    """Words over a drawing, readable where they cross a line; inside of the picture's upper edge."""
+    return f'<text class="label" x="{x:.0f}" y="{max(y, 12.0):.0f}" text-anchor="{anchor}">{words}</text>'
 
 
 def curve(points: Sequence[tuple[float, float]], x_name: str, y_name: str) -> Html:

@@ -18,11 +18,10 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 p.sub, figcaption, .faint { color: var(--faint); } p { margin: .4rem 0; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; }
-td.t { overflow-wrap: anywhere; min-width: 8rem; }
-td.t:last-child { min-width: min(14rem, 28vw); }
-td.t:first-child { min-width: min(11rem, 28vw); }
+td.t { overflow-wrap: break-word; max-width: 26rem; }
+td.t:first-child { min-width: 10rem; } td.t:last-child { min-width: 11rem; }
 .bar { display: inline-block; height: .55rem; background: var(--accent);
   border-radius: 2px; vertical-align: middle; margin-right: .4rem; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
@@ -31,6 +30,7 @@ td.t:first-child { min-width: min(11rem, 28vw); }
   border-radius: 6px; padding: .7rem 1rem; overflow-x: auto; } .warn { color: var(--warn); }
 figure { margin: 0; overflow-x: auto; } svg { max-width: 100%; min-width: 32rem; height: auto; }
 svg text { fill: var(--ink); font-size: 12px; }
+svg .label { stroke: var(--paper); stroke-width: 3; paint-order: stroke; }
 svg .axis { stroke: var(--line); } svg .roof { stroke: var(--faint); stroke-width: 1.5; fill: none; }
 svg .dot { fill: var(--accent); fill-opacity: .65; stroke: var(--accent); }
 svg .curve { stroke: var(--accent); stroke-width: 2; fill: none; }
@@ -54,11 +54,9 @@ def text(value: Any) -> Html:
 
 def name(value: Any) -> Html:
     """Words as HTML that may be broken after ``/``, ``_`` and ``.``, where names of kernels and nodes may."""
-    return (
-        value
-        if isinstance(value, Html)
-        else Html(re.sub(r"(?<=[/_.])(?=[A-Za-z])", "<wbr>", escape(str(value))))
-    )
+    if isinstance(value, Html):
+        return value
+    return Html(re.sub(r"(?<=[^\s/][/_.])(?=[A-Za-z])|(?<=[^\s/]_)(?=\d)", "<wbr>", escape(str(value))))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int] = ()) -> Html:

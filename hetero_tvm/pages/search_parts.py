@@ -7,7 +7,7 @@ from typing import Any
 
 from hetero_tvm.host.terminal import milliseconds, percent, record_cell
 from hetero_tvm.pages import charts
-from hetero_tvm.pages.page import Html, section, share_bar, table, text
+from hetero_tvm.pages.page import Html, name, section, share_bar, table, text
 
 _CAPTION = (
     "Roofs as measured on this machine while it tuned. A kernel over the lower slope has operands in caches. "
@@ -70,7 +70,8 @@ def kernel_table(rows: Sequence[Mapping[str, Any]]) -> Html:
     for row in rows:
         nodes = list(row["nodes"])
         more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
-        note = "; ".join(filter(None, [row["note"], f"{nodes[0]}{more}" if nodes else ""]))
+        lines = filter(None, [row["note"], f"{nodes[0]}{more}" if nodes else ""])
+        note = Html("<br>".join(map(name, lines)))
         cells.append(
             (
                 row["name"],
@@ -92,9 +93,9 @@ def kernel_table(rows: Sequence[Mapping[str, Any]]) -> Html:
 def course(report: Mapping[str, Any]) -> list[Any]:
     """The curve of the search and sentences on how it went."""
     points = [(elapsed, 1e3 * seconds) for elapsed, _, seconds in report["curve"]]
-    spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report["spent"].items())
+    spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in report["spent"].items())
     lines: list[Any] = [
-        charts.curve(points, "seconds", "all kernels, ms"),
+        charts.curve(points, "seconds", "all kernels, ms") if len({best for _, best in points}) > 1 else "",
         f"{report['trials']} trials in {report['elapsed']:.1f} s, {report['reused']} taken from records; "
         f"stopped by: {report['stopped']}.",
         f"Processes spent: {spent}." if spent else "",

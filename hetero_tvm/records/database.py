@@ -175,7 +175,7 @@ def _replace(path: Path, records: Iterable[Record]) -> None:
     """Put a file with these records into place; on disk when this returns."""
     fresh = path.with_suffix(f".{os.getpid()}.new")
     try:
-        with open(fresh, "w") as file:
+        with open(fresh, "w", encoding="utf-8") as file:
             file.writelines(record.to_json() + "\n" for record in records)
             file.flush()
             os.fsync(file.fileno())

@@ -120,7 +120,7 @@ def _frozen(value: Any) -> Any:
 def read_tables(path: Path) -> list[Table]:
     """Tables of a file.  :class:`RecordError` when it cannot be read or holds something else."""
     try:
-        with gzip.open(path, "rt") as file:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
             return [Table.from_json(line) for line in file if line.strip()]
     except (OSError, EOFError, ValueError) as error:
         raise RecordError(f"the tables in {path} cannot be read: {error}") from error

@@ -33,11 +33,11 @@ def on_huge_pages(load: Callable[[], T]) -> T:
     """
     if os.environ.get(VARIABLE) == "0" or not _MAPS.exists():
         return load()
-    before = anonymous(_MAPS.read_text())
+    before = anonymous(_MAPS.read_text(encoding="utf-8", errors="replace"))
     result = load()
     advise = getattr(ctypes.CDLL(None), "madvise", None)
     if advise is not None:
-        for start, end in added(before, anonymous(_MAPS.read_text())):
+        for start, end in added(before, anonymous(_MAPS.read_text(encoding="utf-8", errors="replace"))):
             start, end = -(-start // _SIZE) * _SIZE, end // _SIZE * _SIZE
             if start < end:
                 for advice in (_MADV_HUGEPAGE, _MADV_COLLAPSE):  # older kernels know only the first

@@ -80,6 +80,12 @@ class Manifest:
     """Facts of a language model (``generation/facts.py``); empty for other models."""
     step: Step | None = None
     """The function that keeps states in place, where there is one."""
+
+    @property
+    def constant_results(self) -> frozenset[int]:
+        """Results, by number, that may be constants of the library: whoever changes them copies first."""
+        return frozenset((self.memory or {}).get("constant_results", ()))
+
     states: dict[str, str] = field(default_factory=dict)
     """Output that a session finds for an input by its name: what C and C++ hold."""
 
@@ -204,7 +210,7 @@ def current_versions() -> dict[str, str]:
             continue
     bundled = Path(__file__).parent / "lib" / "VERSION"
     if "tvm" not in versions and bundled.is_file():  # a wheel of the runtime alone
-        versions["tvm"] = bundled.read_text().strip()
+        versions["tvm"] = bundled.read_text(encoding="utf-8").strip()
     return versions
 
 
@@ -244,7 +250,11 @@ def embed_source(manifest: Manifest) -> str:
         "FEATURES": features,
         "CPU": _escape(manifest.target.cpu.encode("ascii", "replace").decode() or "another CPU"),
     }
-    source = importlib.resources.files("hetero_tvm.runtime").joinpath("cpp/embed.cc.in").read_text()
+    source = (
+        importlib.resources.files("hetero_tvm.runtime")
+        .joinpath("cpp/embed.cc.in")
+        .read_text(encoding="utf-8")
+    )
     # One pass: a value may look like another placeholder.
     return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], source)
 
@@ -318,7 +328,7 @@ def write_sidecar(so_path: str | os.PathLike[str], manifest: Manifest) -> Path:
     target = sidecar_path(so_path)
     text = json.dumps({**manifest.to_json(), "sha256": file_sha256(so_path)}, indent=1)
     with replaced(target) as fresh:
-        fresh.write_text(text + "\n")
+        fresh.write_text(text + "\n", encoding="utf-8")
     return target
 
 
@@ -331,7 +341,7 @@ def verify_sidecar(so_path: Path) -> None:
     if not target.exists():
         return
     try:
-        expected = json.loads(target.read_text())["sha256"]
+        expected = json.loads(target.read_text(encoding="utf-8"))["sha256"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LibraryError(f"cannot read the sha256 in {target} ({error!r})", hint=_REBUILD) from error
     actual = file_sha256(so_path)

@@ -243,7 +243,7 @@ def write_events(path: str | Path, events: Sequence[Mapping[str, Any]]) -> None:
     UsageError : the file cannot be written.
     """
     try:
-        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}), encoding="utf-8")
     except (OSError, TypeError) as error:
         raise UsageError(f"no trace can be written to {path}: {error}", hint="name a file") from error
 
@@ -357,8 +357,8 @@ def _kernels(
 ) -> list[KernelProfile]:
     """The calls by kernel, longest first."""
     rows = {row["kernel"]: row for row in manifest.kernels}
-    weights = sum(_weight_bytes(row) * int(row.get("calls", 1)) for row in manifest.kernels)
-    stay = cached is not None and weights <= cached.nbytes  # all of them in the cache, from call to call
+    weights = [(_weight_bytes(row), int(row.get("calls", 1))) for row in manifest.kernels]
+    stay = cached is not None and cached.keeps(weights)
     groups: dict[str, list[CallProfile]] = {}
     for call in calls:
         groups.setdefault(call.kernel, []).append(call)

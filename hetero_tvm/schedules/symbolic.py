@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hetero_tvm.host.tvm import Expr, Var, tirx
@@ -25,28 +25,42 @@ class OwnSymbols:
     """Symbols of one kernel: what its operands tell, in place of the model's.
 
     Where an operand has ``past + 1`` elements and none has ``past``, the kernel's ``past`` is the former, and
-    the model's is ``past - 1``.  Where one has ``batch * rows`` and none has one of them, that is a symbol.
+    the model's is ``past - 1``.  Where one has ``batch * rows`` and none has one of them, that is a symbol,
+    and so is ``16 * batch`` where none has ``batch``.
 
     Attributes
     ----------
     values : symbols of the model, as far as they differ.
     products : symbols that are one together.
+    multiples : factor of each symbol that is told so many times.
     """
 
     values: Mapping[str, Extent]
     products: tuple[tuple[str, ...], ...] = ()
+    multiples: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, extent: Extent) -> Extent:
         """A polynomial of the model's symbols in the kernel's."""
         terms = extent.under(self.values).terms
         for product in self.products:
             terms = tuple((_joined(names, product), factor) for names, factor in terms)
-        return Extent(terms)
+        whole = Extent(tuple(self._in_multiples(names, factor) for names, factor in terms))
+        return whole.under({name: Extent.of(self._part(name)) for name in self.multiples})
 
-    @property
-    def joined(self) -> list[str]:
-        """Names of the products."""
-        return [_product_name(names) for names in self.products]
+    def _in_multiples(self, names: tuple[str, ...], factor: int) -> tuple[tuple[str, ...], int]:
+        """A term with multiples in place of symbols, as far as its factor has theirs."""
+        found = []
+        for name in names:
+            multiple = self.multiples.get(name, 1)
+            if multiple > 1 and factor % multiple == 0:
+                name, factor = f"{name}_x_{multiple}", factor // multiple
+            found.append(name)
+        return tuple(sorted(found)), factor
+
+    def _part(self, name: str) -> str:
+        """A symbol as a quotient of the multiple of it that is told."""
+        multiple = self.multiples[name]
+        return f"({name}_x_{multiple}//{multiple})"
 
 
 def _product_name(names: Sequence[str]) -> str:
@@ -101,7 +115,15 @@ def rebased(extents: Sequence[Extent]) -> OwnSymbols:
         terms = own.of(extent).terms
         if len(terms) == 1 and terms[0][1] == 1 and not told & set(terms[0][0]) and len(terms[0][0]) > 1:
             products.append(terms[0][0])
-    return OwnSymbols(values, tuple(dict.fromkeys(products)))
+    own = OwnSymbols(values, tuple(dict.fromkeys(products)))
+    told = {own.of(extent).symbol for extent in extents}
+    multiples: dict[str, int] = {}
+    for extent in extents:
+        (names, factor), *more = own.of(extent).terms or (((), 0),)
+        if not more and factor > 1 and len(names) == 1 and names[0] not in told:
+            if quotient_parts(names[0]) is None:
+                multiples[names[0]] = min(factor, multiples.get(names[0], factor))
+    return OwnSymbols(own.values, own.products, multiples)
 
 
 def lifted(values: Sequence[Any], sizes: Sequence[Sizes], make: Callable[[Extent], Any]) -> Any:

@@ -170,8 +170,8 @@ class Ledger:
         self.report.other_peaks = dict(self.roofs.others)
         cached = self.roofs.cached
         self.report.cache_gbs = None if cached is None else cached.gbs
-        weights = sum(state.task.weight_bytes for state in self.states)
-        stay = cached is not None and weights <= cached.nbytes  # all weights in the cache, from call to call
+        tasks = [state.task for state in self.states]
+        stay = cached is not None and cached.keeps((task.weight_bytes, task.uses) for task in tasks)
         for state in self.states:
             task = state.task
             state.report.roof_seconds = self.roofs.least_seconds(
@@ -271,6 +271,7 @@ class Ledger:
                 "trials": self.report.trials,
                 "of": None if self.options.trials is None else int(self.left()) + self.report.trials,
                 "elapsed": monotonic() - self.started,
+                "waited": self.report.waited,
                 "minutes": self.options.minutes,
                 "total_seconds": self._known_total(),
             }

@@ -18,6 +18,7 @@ import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -37,6 +38,7 @@ from hetero_tvm.search.ledger import Ledger, OnEvent
 from hetero_tvm.search.measure.forked_workers import started_workers
 from hetero_tvm.search.measure.neighbours import Neighbours
 from hetero_tvm.search.measure.service import OK, Job, Result, Workers, contract_spec, generic_spec
+from hetero_tvm.search.measure.spells import Spells
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
 from hetero_tvm.search.task_state import TaskState, candidate_of, key_of
@@ -106,12 +108,13 @@ class _Run:
         self.propose_seconds = 0.0
         self.spells = options.spells
         if self.spells is not None:
-            neighbours = Neighbours()
-            self.spells.on_look = lambda busy, left: self.ledger.tell(
-                "waiting", busy=busy, left=left, busiest=neighbours.busiest()
-            )
+            self.spells.on_look = partial(self._tell_waiting, self.spells, Neighbours())
         self.baseline: TaskState | None = None
         self.baseline_seconds: float | None = None
+
+    def _tell_waiting(self, spells: Spells, neighbours: Neighbours, busy: float, left: float) -> None:
+        self.report.waited = spells.waited
+        self.ledger.tell("waiting", busy=busy, left=left, busiest=neighbours.busiest())
 
     def _default_batch(self) -> int:
         budget = self.options.trials
@@ -152,7 +155,6 @@ class _Run:
 
     def _finish(self) -> TuneReport:
         self.report.spent["propose"] = self.propose_seconds
-        self.report.waited = 0.0 if self.spells is None else self.spells.waited
         return self.ledger.close()
 
     def _anything_to_do(self) -> bool:
@@ -254,6 +256,11 @@ class _Run:
         Few tasks do not fill the processes that build side by side; proposals then fill them up.
         """
         self.ledger.take_in_others()
+        with_space = [state for state in self.states if state.task.space is not None]
+        self.baseline = max(with_space, key=lambda s: s.task.flops * s.task.uses, default=None)
+        if self.baseline is not None and key_of(self.ledger.default_of(self.baseline)) in self.baseline.known:
+            self.baseline_seconds = self._time_baseline(self.baseline)
+            self.ledger.take_in_others()  # what came meanwhile is not to be proposed
         groups: list[tuple[TaskState, list[Candidate]]] = []
         for state in self.states:
             default = self.ledger.default_of(state)
@@ -261,10 +268,6 @@ class _Run:
                 groups.append((state, [default]))
             if starts := self.ledger.starts(state):
                 groups.append((state, starts))
-        with_space = [state for state in self.states if state.task.space is not None]
-        self.baseline = max(with_space, key=lambda s: s.task.flops * s.task.uses, default=None)
-        if self.baseline is not None and all(self.baseline is not state for state, _ in groups):
-            self.baseline_seconds = self._time_baseline(self.baseline)
         groups = groups[: int(min(self.ledger.left(), len(groups)))]
         spare = int(min(self.batch, self.ledger.left())) - sum(len(proposed) for _, proposed in groups)
         if groups and spare > 0 and len(groups) < len(self.states) + 1:

@@ -79,7 +79,7 @@ class Progress:
             with self._lock:
                 if self._last is not None and self._is_due():
                     silence = monotonic() - self._heard
-                    now = {**self._last, "elapsed": self._last["elapsed"] + silence}
+                    now = {**self._last, "silence": silence}
                     text = describe(now, self._failed)
                     busy = silence >= 1 and now["event"] != "waiting"
                     self._draw(f"{text}  ({silence:.0f} s compiling or timing)" if busy else text)
@@ -103,7 +103,7 @@ def describe(event: dict[str, Any], failed: int = 0) -> str:
     if failed:
         parts.append(f"{failed} failed")
     left = time_left(event)
-    if left is not None and event["event"] != "done":
+    if left and event["event"] != "done":
         parts.append(f"{left:.0f} s left")
     return "  ".join(filter(None, parts))
 
@@ -117,13 +117,17 @@ def _fitted(text: str, width: int) -> str:
 
 
 def time_left(event: dict[str, Any]) -> float | None:
-    """Seconds until the trials or the minutes are used up, by the rate so far; None when unknown."""
+    """Seconds until the trials or the minutes are used up, by the rate so far; None when unknown.
+
+    ``waited`` seconds for idle cores say nothing about the rate, and ``silence`` since the event only passes.
+    """
     estimates = []
     if event.get("of") is not None and event["trials"] > 0:
-        estimates.append(event["elapsed"] / event["trials"] * (event["of"] - event["trials"]))
+        worked = event["elapsed"] - event.get("waited", 0.0)
+        estimates.append(worked / event["trials"] * (event["of"] - event["trials"]))
     if event.get("minutes") is not None:
-        estimates.append(max(0.0, 60 * event["minutes"] - event["elapsed"]))
-    return min(estimates, default=None)
+        estimates.append(60 * event["minutes"] - event["elapsed"])
+    return max(0.0, min(estimates) - event.get("silence", 0.0)) if estimates else None
 
 
 def in_notebook() -> bool:

@@ -23,15 +23,12 @@ class TensorCall:
     library : what computes the results.
     inputs : number of the argument that each input of the library is.
     outputs : where each output comes from.
-    own : results of the library that depend on no input, by number; they are its own memory, and copied.
 
     Tensors are lent to the library where they are dense and aligned, and copied where not.  Results are
     memory of their own: never that of an argument, of the library, or of another result.
     """
 
-    def __init__(
-        self, library: Library, inputs: Sequence[int], outputs: Sequence[Source], own: Sequence[int]
-    ):
+    def __init__(self, library: Library, inputs: Sequence[int], outputs: Sequence[Source]):
         if counted := library.signature.counted:
             raise ModelError(
                 f"how many elements {', '.join(counted)} have depends on values, and tensors are handed over "
@@ -41,7 +38,7 @@ class TensorCall:
         self.library = library
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs)
-        self._own = frozenset(own)
+        self._own = library.manifest.constant_results
         self._mask = library.manifest.target.alignment - 1
         self._call = library.call_tensors
         signature = library.signature

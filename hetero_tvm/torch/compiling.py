@@ -20,7 +20,7 @@ from hetero_tvm.runtime.opening import load
 from hetero_tvm.torch.cache import GraphCache
 from hetero_tvm.torch.call import TensorCall
 from hetero_tvm.torch.complexes import ComplexCall, with_real_ends
-from hetero_tvm.torch.examine import Findings, output_arguments, returning
+from hetero_tvm.torch.examine import Findings, returning
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.program import exported, key_of
 from hetero_tvm.torch.reference import TracedGraph
@@ -85,7 +85,7 @@ def compile_graph(
         bound=len(bound),
         seconds=time.perf_counter() - started,
     )
-    call = TensorCall(library, inputs, findings.outputs, _constants(plain, free))
+    call = TensorCall(library, inputs, findings.outputs)
     return ComplexCall(call, *complexes, findings.outputs) if any(complexes) else call
 
 
@@ -134,13 +134,3 @@ def build(
         else:
             built.check()
     return built
-
-
-def _constants(gm: torch.fx.GraphModule, free: Sequence[int]) -> list[int]:
-    """Numbers of the outputs that depend on no free argument."""
-    nodes = gm.graph.find_nodes(op="placeholder")
-    reached = {nodes[index] for index in free}
-    for node in gm.graph.nodes:
-        if any(source in reached for source in node.all_input_nodes):
-            reached.add(node)
-    return [i for i, node in enumerate(output_arguments(gm.graph)) if node not in reached]

@@ -78,10 +78,8 @@ class CompiledModule:
             ("result", next(count)) if isinstance(arg, kinds.TensorArgument) else ("value", arg.value)
             for arg in outputs
         ]
-        # A result that depends on no input is memory of the library: copying all is cheap beside being wrong.
-        own = range(len(outputs)) if not library.signature.inputs else ()
         inputs = [self._names.index(spec.name) for spec in library.signature.inputs]
-        self._call = TensorCall(library, inputs, sources, own)
+        self._call = TensorCall(library, inputs, sources)
 
     @property
     def path(self) -> Path:

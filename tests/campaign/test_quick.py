@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaign.kills import repeated
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -38,6 +40,13 @@ def test_kills_of_exports():
 def test_kills(series):
     """Those of whole searches, which wait for a calm machine, are left to the command."""
     campaign("kills", "--moments", "3", "--only", series)
+
+
+def test_a_second_look_is_no_known_point():
+    """A resumed search may measure its own trials twice, and none of those that it began with."""
+    begun = [("kernel", "a"), ("kernel", "b"), ("kernel", "b")]
+    assert repeated(begun, [*begun, ("kernel", "c"), ("kernel", "c")]) == 0
+    assert repeated(begun, [*begun, ("kernel", "a"), ("kernel", "b")]) == 2
 
 
 @pytest.mark.exhaustive

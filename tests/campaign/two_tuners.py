@@ -73,7 +73,7 @@ def searches(folder: Path, rounds: int, rng: random.Random) -> Tally:
             kill = tally.moments % 3 == 0
             both(place, tally, rng, rng.uniform(0.0, 0.5) * seconds, tally.moments % 2 == 0, kill)
             before = place.trials(believed=True)
-            said = kills.after(place, tally, place.tune(), before, len(before) - len(set(before)))
+            said = kills.after(place, tally, place.tune(), before)
             if wanting := place.wanting(most=TRIALS + 2 * BATCH):
                 tally.fault(f"in the end: {wanting}")
             if len(tally.faults) > faults:

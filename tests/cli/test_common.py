@@ -82,6 +82,27 @@ def test_exit_codes(error, code, capsys):
         assert "a defect of hetero_tvm" in said and "HETERO_TVM_DEBUG=1" in said
 
 
+@pytest.mark.parametrize(
+    "raised", [ModelError("broken file", hint="ask", problems=["a", "b"]), ValueError("x")]
+)
+def test_an_error_is_a_document_for_programs(raised, capsys):
+    assert run(raised, ["--json"]) == (1 if isinstance(raised, ValueError) else 2)
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert told["type"] == type(raised).__name__ and told["message"] in str(raised) and told["hint"]
+    assert told["problems"] == list(getattr(raised, "problems", ()))
+
+
+def test_a_command_line_that_cannot_be_is_a_document_too(capsys):
+    with pytest.raises(SystemExit) as end:
+        run(None, ["--json", "--bogus"])
+    said = capsys.readouterr()
+    assert (
+        end.value.code == 2
+        and "--bogus" in json.loads(said.out)["error"]["message"]
+        and "--bogus" in said.err
+    )
+
+
 def test_a_warning_is_shown_once(capsys):
     def command(options):
         warnings.warn("a line is no record", stacklevel=1)

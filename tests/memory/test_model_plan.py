@@ -22,6 +22,7 @@ MEMORY = MemoryPlan(
     steps=4,
     static_plan=320,
     outputs=12,
+    constant_results=(1,),
     in_place=("z",),
     refused={"k0:x": "read later"},
     stack={"k2": 8},

@@ -44,6 +44,16 @@ def test_caches_have_a_slope_above_that_of_the_memory():
     )  # it would hide the other
 
 
+def test_words_stand_clear_of_dots_and_of_the_axis():
+    svg = roofline([Dot("k", 50.0, 225.0, 1.0)], 225.0, 56.0, cache_gbs=231.0)
+    ((_, middle, radius),) = numbers(svg, r'cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)"')
+    labels = re.findall(r'class="label" x="(\d+)" y="(\d+)" text-anchor="(\w+)">([^<]+)', svg)
+    at = {words: (float(x), float(y), anchor) for x, y, anchor, words in labels}
+    assert at["225 GFLOP/s"][1] <= middle - radius
+    left, _, anchor = at["231 GB/s, caches"]
+    assert anchor == "start" and left >= 84 and svg.rindex("<circle") < svg.index('class="label"')
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_leaves_the_picture(seed):
     rng = np.random.default_rng(seed)

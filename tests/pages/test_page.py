@@ -72,5 +72,6 @@ def test_a_fragment_leaves_the_notebook_alone():
 
 
 def test_names_may_be_broken_after_their_parts():
-    assert name("matmul_1x2_bias") == "matmul_1x2_<wbr>bias" and name("<a/b>") == "&lt;a/<wbr>b&gt;"
+    assert name("matmul_1x2_bias") == "matmul_<wbr>1x2_<wbr>bias" and name("<a/b>") == "&lt;a/<wbr>b&gt;"
+    assert name("bias; /a_8x8") == "bias; /a_<wbr>8x8"  # a slash stays with the name that it begins
     assert name("1.25") == "1.25" and name(Html("a_b")) == "a_b"

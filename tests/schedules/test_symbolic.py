@@ -76,8 +76,18 @@ def test_a_kernel_counts_in_what_its_operands_tell():
     assert (str(own.of(longer)), str(own.of(s))) == ("s", "s - 1")
     assert str(own.of(both)) == "b*s - b"
     own = rebased([both])
-    assert own.joined == ["b_x_s"]
+    assert own.products == (("b", "s"),)
     assert str(own.of(both)) == "b_x_s" and str(own.of(area)) == "3*b_x_s*s"
+
+
+def test_a_multiple_of_a_symbol_is_one():
+    images, pairs, b = (of_sizes(*(count * at["b"] for at in SIZES)) for count in (16, 24, 1))
+    own = rebased([images, pairs])
+    assert own.of(images).symbol == "b_x_16"
+    assert str(own.of(b)) == "(b_x_16//16)" and str(own.of(pairs)) == "24*(b_x_16//16)"
+    half = quotient(Extent((((("b",), 1)), ((), 1))), 2)
+    assert own.of(half).at({"b_x_16": 16 * 5}) == 3
+    assert rebased([images, b]).multiples == {}
 
 
 def test_a_sum_of_two_is_one_symbol():

@@ -107,6 +107,12 @@ def test_progress_line():
     assert time_left({**EVENT, "of": None}) is None
 
 
+def test_time_left_neither_counts_waiting_as_work_nor_grows_while_nothing_is_told():
+    assert time_left({**EVENT, "elapsed": 61.0, "waited": 60.0}) == 7.0
+    assert time_left({**EVENT, "silence": 5.0}) == 2.0
+    assert time_left({**EVENT, "silence": 9.0}) == 0.0 and "left" not in describe({**EVENT, "silence": 9.0})
+
+
 def test_plain_lines_when_not_a_terminal():
     text = io.StringIO()
     with Progress(stream=text) as progress:

@@ -113,6 +113,25 @@ def test_gradients_of_compound_activations_are_compiled(cache, activation):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("size", [3, 1 << 18])
+def test_results_that_are_constants_may_be_changed(cache, size):
+    """``zeros_like`` takes an input, whose values do not count."""
+
+    def function(x, choice):
+        wide = torch.zeros_like(x), x + 1, torch.arange(size) + 0 * x.shape[0]
+        return *wide, torch.cond(choice, lambda x: x * 2, lambda x: torch.ones_like(x), (x,))
+
+    net = compiled(function, cache)
+    x = torch.randn(size)
+    with torch.no_grad():
+        for choice in (True, False, False):
+            for found, true in zip(
+                net(x, torch.tensor(choice)), function(x, torch.tensor(choice)), strict=True
+            ):
+                torch.testing.assert_close(found, true)
+                found.add_(7)  # as its owner may
+
+
 def test_constants_of_a_function_that_is_trained(cache):
     def loss(x):
         return torch.nn.functional.cross_entropy(x, torch.tensor([1, 2]), torch.tensor([0.5, 1.0, 2.0]))

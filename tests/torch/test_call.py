@@ -21,10 +21,10 @@ def call_of(function, outputs=(("result", 0),), results=1, own=()):
 
     library = SimpleNamespace(
         call_tensors=call_tensors,
-        manifest=SimpleNamespace(target=SimpleNamespace(alignment=16)),
+        manifest=SimpleNamespace(target=SimpleNamespace(alignment=16), constant_results=frozenset(own)),
         signature=Signature((SPEC,), (SPEC,) * results),
     )
-    return TensorCall(library, [0], outputs, own), given
+    return TensorCall(library, [0], outputs), given
 
 
 def test_dense_aligned_tensors_are_lent():

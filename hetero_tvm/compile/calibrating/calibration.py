@@ -170,9 +170,10 @@ def weight_ranges(model: onnx.ModelProto, pairs_safe: int) -> dict[str, list[dic
             continue
         w, axis = numpy_helper.to_array(stored[node.input[1]]), 1
         if node.op_type == "Conv":
-            if w.ndim != 4:
+            if w.ndim not in (3, 4):
                 continue
-            ordered, axis = QuantConv2d.word_order(w), 0
+            image = w if w.ndim == 4 else w[:, :, None]  # rows are images of one row
+            ordered, axis = QuantConv2d.word_order(image), 0
         elif node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute):
             ordered, axis = w.T, 0
         else:

@@ -148,10 +148,12 @@ def _refuse_untold(
 
 
 def images_differ(model: ImportedModel) -> bool:
-    """Whether rows or columns of anything have other sizes at the sizes that a model is imported at."""
+    """Whether rows or columns of anything have other sizes at the sizes that a model is imported at; those of
+    volumes are behind their depth."""
     assert model.open is not None
     several = [_shapes(each) for each in (model, *model.open.others)]
-    return any(len({shape[2:] for shape in each}) > 1 for each in zip(*several, strict=False))
+    together = zip(*several, strict=False)
+    return any(len({shape[3 if len(shape) == 5 else 2 :] for shape in each}) > 1 for each in together)
 
 
 def _beside(symbol: Symbol, top: int) -> int:

@@ -56,7 +56,7 @@ class Description:
 @functools.lru_cache(maxsize=1)
 def schema() -> dict[str, Any]:
     """JSON schema of a description (draft 2020-12)."""
-    return json.loads(resources.files(__package__).joinpath("schema.json").read_text())
+    return json.loads(resources.files(__package__).joinpath("schema.json").read_text(encoding="utf-8"))
 
 
 def read_description(path: str | Path) -> Description:

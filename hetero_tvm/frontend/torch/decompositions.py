@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,7 @@ def _of_pytorch() -> dict[Any, Callable[..., Any]]:
 def decomposed(program: ExportedProgram) -> ExportedProgram:
     """The program without the operators that are decomposed here; itself where it has none."""
     torch = require("torch")
+    program = _without_assertions(torch, program)
     table = decompositions()
     is_asked = _asks(torch, table)
     nodes = _calls(torch, program)
@@ -75,6 +77,26 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
         return program
     with quiet(), torch.no_grad():
         return program.run_decompositions(composites | table)
+
+
+def _without_assertions(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:
+    """The program without assertions about numbers that are read from tensors for them alone.
+
+    PyTorch cannot decompose some of them (that as many tokens stand for images as there are features), and
+    they are in no translation.
+    """
+    read = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
+    asserted = torch.ops.aten._assert_scalar.default
+    if not any(node.target in read for node in program.graph.nodes):
+        return program
+    module = copy.deepcopy(program.graph_module)
+    for node in module.graph.find_nodes(op="call_function", target=asserted):
+        module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    if any(node.target in read for node in module.graph.nodes):
+        return program
+    module.recompile()
+    return program._update(module, program.graph_signature)
 
 
 def _calls(torch: ModuleType, program: ExportedProgram) -> list[Node]:

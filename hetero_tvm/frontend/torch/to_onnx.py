@@ -18,7 +18,7 @@ from hetero_tvm.frontend.torch.attention import guard_attention
 from hetero_tvm.frontend.torch.decompositions import decomposed
 from hetero_tvm.frontend.torch.load import quiet, require
 from hetero_tvm.frontend.torch.registry import OPSET, registry
-from hetero_tvm.frontend.torch.translatable import decomposition_table
+from hetero_tvm.frontend.torch.translatable import decomposition_table, is_translatable
 from hetero_tvm.host import mapped
 from hetero_tvm.host.constants import SHARED
 
@@ -253,12 +253,11 @@ def _translation_error(program: ExportedProgram, error: Exception) -> ModelError
 
 
 def _untranslatable(program: ExportedProgram) -> dict[str, list[str]]:
-    """Nodes by operator that the exporter's registry does not know, after decomposition."""
+    """Nodes by operator without translation, after PyTorch's own decompositions."""
     missing: dict[str, list[str]] = defaultdict(list)
     with quiet():
-        known, table = registry(), decomposition_table()
-        for node in program.run_decompositions(dict(table)).graph.nodes:
-            if node.op == "call_function" and node.users and not known.is_registered(node.target):
+        for node in program.run_decompositions(dict(decomposition_table())).graph.nodes:
+            if node.op == "call_function" and node.users and not is_translatable(node):
                 missing[str(node.target)].append(_scoped(node))
     return missing
 

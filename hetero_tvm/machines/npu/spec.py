@@ -176,7 +176,7 @@ class NPUSpec:
         """Spec of a file: one machine, its keys at the top level.  Raises :class:`TargetError`."""
         path = Path(path)
         try:
-            values = tomllib.loads(path.read_text())
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise TargetError(f"cannot read the NPU spec {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -200,7 +200,11 @@ def presets() -> tuple[str, ...]:
 
 @functools.cache
 def _presets() -> dict[str, Any]:
-    text = importlib.resources.files("hetero_tvm.machines.npu").joinpath("presets.toml").read_text()
+    text = (
+        importlib.resources.files("hetero_tvm.machines.npu")
+        .joinpath("presets.toml")
+        .read_text(encoding="utf-8")
+    )
     return tomllib.loads(text)
 
 

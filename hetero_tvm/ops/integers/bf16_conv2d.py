@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero_tvm.ops.base import Operand
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.runtime.arrays import numpy_dtype
 
 if TYPE_CHECKING:
@@ -26,16 +27,19 @@ class Bf16Conv2d(Conv2d):
     """
 
     kind: ClassVar[str] = "bf16_conv2d"
+    float_form: ClassVar[type[Conv2d]] = Conv2d
 
     @classmethod
     def of(cls, op: Conv2d) -> Bf16Conv2d:
         """The form of a float32 convolution."""
-        return cls(**{name: getattr(op, name) for name in _names()})
+        form = Bf16Conv3d if isinstance(op, Conv3d) else Bf16Conv2d
+        return form(**{field.name: getattr(op, field.name) for field in fields(op)})
 
     @property
     def plain_form(self) -> Conv2d:
         """The float32 convolution that it stands for."""
-        return Conv2d(**{name: getattr(self, name) for name in _names()})
+        names = [field.name for field in fields(self.float_form)]
+        return self.float_form(**{name: getattr(self, name) for name in names})
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -59,5 +63,10 @@ class Bf16Conv2d(Conv2d):
         return rounded, te.compute(w.shape, lambda *i: w(*i).astype("float32"), name="weights")
 
 
-def _names() -> list[str]:
-    return [field.name for field in fields(Conv2d)]
+@dataclass(frozen=True)
+class Bf16Conv3d(Bf16Conv2d, Conv3d):
+    """A :class:`hetero_tvm.ops.volumes.conv3d.Conv3d` of float32 slices whose W is bfloat16, and X rounded
+    to it."""
+
+    kind: ClassVar[str] = "bf16_conv3d"
+    float_form: ClassVar[type[Conv2d]] = Conv3d

@@ -92,6 +92,8 @@ class LiveRanges:
     calls: list[KernelCall] = field(default_factory=list)
     alias: dict[Var, Alias] = field(default_factory=dict)
     steps: int = 0
+    constant_results: tuple[int, ...] = ()
+    """Results, by number, that lie in no storage, or may not: constants, which every call gives again."""
 
     def of(self, expr: Expr) -> frozenset[int]:
         """Numbers of the storages that ``expr`` may lie in, or :data:`ELSEWHERE`; none for constants."""
@@ -180,6 +182,9 @@ class _Analysis:
         for number in _flat(result) - {ELSEWHERE}:
             found.storages[number].escapes = True
         found.steps = max(found.steps, 1)
+        found.constant_results = tuple(
+            i for i, place in enumerate(_leaves(result)) if not place or ELSEWHERE in place
+        )
         if self._problems:
             raise BuildError(
                 "memory cannot be planned",
@@ -257,6 +262,14 @@ class _Analysis:
 
 def _flat(alias: Alias) -> frozenset[int]:
     return alias if isinstance(alias, frozenset) else frozenset().union(*(_flat(part) for part in alias))
+
+
+def _leaves(alias: Alias) -> Iterator[frozenset[int]]:
+    if isinstance(alias, tuple):
+        for part in alias:
+            yield from _leaves(part)
+    else:
+        yield alias
 
 
 def _united(*aliases: Alias) -> Alias:

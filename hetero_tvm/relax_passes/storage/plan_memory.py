@@ -77,6 +77,7 @@ def plan_memory(
             for storage in ranges.storages
             if storage.escapes and not storage.is_input and storage.number not in sharing.owner
         ),
+        constant_results=ranges.constant_results,
         in_place=tuple(ranges.storages[_number(ranges, call)].name for call in sharing.calls),
         joined={
             name: tuple((sources or {}).get(name, ()))

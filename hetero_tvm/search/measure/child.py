@@ -55,7 +55,7 @@ def confine(log_fd: int, memory: int, parent: int) -> None:
     os.dup2(log_fd, 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:
-        with open("/proc/self/statm") as file:
+        with open("/proc/self/statm", encoding="utf-8") as file:
             in_use = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (in_use + memory, in_use + memory))
 

@@ -29,7 +29,7 @@ class Compiler:
     def __init__(self, hello: dict[str, Any]):
         sys.path[:] = hello["sys_path"]
         self._compile = candidates.find_object(hello["compile"])
-        with open("/proc/self/statm") as file:
+        with open("/proc/self/statm", encoding="utf-8") as file:
             in_use = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (in_use + hello["memory"],) * 2)
         self._tasks: dict[str, Any] = {}

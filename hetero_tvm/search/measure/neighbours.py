@@ -25,7 +25,7 @@ class Neighbours:
             if not folder.name.isdigit() or int(folder.name) == os.getpid():
                 continue
             try:
-                text = (folder / "stat").read_text(errors="replace")
+                text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
             except OSError:  # it has ended, or is not ours to look at
                 continue
             # 4711 (name, which may hold anything) S ... utime stime: fields 14 and 15

@@ -65,7 +65,7 @@ def _busy() -> float:
     """Seconds in which the cores that this process may use were not idle."""
     allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     try:
-        lines = Path("/proc/stat").read_text().splitlines()
+        lines = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0.0
     fields = [line.split() for line in lines if line.split()[0] in allowed]

@@ -20,23 +20,13 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
-from hetero_tvm.relax_passes.canonical.rules import CANONICAL
-from hetero_tvm.relax_passes.canonical.views import CancelReshapes
-from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum, ArgAsKernel
-from hetero_tvm.relax_passes.forms.attention import AttentionAsProducts
-from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
-from hetero_tvm.relax_passes.forms.conv3d import Conv3dAsConv2d
-from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
-from hetero_tvm.relax_passes.forms.conv_transpose3d import ConvTranspose3dAsConvTranspose2d
-from hetero_tvm.relax_passes.forms.gather import TakeOfKnownPlaces
-from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsKernel
-from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
+from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsKernel
+from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel
-from hetero_tvm.relax_passes.forms.rows_as_images import RowsAsImages
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime, GatherAsKernel
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
-from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKernel
+from hetero_tvm.relax_passes.fusions.convolutions.slices import ReadSlices
 from hetero_tvm.relax_passes.fusions.forest import FuseForest
 from hetero_tvm.relax_passes.fusions.integers.bf16_convolutions import RoundConvolutions
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
@@ -47,7 +37,6 @@ from hetero_tvm.relax_passes.fusions.integers.stored_weights import StoreWeights
 from hetero_tvm.relax_passes.fusions.integers.sums import FuseQuantizedAdd
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
 from hetero_tvm.relax_passes.pipeline import fusions
-from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.concatenation import JoinParts
 from hetero_tvm.relax_passes.storage.layout import BlockImages
@@ -56,21 +45,16 @@ from hetero_tvm.schedules.cpu import generic
 from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.dots import safe_pairs, wanted_pairs
 from hetero_tvm.schedules.cpu.halves.conv2d import halves_pay
-from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
-from hetero_tvm.schedules.cpu.images.lone import blocks_pay
-from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
+from hetero_tvm.schedules.cpu.images.lone import blocks_pay, on_blocks, slices_pay
 from hetero_tvm.schedules.cpu.integers.stored_matmul import allowed_bits, rounded_bits
 from hetero_tvm.schedules.cpu.products import contraction
-from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
 from hetero_tvm.schedules.cpu.rows.gather import emit_gather
-from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
-from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
-from hetero_tvm.schedules.cpu.rows.topk import emit_topk
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.targets.base import Compiled, Target
+from hetero_tvm.targets.cpu.forms import forms
 from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
 from hetero_tvm.targets.cpu.spaces import CPU_SPACES
 from hetero_tvm.targets.cpu.tuner import CpuTuner
@@ -132,31 +116,6 @@ _STORED = (1.0, 0.7)
 # 8 bits in groups of X, which a model with packed weights allows: half a per cent for each product.
 _ROUNDED = (0.1, 0.999)
 _FEW_IMAGES = 4  # for which layouts are chosen where a library takes a range of batches
-
-
-def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
-    """Operators that have no design space, in terms of those that have one, or as kernels."""
-    return (
-        *CANONICAL,  # first: a bias is a constant by then, which the forms take along
-        AttentionAsProducts(),  # which is what the fusion of attention looks for
-        ConvTranspose3dAsConvTranspose2d(),  # before that of images, which it leaves
-        ConvTransposeAsPhases(claims),  # a convolution per phase: no zeros are multiplied, and it is fast
-        Conv3dAsConv2d(),  # depth is summed up as channels are
-        PoolAsPool2d(),  # likewise rows and volumes that are pooled
-        Conv1dAsConv2d(computed=True),  # rows are images of one row; after transposed ones, also of rows
-        ArgAsKernel(functools.partial(emit_arg_extremum, machine)),  # one pass over long rows
-        ArgAsExtremum(),  # reductions of numbers run in vectors, and know NaN
-        RowsAsImages(),  # what stands between those: it follows their layout, or joins their epilogues
-        CancelReshapes(),  # between two of them
-        OrderAsKernel(
-            functools.partial(emit_topk, machine=machine)
-        ),  # vectors skip what is not among the best
-        SuppressionAsKernel(emit_suppression),  # rounds over boxes, which no operators express
-        ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
-        GridSampleAsKernel(lambda *form: emit_grid_sample(machine, Sampling(*form))),  # weights once
-        TakeOfKnownPlaces(),  # no division per element
-        ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
-    )
 
 
 class CpuTarget(Target):
@@ -355,11 +314,16 @@ class CpuTarget(Target):
         safe = safe_pairs if self.pairs_safe else lambda w: 0
         return (
             SinkDequantizers(),  # first: moves between two quantisers are moves of bytes
+            QuantConv1dAsConv2d(),  # before the fusion, for which rows are images of one row
             FuseQuantized(claims, safe, bounds=True),  # before constants are folded: its weights are integers
             FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
             FuseForest(claims),  # before lookups take other forms
-            *_forms(claims, self.machine),
+            *forms(claims, self.machine),
             *fusions(claims),
+            ReadSlices(
+                lambda op: claims(on_blocks(op, self.machine)),
+                functools.partial(slices_pay, machine=self.machine),
+            ),  # after the epilogues, and before layouts are chosen
             *lower,  # after the epilogues, which it takes along
             # It lays out what the fusions have left.
             BlockImages(self.machine.lanes, claims, pays=self._blocks_pay),
@@ -394,7 +358,9 @@ class CpuTarget(Target):
     fixed_size_passes = frozenset(
         {ResizeAsKernel.name, ArgAsKernel.name, ScanAsKernel.name, JoinParts.name, GatherAsKernel.name}
     )  # constants and loops of each size
-    fixed_image_passes = frozenset({BlockImages.name})  # a layout that pays at some sizes
+    fixed_image_passes = frozenset(
+        {BlockImages.name, ReadSlices.name}
+    )  # a layout that pays at some sizes, and kernels of that layout alone
 
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         return kernels.emit(witnesses, space, point, self.machine)

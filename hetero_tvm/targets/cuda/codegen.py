@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetero_tvm.codegen.cancellation import keep_cancellation
 from hetero_tvm.codegen.divided_indices import divide_what_rises
 from hetero_tvm.codegen.extremes import begin_at_infinity
 from hetero_tvm.codegen.pipeline import DIVISIONS, reads_memory
@@ -208,7 +209,7 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
             [*passes, tirx.transform.StmtSimplify(), tirx.transform.LowerIntrin()]
         )
 
-    semantics = [begin_at_infinity, wrapping_pass(_fence), divide_as_if_wrapped]
+    semantics = [begin_at_infinity, wrapping_pass(_fence), divide_as_if_wrapped, keep_cancellation]
     lowering = [*semantics, divide_what_rises, lower_for_cuda]
     return tvm.ir.transform.Sequential(lowering), finalize_host, finalize_device
 

@@ -38,7 +38,7 @@ class Nvcc(Toolchain):
     def _compile(self, source: str, arch: str, kind: str) -> dict[str, bytes]:
         with temporary_folder("hetero_tvm-cuda-") as folder:
             file, out = folder / "kernels.cu", folder / "out"
-            file.write_text(source)
+            file.write_text(source, encoding="utf-8")
             command = [self.path, f"-{kind}", f"-arch={arch}", "-O3", "-std=c++17", "-diag-suppress=177,550"]
             if self.keeps_ptx:
                 command += ["--keep", "--keep-dir", str(folder)]

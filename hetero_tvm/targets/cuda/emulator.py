@@ -56,7 +56,7 @@ def compiled(text: str, flags: Sequence[str] = ()) -> Path:
     folder = native.cache_dir().parent / "cuda"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"emulated-{_digest(text)}.cc"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     header = native.source_path("runtime/cuda/cpp/emulated.h")
     flags = ["-std=c++20", "-O1", "-march=native", "-w", "-fpermissive", "-fno-math-errno", *flags]
     ready = native.compile_header(header, flags=flags, name="emulated")

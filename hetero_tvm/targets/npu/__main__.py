@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "disasm":
             sys.stdout.write(disassemble_file(options.file.read_bytes(), options.offsets))
         else:
-            options.output.write_bytes(assemble(options.file.read_text()))
+            options.output.write_bytes(assemble(options.file.read_text(encoding="utf-8")))
     except (HeteroTVMError, UnicodeDecodeError) as error:
         print(f"error: {options.file}: {error}", file=sys.stderr)
         return 1

@@ -73,7 +73,22 @@ def test_other_loops_are_no_lifting():
 
 def test_a_symbol_that_no_operand_tells_is_refused():
     with pytest.raises(Unfit, match="no operand has the extent s alone"):
-        lift_function([shifted(2 * s["s"], (2 * s["s"], 4)) for s in SIZES], SIZES)
+        lift_function([shifted(2 * s["s"] + 1, (2 * s["s"] + 1, 4)) for s in SIZES], SIZES)
+
+
+def test_an_operand_that_has_a_multiple_tells_the_symbol():
+    def added(s):
+        x = te.placeholder((6 * s,), "float32", name="x")
+        count = tirx.Cast("float32", tirx.IntImm("int32", s))
+        return te.create_prim_func([x, te.compute(x.shape, lambda i: x[i] + count + tirx.const(float(s)))])
+
+    lifted = lift_function([added(**sizes) for sizes in SIZES], SIZES)
+    run = compile_kernels(lifted, parse_target("cpu").tvm_target).jit()["main"]
+    for size in (1, 7, 40):
+        x = np.arange(6 * size, dtype="float32")
+        y = tvm.runtime.tensor(np.zeros_like(x))
+        run(tvm.runtime.tensor(x), y)
+        np.testing.assert_array_equal(y.numpy(), x + 2 * size)
 
 
 def test_a_float_that_counts_what_no_operand_tells_is_refused():

@@ -214,3 +214,76 @@ def test_transposed_convolution_of_groups_has_a_bias_of_each():
     (y,) = evaluator.run(None, {"x": x, "w": w, "b": b})
     wanted = torch.nn.functional.conv_transpose2d(*map(torch.from_numpy, (x, w, b)), groups=2)
     np.testing.assert_allclose(y, wanted.numpy(), rtol=1e-5, atol=1e-5)  # sums of eight products
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize(
+    ("opset", "mode"),
+    [
+        (16, "bilinear"),
+        (16, "bicubic"),
+        (16, "nearest"),
+        (20, "linear"),
+        (20, "cubic"),
+        (16, None),
+        (20, None),
+    ],
+)
+def test_pixels_of_a_grid(opset, mode, padding, corners):
+    """By the names that modes have had, in double precision, inside and beyond the image."""
+    chosen = f'mode = "{mode}", ' if mode else ""
+    source = text_model(
+        "g (float[2,3,5,4] x, float[2,3,7,2] grid) => (float[2,3,3,7] y) "
+        f'{{ y = GridSample<{chosen}padding_mode = "{padding}", align_corners = {corners}>(x, grid) }}',
+        opset=opset,
+    )
+    rng = np.random.default_rng(corners)
+    x = rng.normal(size=(2, 3, 5, 4)).astype(np.float32)
+    grid = rng.uniform(-2.5, 2.5, (2, 3, 7, 2)).astype(np.float32)
+    method = {"linear": "bilinear", "cubic": "bicubic", None: "bilinear"}.get(mode, mode)
+    expected = torch.nn.functional.grid_sample(
+        torch.from_numpy(x).double(), torch.from_numpy(grid).double(), method, padding, bool(corners)
+    )
+    found = run_double(import_onnx(source).clean, {"x": x, "grid": grid}, ["y"])
+    np.testing.assert_allclose(found["y"], expected.numpy(), rtol=0, atol=1e-12)
+
+
+def test_volumes_of_a_grid():
+    source = text_model(
+        "g (float[1,2,3,4,5] x, float[1,2,2,3,3] grid) => (float[1,2,2,2,3] y) { y = GridSample(x, grid) }",
+        opset=20,
+    )
+    rng = np.random.default_rng(0)
+    x, grid = rng.normal(size=(1, 2, 3, 4, 5)), rng.uniform(-1.5, 1.5, (1, 2, 2, 3, 3))
+    evaluator = onnx.reference.ReferenceEvaluator(source, new_ops=list(REFERENCE_OPS))
+    (found,) = evaluator.run(None, {"x": x, "grid": grid})
+    expected = torch.nn.functional.grid_sample(
+        torch.from_numpy(x), torch.from_numpy(grid), align_corners=False
+    )
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "shape, filters, group", [((2, 4, 9), (6, 2, 3), 2), ((1, 3, 5, 6), (2, 3, 2, 2), 1)]
+)
+def test_quantised_convolutions_of_any_rank(shape, filters, group):
+    import onnxruntime
+
+    kernel = ",".join(map(str, filters[2:]))
+    source = text_model(
+        f"g (uint8[{','.join(map(str, shape))}] x) => (uint8[{','.join('abcd'[: len(shape)])}] y) "
+        f"{{ y = QLinearConv<group = {group}, kernel_shape = [{kernel}]>(x, xs, xz, w, ws, wz, ys, yz, b) }}"
+    )
+    rng = np.random.default_rng(0)
+    add_weight(source, "w", rng.integers(-127, 128, filters).astype(np.int8))
+    add_weight(source, "ws", rng.uniform(0.01, 0.02, filters[0]).astype(np.float32))
+    add_weight(source, "wz", np.zeros(filters[0], np.int8))
+    add_weight(source, "b", rng.integers(-500, 500, filters[0]).astype(np.int32))
+    for name, scale, zero in (("x", 0.02, 120), ("y", 0.05, 130)):
+        add_weight(source, f"{name}s", np.float32(scale))
+        add_weight(source, f"{name}z", np.uint8(zero))
+    x = rng.integers(0, 256, shape).astype(np.uint8)
+    (found,) = onnx.reference.ReferenceEvaluator(source, new_ops=list(REFERENCE_OPS)).run(None, {"x": x})
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(found, session.run(None, {"x": x})[0])

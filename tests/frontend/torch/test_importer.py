@@ -109,3 +109,23 @@ def test_the_commands_take_a_file(saved, tmp_path, capsys):
     shape = ["--shape", "ids=2x8", "--shape", "mask=2x8"]
     assert main([str(saved), *shape, "--out", str(tmp_path), "--logs", str(tmp_path), "-q"]) == 0
     assert (tmp_path / "model.so").exists()
+
+
+def test_assertions_about_values_are_not_part_of_the_function():
+    """As in models that put features of images in the place of tokens, after counting both."""
+
+    class Merged(nn.Module):
+        def forward(self, ids, x):
+            torch._check_tensor_all((ids == 3).sum() == 2)
+            y = x * 2
+            y.view(-1).add_(1)
+            return y.masked_scatter((ids == 3)[..., None].expand_as(y), -x)
+
+    tensors = torch.tensor([[3, 1, 3]]), torch.randn(1, 3, 2)
+    program = export(Merged(), tensors)
+    assert any(node.target is torch.ops.aten.item.default for node in program.graph.nodes)
+    model = import_model(program)
+    found = build_model(optimize_model(model), use_shipped=False).run(
+        {"ids": tensors[0].numpy(), "x": tensors[1].numpy()}
+    )
+    np.testing.assert_allclose(found[0], Merged()(*tensors).numpy(), rtol=1e-6)

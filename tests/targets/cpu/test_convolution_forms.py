@@ -29,6 +29,9 @@ CONV3D = {
     "dilated": ((1, 4, 9, 6, 6), (4, 4, 3, 3, 3), {"dilations": [3, 1, 2], "pads": [0, 1, 2, 0, 1, 2]}),
     "grouped": ((1, 8, 4, 5, 5), (8, 2, 2, 3, 3), {"group": 4}),
     "flat": ((1, 4, 1, 6, 6), (4, 4, 1, 3, 3), {}),
+    "depthwise": ((2, 20, 5, 6, 7), (20, 1, 3, 3, 3), {"group": 20, "pads": [1] * 6}),
+    "depthwise, of slices": ((1, 9, 7, 6, 6), (9, 1, 5, 1, 1), {"group": 9, "pads": [4, 0, 0, 0, 0, 0]}),
+    "more filters": ((2, 33, 6, 7, 7), (40, 33, 3, 3, 3), {"pads": [2, 1, 1, 0, 1, 1]}),
 }
 TRANSPOSED = {
     "2x2 s2": ((1, 16, 9, 7), (16, 8, 2, 2), {"strides": [2, 2]}),
@@ -78,7 +81,8 @@ def test_numbers_and_kernels(operator, case, bias):
     x, weight, attributes = FORMS[operator][case]
     model = model_of(operator.removesuffix("3d"), x, weight, attributes, bias)
     optimized = optimize_model(import_model(model), "cpu")
-    convolutions = [task for task in optimized.tasks if task.op is not None and task.op.kind == "conv2d"]
+    kinds = ("conv2d", "conv3d")
+    convolutions = [task for task in optimized.tasks if task.op is not None and task.op.kind in kinds]
     assert len(convolutions) == 1 and convolutions[0].space is not None
     assert not bias or "bias" in convolutions[0].name  # no kernel of its own
     array = np.random.default_rng(1).standard_normal(x).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Small systems of linear equations, by elimination."""
+"""Systems of linear equations: small ones by elimination, triangles by substitution."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 32
 """Rows of a system, each of which is a step of its own: matrices of cameras, poses, control points."""
+_BLOCK = 8
+"""Rows of a triangle that are solved one by one; of larger ones, all blocks on the diagonal are at once."""
+_MOST_BLOCKS = 32
+"""Blocks of a triangle, each of which is a step: chunks of gated delta rules have 64 rows."""
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
@@ -48,13 +52,50 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             return found if found is NotImplemented else found.squeeze(-1)
         return eliminated(a, b)
 
+    def substituted(a: Tensor, b: Tensor) -> Tensor:
+        """Solutions by a lower triangle, row by row."""
+        places = torch.arange(a.shape[-1], device=a.device)
+        for step in range(a.shape[-1]):
+            row = b[..., step : step + 1, :] / a[..., step : step + 1, step : step + 1]
+            below = torch.where(places > step, a[..., step], 0.0).unsqueeze(-1)
+            b = torch.where((places == step).unsqueeze(-1), row, b - below * row)
+        return b
+
+    def by_blocks(a: Tensor, b: Tensor) -> Tensor:
+        """Solutions by a lower triangle of many rows, by the inverses of the blocks on its diagonal."""
+        rows, one = a.shape[-1], torch.eye(_BLOCK, dtype=a.dtype, device=a.device)
+        starts = range(0, rows, _BLOCK)
+        blocks = [a[..., i : i + _BLOCK, i : i + _BLOCK] for i in starts]
+        last = blocks[-1].shape[-1]
+        if last < _BLOCK:
+            more = torch.nn.functional.pad(blocks[-1], (0, _BLOCK - last, 0, _BLOCK - last))
+            blocks[-1] = more + torch.where(torch.arange(_BLOCK, device=a.device) >= last, one, 0.0)
+        inverses = substituted(torch.stack(blocks, -3), one)
+        found: list[Tensor] = []
+        for step, start in enumerate(starts):
+            rest = b[..., start : start + _BLOCK, :]
+            if found:
+                rest = rest - a[..., start : start + _BLOCK, :start] @ torch.cat(found, -2)
+            extent = rest.shape[-2]
+            found.append(inverses[..., step, :extent, :extent] @ rest)
+        return torch.cat(found, -2)
+
     def of_triangle(
         a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
     ) -> Any:
-        a = a.triu() if upper else a.tril()
+        if a.shape[-1] > _BLOCK * _MOST_BLOCKS or not a.dtype.is_floating_point:
+            return NotImplemented
+        if not left:
+            return of_triangle(a.mT, b.mT, upper=not upper, unitriangular=unitriangular).mT
+        if upper:
+            turned, other = a.flip(-2, -1), b.flip(-2)
+            return of_triangle(turned, other, upper=False, unitriangular=unitriangular).flip(-2)
+        a = a.tril()
         if unitriangular:
             a = torch.where(torch.eye(a.shape[-1], dtype=torch.bool, device=a.device), 1.0, a)
-        return solution(a, b, left=left)
+        lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        b = b.expand(*lead, *b.shape[-2:])
+        return substituted(a, b) if a.shape[-1] <= _BLOCK else by_blocks(a, b)
 
     def inverse_ex(a: Tensor, *, check_errors: bool = False) -> Any:
         """The inverse, and whether there is none: 1 where anything in it is no number."""

@@ -16,6 +16,7 @@ from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Var
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.integers.bf16_conv2d import HALVES, Bf16Conv2d
+from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
@@ -50,7 +51,7 @@ class RoundConvolutions(Rule):
     def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
         op = contract(graph.functions(), call)
-        if type(op) is not Conv2d or op.dtype != "float32":
+        if type(op) not in (Conv2d, Conv3d) or op.dtype != "float32":
             return None
         if chosen := self._kept.intersection(graph.sources(var)):
             raise Miss(f"{min(chosen)} is kept in float32")

@@ -124,7 +124,7 @@ class Bf16Conv2dSpace(DesignSpace):
         blocks, groups = min(point["blocks"], units), min(groups, panels)
         words = shape.depth / shape.per_word * share_inside(op)
         extent = shape.width if shape.flat else shape.height
-        copied = shape.copied_pixels(-(-extent // blocks)) * shape.x.blocks(op.channels)
+        copied = shape.copied_pixels(-(-extent // blocks)) * shape.copied_planes
         block_bytes = copied * shape.x.block * 2
         lines = min(LINE, 2 * shape.x.block * shape.copied_steps[1]) / LINE / shape.words / len(shape.taps)
         panel_bytes = shape.depth * tile.vectors * machine.lanes * 2
@@ -173,7 +173,7 @@ class Bf16Conv2dSpace(DesignSpace):
 
 def halves_pay(op: Conv2d, machine: CpuModel) -> bool:
     """Whether the products of bfloat16 take less time than those of float32, whatever the batch."""
-    one = dataclasses.replace(op, batch=1)
+    one = dataclasses.replace(op, batch=op.least_batch)
     half, whole, rounded = Bf16Conv2dSpace(), BlockedConv2dSpace(), Bf16Conv2d.of(one)
     if half.refuses(rounded, machine) is not None or whole.refuses(one, machine) is not None:
         return False

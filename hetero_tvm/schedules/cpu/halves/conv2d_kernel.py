@@ -23,6 +23,11 @@ class HalfShape(BlockedShape):
     per_word = 2
 
     @property
+    def copied_planes(self) -> int:
+        """Planes of the copy for one image of Y."""
+        return self.slices * self.x.blocks(self.op.channels)
+
+    @property
     def fetched(self) -> tuple[int, int]:
         """Rows and columns of X from one row and column of the copy to the next."""
         down, across = (
@@ -86,18 +91,18 @@ class Bf16ConvKernel(BlockedConvKernel):
         return self.shape.copied_pixels(min(-(-self.tiles // self.blocks) * self.unit, self.extent))
 
     def begin(self, first_tile: Index, tiles: Index) -> None:
-        planes = self.shape.x.blocks(self.op.channels)
-        self.copy = self.k.scratch((planes, self.copied_pixels * self.lanes), "uint16")
+        self.copy = self.k.scratch((self.shape.copied_planes, self.copied_pixels * self.lanes), "uint16")
         self.copy_block(first_tile, tiles)
 
     def copy_block(self, first_tile: Index, tiles: Index) -> None:
         """Emit the rounding of all that the products of a block of tiles read."""
         k, shape = self.k, self.shape
-        planes = shape.x.blocks(self.op.channels)
         self.first = first_tile * self.unit
         count = tirx.min(as_index(tiles * self.unit), self.extent - self.first)
-        with k.serial(planes) as block:
-            plane = self.batch * planes + block
+        begin, some = self.slice_planes.inside(int32(0), int32(shape.copied_planes))
+        with k.serial(some) as number:
+            block = begin + number
+            plane = self.slice_planes.first + block
             if shape.flat:
                 self._copy_pixels(block, int32(0), plane, self.first, count, 1)
                 return
@@ -114,7 +119,8 @@ class Bf16ConvKernel(BlockedConvKernel):
         with k.serial(count) as pixel:
             value = k.load(self.x, [plane, k.ramp((source + pixel * step) * lanes, lanes)])
             if self.masked:  # zero times what lies behind the last channel may not be zero
-                exists = k.ramp(block * lanes, lanes) < k.splat(int32(self.op.channels), lanes)
+                own = tirx.floormod(block, self.shape.x.blocks(self.op.channels))
+                exists = k.ramp(own * lanes, lanes) < k.splat(int32(self.op.channels), lanes)
                 value = tirx.Select(exists, value, k.splat(0.0, lanes))
             self.put(bf16_bits(value, lanes), block, to + pixel)
 

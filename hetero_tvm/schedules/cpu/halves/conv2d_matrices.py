@@ -24,6 +24,7 @@ from hetero_tvm.codegen.amx_images import PixelProduct
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.cpu.halves.conv2d_kernel import Bf16ConvKernel, HalfShape
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile, each_filter_block
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit
@@ -43,7 +44,7 @@ _WORTH = 0.9
 
 def applies(op: Conv2d, machine: CpuModel) -> bool:
     """Whether the matrix unit multiplies ``op``'s channels."""
-    return has_matrix_unit(machine, BF16) and op.groups == 1
+    return has_matrix_unit(machine, BF16) and op.groups == 1 and not isinstance(op, Conv3d)
 
 
 def tile_of(shape: HalfShape) -> PixelTile:

@@ -41,6 +41,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS
+from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
@@ -64,7 +65,7 @@ class BlockedConv2dSpace(DesignSpace):
     version = 2
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
-        if type(op) is not Conv2d:
+        if type(op) not in (Conv2d, Conv3d):
             return "not a convolution"
         if not op.constant_weight:
             return "the weight is not constant"
@@ -79,6 +80,8 @@ class BlockedConv2dSpace(DesignSpace):
             return f"the input is {op.x_layout}, without the padding {op.padding} around it"
         if op.depthwise and op.groups > 1:
             return "depthwise"
+        if op.groups > 1 and type(op) is Conv3d:
+            return "groups of a volume's channels"
         if op.groups > 1 and (not x.blocked or BlockedShape(op, machine.lanes).group_blocks is None):
             return (
                 f"groups of {op.channels // op.groups} channels and {op.filters // op.groups} filters do "
@@ -209,14 +212,16 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     lines = height / LINE * 4  # per channel
     per_k = RegisterTile(height, vectors).step_cycles(machine, machine.load_cycles, LINE_CYCLES * lines)
     per_k *= machine.waits_of_rows(height)
-    weights = tiles.points * op.channels * vectors * lanes * 4  # of one panel
+    weights = tiles.points * op.per_filter * vectors * lanes * 4  # of one panel
     from_l2 = 0.25 * vectors * lanes / 16
-    piece = (per_k + from_l2) * op.channels + 20 + 2.0 * height * vectors
+    piece = (per_k + from_l2) * op.per_filter + 20 + 2.0 * height * vectors
     finish = 6.0 * tiles.points * machine.transform_cycles
     groups = min(point["groups"], panels)
     share = busiest_share(panels, groups, blocks, blocks, op.batch, machine)
     products = panels * blocks * op.batch * (pieces * tiles.points * piece + block * vectors * finish)
-    begin = shape.channel_blocks * tiles.count * op.batch * 7.0 * tiles.points * machine.transform_cycles
+    # Windows of slices share what all threads have transformed.
+    times = shape.channel_blocks * op.batch if groups == 1 else math.prod(shape.x.shape(op.image)[:2])
+    begin = times * tiles.count * 7.0 * tiles.points * machine.transform_cycles
     transformed = tiles.points * shape.channel_blocks * lanes * 4  # of one tile
     compute = products * share + begin * (share if groups == 1 else 1 / machine.threads) + 600.0
     sums = 4 * block * tiles.points * vectors * lanes

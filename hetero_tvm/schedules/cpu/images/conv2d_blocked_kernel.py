@@ -24,6 +24,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
 )
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices, TileSums
+from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop
 
 _PREFETCHED = 8 << 10
@@ -92,7 +93,7 @@ class BlockedConvKernel:
             if Layout.parse(op.x_layout) == shape.x:
                 self.x = Plane(k, shape.x, op.height, op.width).view(x)
             else:
-                self.x = k.scratch((op.batch * op.channels, shape.x.rows(op.height) * shape.pitch))
+                self.x = k.scratch((math.prod(op.image[:2]), shape.x.rows(op.height) * shape.pitch))
                 self._fill(x)
             with k.imported(*self.imports):
                 with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
@@ -102,7 +103,8 @@ class BlockedConvKernel:
     def _fill(self, x: Buffer) -> None:
         """Copy a plain X between zeros."""
         op, k, layout, pitch = self.op, self.k, self.shape.x, self.shape.pitch
-        plain = k.view(x, (op.batch * op.channels, op.height * op.width))
+        planes = math.prod(op.image[:2])
+        plain = k.view(x, (planes, op.height * op.width))
 
         def put(plane: Expr, start: Index, count: int, source: Expr | None) -> None:
             def piece(at: Index, width: int) -> None:
@@ -114,7 +116,7 @@ class BlockedConvKernel:
             vector_loop(k, count, self.lanes, piece)
 
         top, left, bottom, right = layout.halo
-        with k.parallel(op.batch * op.channels * op.height, op.flops) as item:
+        with k.parallel(planes * op.height, op.flops) as item:
             plane, row = tirx.floordiv(item, op.height), tirx.floormod(item, op.height)
             start = (row + top) * pitch
             put(plane, start, left, None)
@@ -132,6 +134,7 @@ class BlockedConvKernel:
         group = tirx.floormod(item, self.groups)
         block = tirx.floormod(tirx.floordiv(item, self.groups), self.blocks)
         self.batch = tirx.floordiv(item, self.groups * self.blocks)
+        self.slice_planes = SlicePlanes(k, self.op, shape.x.blocks(self.op.channels), self.batch)
         first, count = share(group, self.panels, self.groups)
         first_tile, tiles = share(block, self.tiles, self.blocks)
         self.begin(first_tile, tiles)
@@ -268,10 +271,10 @@ class BlockedConvKernel:
 
         down, across = self._taps_inside(0, y, rows), self._taps_inside(1, x, columns)
 
-        channels = op.channels if op.groups == 1 else shape.channel_blocks * shape.x.block
-        full, rest = divmod(channels, shape.x.block)
+        whole = op.groups > 1 or shape.slices > 1
+        full, rest = divmod(shape.channel_blocks * shape.x.block if whole else op.channels, shape.x.block)
         if full:
-            first_block, some = self.slices.channel_blocks(full)
+            first_block, some = self.slice_planes.inside(*self.slices.channel_blocks(full))
             with k.serial(some) as channel_block:
                 taps(first_block + channel_block, words)
         if rest:
@@ -285,7 +288,8 @@ class BlockedConvKernel:
         The first panel finds the image beyond L2, in more planes than the hardware follows at once.
         """
         op, k, shape = self.op, self.k, self.shape
-        following = planes + tirx.min(channel_block + 1, int32(shape.channel_blocks - 1))
+        last = int32(shape.channel_blocks - 1) if shape.slices == 1 else self.slice_planes.end - 1
+        following = planes + tirx.min(channel_block + 1, last)
         first = self.place(y, x)
 
         def ask(row: Index, column: Index) -> None:
@@ -387,7 +391,7 @@ class BlockedConvKernel:
 
     def first_plane(self, panel: Expr) -> Expr:
         """The plane of X that holds the first block that a panel reads."""
-        planes = self.batch * self.shape.x.blocks(self.op.channels)
+        planes = self.slice_planes.first
         return planes + self.first_block(panel) if self.op.groups > 1 else planes
 
     def first_block(self, panel: Expr) -> Expr:

@@ -11,6 +11,7 @@ import numpy as np
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.ops.volumes.conv3d import Conv3d
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class BlockedShape:
     flat : a 1x1 convolution without halos: all pixels are one row.
     height, width : rows and columns of the output as the tiles see them.
     taps : (row, column) offset in X of each filter tap.
+    slices : of a volume's input that are summed up; 1 for an image.
     filter_blocks, channel_blocks : blocks of the output, and blocks of the input that one panel reads.
     group_blocks : with groups, input blocks of each panel; None when groups straddle blocks.
     depth : products per output value.
@@ -56,10 +58,11 @@ class BlockedShape:
             for j in range(op.kernel[1])
         ]
         self.filter_blocks = -(-op.filters // lanes)
-        self.channel_blocks = self.x.blocks(op.channels)
+        self.slices = op.taps if isinstance(op, Conv3d) else 1
+        self.channel_blocks = self.slices * self.x.blocks(op.channels)
         if op.groups > 1:
             self.channel_blocks = self.group_blocks.count if self.group_blocks else 0
-        channels = op.channels if op.groups == 1 else self.channel_blocks * lanes
+        channels = op.per_filter if op.groups == 1 else self.channel_blocks * lanes
         self.depth = len(self.taps) * channels
 
     @functools.cached_property
@@ -118,8 +121,8 @@ class BlockedShape:
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of one image of X, halo included."""
-        return 4 * math.prod(self.x.shape(self.op.image)[1:])
+        """Bytes of what one image of Y reads of X, halo included."""
+        return 4 * self.slices * math.prod(self.x.shape(self.op.image)[1:])
 
     @property
     def read_bytes(self) -> int:
@@ -140,7 +143,8 @@ class BlockedShape:
         panels = -(-self.filter_blocks // vectors)
         dense = np.zeros((panels * columns, self.channel_blocks * block, taps), w.dtype)
         if op.groups == 1:
-            dense[: op.filters, : op.channels] = w.reshape(op.filters, op.channels, taps)
+            by_slice = dense.reshape(panels * columns, self.slices, -1, taps)
+            by_slice[: op.filters, :, : op.channels] = w.reshape(op.filters, self.slices, op.channels, taps)
         else:
             per_in, per_out = op.channels // op.groups, op.filters // op.groups
             firsts = self.group_blocks.firsts

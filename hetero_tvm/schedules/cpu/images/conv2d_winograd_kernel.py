@@ -28,6 +28,7 @@ is not stored.  A NaN or an infinity spreads over its whole tile, not only over 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -38,6 +39,7 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
+from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.cpu.images.blocked import (
     FEW_PASSES,
     BlockedOutput,
@@ -48,6 +50,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     share,
 )
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
+from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
 from hetero_tvm.schedules.cpu.images.winograd import FILTER, winograd
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
@@ -56,7 +59,8 @@ from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
 def applies(op: Conv2d) -> bool:
     """Whether Winograd's method computes the operator (on an input in blocks)."""
     square = op.kernel == (FILTER, FILTER) and op.strides == op.dilation == (1, 1) and op.groups == 1
-    return square and Layout.parse(op.x_layout).blocked
+    x = Layout.parse(op.x_layout)
+    return square and x.blocked and not (type(op) is Conv3d and op.channels % x.block)
 
 
 class TileGrid:
@@ -79,14 +83,15 @@ class TileGrid:
         columns = vectors * lanes
         panels = -(-op.filters // columns)
         taps = FILTER * FILTER
-        plain = mapped.empty((panels, taps, op.channels * columns), np.float32)
+        depth = op.per_filter
+        plain = mapped.empty((panels, taps, depth * columns), np.float32)
         plain[:] = 0
-        split = plain.reshape(panels, taps, op.channels, columns)
+        split = plain.reshape(panels, taps, depth, columns)
         for panel in range(panels):
-            part = w[panel * columns : (panel + 1) * columns].reshape(-1, op.channels, taps)
+            part = w[panel * columns : (panel + 1) * columns].reshape(-1, depth, taps)
             split[panel, :, :, : len(part)] = part.transpose(2, 1, 0)
         u = expanded(np.kron(self.form.filters, self.form.filters), plain)
-        return u.reshape(panels, self.points, op.channels, columns)
+        return u.reshape(panels, self.points, depth, columns)
 
 
 class WinogradKernel:
@@ -121,7 +126,7 @@ class WinogradKernel:
         columns = self.vectors * self.lanes
         with k:
             x = k.argument("X", op.inputs[0].shape)
-            self.u = k.argument("W", (self.panels, points, op.channels, columns))
+            self.u = k.argument("W", (self.panels, points, op.per_filter, columns))
             self.out.declare(self.panels * columns)
             self.x = Plane(k, shape.x, op.height, op.width).view(x)
             if not self.own:
@@ -133,7 +138,7 @@ class WinogradKernel:
 
     def _transform_image(self) -> None:
         """V of all tiles, which all threads write and read."""
-        k, planes = self.k, self.op.batch * self.shape.channel_blocks
+        k, planes = self.k, math.prod(self.shape.x.shape(self.op.image)[:2])
         self.v_plane = self.tiles.count * self.lanes
         self.v = k.scratch((self.tiles.points, planes * self.v_plane))
         with k.parallel(planes * self.tiles.rows, self.op.flops) as item:
@@ -146,11 +151,12 @@ class WinogradKernel:
         k, blocks = self.k, self.shape.channel_blocks
         self.v_plane = self.block * self.lanes
         self.v = k.scratch((self.tiles.points, blocks * self.v_plane + self.lanes))
-        with k.serial(blocks) as block, k.serial(tiles) as t:
-            tile = first_tile + t
+        begin, some = self.slice_planes.inside(int32(0), blocks)
+        with k.serial(some) as number, k.serial(tiles) as t:
+            block, tile = begin + number, first_tile + t
             row = k.let(tirx.floordiv(tile, self.tiles.columns))
             column = k.let(tirx.floormod(tile, self.tiles.columns))
-            self._transform_input(self.batch * blocks + block, row, column, block, t)
+            self._transform_input(self.slice_planes.first + block, row, column, block, t)
 
     def _transform_input(self, plane: Expr, row: Expr, column: Expr, to_plane: Expr, to_tile: Expr) -> None:
         """Transform one tile of one channel block: V[:, to_plane, to_tile]."""
@@ -185,6 +191,7 @@ class WinogradKernel:
         group = tirx.floormod(item, self.groups)
         block = tirx.floormod(tirx.floordiv(item, self.groups), self.blocks)
         self.batch = tirx.floordiv(item, self.groups * self.blocks)
+        self.slice_planes = SlicePlanes(k, self.op, self.shape.x.blocks(self.op.channels), self.batch)
         first_tile = block * self.block
         tiles = tirx.min(int32(self.block), self.tiles.count - first_tile)
         first, count = share(group, self.panels, self.groups)
@@ -228,7 +235,7 @@ class WinogradKernel:
         """M[point, start : start + tiles]: the product over all channels."""
         op, k, lanes = self.op, self.k, self.lanes
         acc = k.scratch((tiles, self.vectors * lanes))
-        plane = int32(0) if self.own else self.batch * self.shape.channel_blocks
+        plane = int32(0) if self.own else self.slice_planes.first
         before = start if self.own else first_tile + start
 
         def each(body: Callable[[Expr, Expr], None]) -> None:
@@ -256,10 +263,11 @@ class WinogradKernel:
 
                 each(product)
 
-        full, rest = divmod(op.channels, lanes)
+        full, rest = divmod(op.per_filter, lanes)
         if full:
-            with k.serial(full) as block:
-                channels(block, lanes)
+            begin, some = self.slice_planes.inside(int32(0), full)
+            with k.serial(some) as number:
+                channels(begin + number, lanes)
         if rest:
             channels(int32(full), rest)
         with k.unroll(tiles) as t, k.unroll(self.vectors) as v:

@@ -5,8 +5,9 @@ Loop structure::
     parallel over blocks of rows x channel blocks:
         for each tile of rows x columns of the output:
             acc[pixel] = bias                                                    (registers)
-            for each pixel of the input under the tile:                          (unrolled)
-                one vector load, and an FMA into every output pixel that sees it
+            for each slice of a volume that the filter covers:
+              for each pixel of the input under the tile:                        (unrolled)
+                  one vector load, and an FMA into every output pixel that sees it
             epilogue on the registers, stored to Y
         the halo of Y in these rows: zeros
 
@@ -30,6 +31,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.images.blocked import (
     BlockedOutput,
@@ -39,7 +41,8 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     each_tile,
     share,
 )
-from hetero_tvm.schedules.emit import Index, Kernel
+from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
+from hetero_tvm.schedules.emit import Index, Kernel, int32
 
 _UNROLLED = 800
 """Most FMAs of one tile: the whole tile is straight-line code."""
@@ -52,7 +55,7 @@ class DepthwiseSpace(DesignSpace):
     version = 1
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
-        if type(op) is not Conv2d:
+        if type(op) not in (Conv2d, Conv3d):
             return "not a convolution"
         if not op.depthwise:
             return "not depthwise"
@@ -90,11 +93,11 @@ class DepthwiseSpace(DesignSpace):
         return _cost(op, point, machine)
 
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
-        lanes, taps = machine.lanes, math.prod(op.kernel)
+        lanes, taps = machine.lanes, op.per_filter * math.prod(op.kernel)
         blocks = -(-op.filters // lanes)
 
         def weight(w: np.ndarray) -> np.ndarray:
-            """[C, 1, KH, KW] -> [channel blocks, taps, block]."""
+            """[C, slices, KH, KW] -> [channel blocks, taps, block]."""
             padded = np.pad(w.reshape(op.filters, taps), ((0, blocks * lanes - op.filters), (0, 0)))
             return np.ascontiguousarray(padded.reshape(blocks, lanes, taps).transpose(0, 2, 1))
 
@@ -153,7 +156,8 @@ def _cost(op: Conv2d, point: Point, machine: CpuModel) -> float:
             loads += _CROWDED * taps * pixels
         loads *= machine.load_cycles
         products = taps * max(pixels / machine.fma_units, machine.fma_latency)
-        return max(loads, products) + 0.3 * min(loads, products) + 3.0 * pixels + 10
+        work = max(loads, products) + 0.3 * min(loads, products)
+        return work * op.per_filter + 3.0 * pixels + 10
 
     high, wide = op.out_height // rows, op.out_width // columns
     low, narrow = op.out_height % rows, op.out_width % columns
@@ -199,7 +203,7 @@ class _DepthwiseKernel:
         op, k = self.op, self.k
         with k:
             x = k.argument("X", op.inputs[0].shape)
-            self.w = k.argument("W", (self.planes, math.prod(op.kernel), self.lanes))
+            self.w = k.argument("W", (self.planes, op.per_filter * math.prod(op.kernel), self.lanes))
             self.out.declare(self.planes * self.lanes)
             self.x = Plane(k, self.x_layout, op.height, op.width).view(x)
             with k.imported(*self.out.imports):
@@ -213,6 +217,7 @@ class _DepthwiseKernel:
         block = tirx.floormod(tirx.floordiv(item, self.planes), self.blocks)
         batch = tirx.floordiv(item, self.planes * self.blocks)
         plane = batch * self.planes + tirx.floormod(item, self.planes)
+        self.slices = SlicePlanes(k, op, 1, batch)
         first, count = share(block, self.tiles, self.blocks)
         height = self.tile.rows
 
@@ -243,11 +248,21 @@ class _DepthwiseKernel:
         pitch = self.x_layout.pitch(op.width)
         top, left = self.x_layout.halo[0] - op.padding[0], self.x_layout.halo[1] - op.padding[1]
         first = (y * sh + top) * pitch + x * sw + left
-        for (down, right), uses in sorted(sees.items()):
-            at = (first + down * pitch + right) * lanes
-            value = k.let(k.load(self.x, [plane, k.ramp(at, lanes)]))
-            for pixel, tap in uses:
-                term = value * k.load(self.w, [channel_block, tap, lane])
-                k.store(acc, k.load(acc, [pixel, lane]) + term, [pixel, lane])
+
+        def products(from_plane: Expr, first_tap: Index) -> None:
+            for (down, right), uses in sorted(sees.items()):
+                at = (first + down * pitch + right) * lanes
+                value = k.let(k.load(self.x, [from_plane, k.ramp(at, lanes)]))
+                for pixel, tap in uses:
+                    term = value * k.load(self.w, [channel_block, first_tap + tap, lane])
+                    k.store(acc, k.load(acc, [pixel, lane]) + term, [pixel, lane])
+
+        if op.per_filter == 1:
+            products(self.slices.first * self.planes + channel_block, 0)
+        else:
+            begin, some = self.slices.inside(int32(0), int32(op.per_filter))
+            with k.serial(some) as number:
+                from_plane = (self.slices.first + begin + number) * self.planes + channel_block
+                products(from_plane, (begin + number) * (kh * kw))
         for r, q in product(range(rows), range(columns)):
             self.out.put(k.load(acc, [r * columns + q, lane]), plane, channel_block, y + r, x + q)

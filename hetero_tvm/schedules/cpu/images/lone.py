@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
@@ -47,6 +49,24 @@ def blocks_pay(plain: Conv2d, blocked: Conv2d, machine: CpuModel) -> bool:
     slow = _CROWDED if math.prod(plain.out_image[2:]) * 4 % _PAGE == 0 else 1.0
     conversions += slow * _bytes(plain.out_image) / _TO_PLAIN + _LAUNCH
     return after + conversions < _SURE * before
+
+
+def on_blocks(op: Conv3d, machine: CpuModel) -> Conv3d:
+    """The form of a convolution whose images are all in blocks of channels."""
+    block = str(Layout(machine.lanes))
+    x = str(Layout(machine.lanes, op.padding))
+    return dataclasses.replace(op, x_layout=x, y_layout=block, residual_layout=block)
+
+
+def slices_pay(plain: Conv2d, sliced: Conv3d, machine: CpuModel) -> bool:
+    """Whether ``sliced`` on channel blocks takes less time than copies of the windows and ``plain``."""
+    if sliced.depthwise:
+        return True  # few products for each value that would be copied
+    before = _estimate(Conv2dSpace(), plain, machine)
+    after = _estimate(BlockedConv2dSpace(), on_blocks(sliced, machine), machine)
+    if before is None or after is None:
+        return after is not None
+    return after < before + _filling(plain, machine) + _bytes(plain.image) / _TO_PLAIN
 
 
 def _filling(op: Conv2d, machine: CpuModel) -> float:

@@ -143,4 +143,4 @@ def _type(instruction: Instruction) -> str:
 
 
 if __name__ == "__main__":
-    path().write_text(render())
+    path().write_text(render(), encoding="utf-8")

@@ -30,7 +30,7 @@ def link(regions: Sequence[CompiledRegion], spec: NPUSpec) -> Any:
     """Static library module with one TVM function per region, of the same name."""
     with temporary_folder("hetero_tvm-npu-") as folder:
         source = folder / "regions.cc"
-        source.write_text(_source(regions, spec, folder))
+        source.write_text(_source(regions, spec, folder), encoding="utf-8")
         entries, merged = folder / "regions.o", folder / "hnpu.o"
         includes = [f"-I{native.source_path(_RUN).parent}", *(f"-I{path}" for path in _headers())]
         _run(["-std=c++17", "-fPIC", *_FLAGS, "-c", *includes, str(source), "-o", str(entries)])

@@ -28,7 +28,8 @@ def save(regions: Sequence[CompiledRegion], machine: NpuMachine, folder: Path) -
                     for r in regions
                 ],
             }
-        )
+        ),
+        encoding="utf-8",
     )
     for region in regions:
         (folder / f"{region.name}.stream").write_bytes(region.stream)
@@ -37,7 +38,7 @@ def save(regions: Sequence[CompiledRegion], machine: NpuMachine, folder: Path) -
 
 def load(folder: Path) -> tuple[dict[str, CompiledRegion], NPUSpec]:
     """Read the regions that :func:`save` wrote, by name, and the machine that they are for."""
-    document = json.loads((folder / "regions.json").read_text())
+    document = json.loads((folder / "regions.json").read_text(encoding="utf-8"))
     spec = document["spec"]
     spec["matrix_block"] = tuple(spec["matrix_block"])
     regions = {}

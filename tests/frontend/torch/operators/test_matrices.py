@@ -30,16 +30,24 @@ def test_solutions(shape):
 
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("unit", [False, True])
-def test_triangles(upper, unit):
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("rows", [1, 4, 9, 64])
+def test_triangles(upper, unit, left, rows):
     torch.manual_seed(0)
-    a, b = torch.randn(2, 4, 4, dtype=torch.float64), torch.randn(2, 4, 3, dtype=torch.float64)
-    settings = {"upper": upper, "unitriangular": unit}
+    a, b = torch.randn(2, rows, rows, dtype=torch.float64) / rows**0.5, torch.randn(3, 1, rows, 3).double()
+    a.diagonal(dim1=-2, dim2=-1).add_(2.0)
+    b = b if left else b.mT
+    settings = {"upper": upper, "unitriangular": unit, "left": left}
     found = TABLE[ATEN.linalg_solve_triangular.default](a, b, **settings)
     torch.testing.assert_close(found, torch.linalg.solve_triangular(a, b, **settings))
 
 
 def test_large_systems_are_left_alone():
     assert TABLE[ATEN.linalg_inv.default](torch.eye(33)) is NotImplemented
+    one = torch.eye(257)
+    for left in (False, True):
+        found = TABLE[ATEN.linalg_solve_triangular.default](one, one, upper=True, left=left)
+        assert found is NotImplemented
 
 
 def test_inverses_with_a_number_for_errors():

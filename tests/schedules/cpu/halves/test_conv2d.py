@@ -10,12 +10,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
+from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d, Bf16Conv3d
 from hetero_tvm.schedules.cpu.dots import halves_for
+from hetero_tvm.schedules.cpu.halves import conv2d_matrices
 from hetero_tvm.schedules.cpu.halves.conv2d import Bf16Conv2dSpace, halves_pay
 from hetero_tvm.targets.registry import parse_target
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.images.helpers import PAD, on, random_blocks, random_conv2d
+from tests.schedules.cpu.images.test_slice_planes import CASES
 from tests.schedules.cpu.running import covering, point_runners
 from tests.schedules.representatives import CPU, TILES
 
@@ -160,3 +162,15 @@ def test_it_pays_where_winograd_does_not():
     assert not halves_pay(on(machine, Conv2d(1, 64, 56, 56, 64, (3, 3), padding=PAD), "+1,1,1,1"), machine)
     slow = dataclasses.replace(machine, mcpu="sapphirerapids")  # whose vectors multiply pairs slowly
     assert not halves_pay(wide, slow)
+
+
+@multiplies
+@pytest.mark.parametrize("name", ["around", "strided", "causal", "partial", "even"])
+def test_slices_of_volumes(name):
+    """Slices are rounded once for all filters; what lies behind the last channel of each stays zero."""
+    op, x = CASES[name]
+    half = on_blocks(op, x)
+    assert type(half) is Bf16Conv3d and half.plain_form == on(ZEN, op, x)
+    assert not conv2d_matrices.applies(half, TILES)
+    default = SPACE.default(half, MACHINE)
+    check(half, [default, {**default, "blocks": 2, "groups": 1}])

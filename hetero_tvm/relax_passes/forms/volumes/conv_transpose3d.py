@@ -7,8 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from hetero_tvm.host.tvm import Call, Var, relax
+from hetero_tvm.ops.volumes.slice_windows import SliceWindows
 from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
 from hetero_tvm.relax_passes.forms.conv_transpose import Axis
+from hetero_tvm.relax_passes.forms.volumes.conv3d import windowed
+from hetero_tvm.relax_passes.forms.volumes.images import images_of, volume_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -58,19 +61,14 @@ class ConvTranspose3dAsConvTranspose2d(Rule):
         )
         spread[:, :, :: dilation[0]] = weight
         axis = Axis.of(depth, spread.shape[2], strides[0], (padding[0], padding[3]), extra[0])
-        if axis.before or axis.after:
-            x = bind(relax.op.nn.pad(x, [0, 0, 0, 0, axis.before, axis.after, 0, 0, 0, 0]), "deep")
-        images = depth + axis.before + axis.after - axis.taps + 1
-        x = bind(relax.op.permute_dims(x, [0, 2, 1, 3, 4]), "slices")
-        x = bind(
-            relax.op.reshape(x, (batch, shape_of(x)[1], groups, channels // groups, height, width)), "groups"
+        windows = SliceWindows(
+            *(batch, depth, channels, height, width, axis.taps),
+            before=axis.before,
+            after=axis.after,
+            groups=groups,
         )
-        parts = [
-            bind(relax.op.strided_slice(x, [1], [tap], [tap + images]), f"tap{tap}")
-            for tap in range(axis.taps)
-        ]
-        x = parts[0] if len(parts) == 1 else bind(relax.op.concat(relax.Tuple(parts), axis=3), "taps")
-        x = bind(relax.op.reshape(x, (batch * images, axis.taps * channels, height, width)), "images")
+        images = windows.out_slices
+        x = windowed(graph, bind, images_of(bind, x), windows)
         y = bind(
             relax.op.nn.conv2d_transpose(
                 x,
@@ -88,11 +86,20 @@ class ConvTranspose3dAsConvTranspose2d(Rule):
         if bias is not None:
             by_phase = np.broadcast_to(bias.reshape(groups, 1, each), (groups, axis.stride, each))
             y = bind(relax.op.add(y, relax.const(by_phase.reshape(1, -1, 1, 1).copy())), "bias")
-        plane = shape_of(y)[2:]
+        plane, whole = shape_of(y)[2:], (axis.cut, axis.out) == (0, images * axis.stride)
+        if groups == 1:  # slices lie one behind the other, each with its channels
+            if whole:
+                y = bind(relax.op.reshape(y, (batch * axis.out, each, *plane)), "slices")
+            else:
+                y = bind(relax.op.reshape(y, (batch, images * axis.stride, each, *plane)), "slices")
+                y = bind(relax.op.strided_slice(y, [1], [axis.cut], [axis.cut + axis.out]), "cut")
+                y = bind(relax.op.reshape(y, (batch * axis.out, each, *plane)), "rest")
+            graph.replace(top, volume_of(bind, y, batch), [var])
+            return
         y = bind(relax.op.reshape(y, (batch, images, groups, axis.stride, each, *plane)), "phases")
         y = bind(relax.op.permute_dims(y, [0, 2, 4, 1, 3, 5, 6]), "turns")
         y = bind(relax.op.reshape(y, (batch, groups * each, images * axis.stride, *plane)), "volume")
-        if (axis.cut, axis.out) != (0, images * axis.stride):
+        if not whole:
             y = bind(relax.op.strided_slice(y, [2], [axis.cut], [axis.cut + axis.out]), "cut")
         graph.replace(top, relax.op.reshape(y, shape_of(top)), [var])
 

@@ -1,0 +1,34 @@
+"""Replacements for operators of onnx's evaluator: what it computes slowly, roughly or not at all."""
+
+from __future__ import annotations
+
+from onnx.reference.op_run import OpRun
+
+from hetero_tvm.frontend.onnx.evaluator.elements import (
+    LRN,
+    BatchNormalization,
+    Erf,
+    GatherElements,
+    Hardmax,
+    LogSoftmax,
+    LpNormalization,
+    OneHot,
+    Resize,
+    Softmax,
+)
+from hetero_tvm.frontend.onnx.evaluator.grids import GridSample
+from hetero_tvm.frontend.onnx.evaluator.quantized import DequantizeLinear, QLinearConv
+from hetero_tvm.frontend.onnx.evaluator.windows import (
+    AveragePool,
+    Conv,
+    ConvTranspose,
+    GlobalMaxPool,
+    MaxPool,
+)
+
+#: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
+REFERENCE_OPS: tuple[type[OpRun], ...] = (
+    *(Erf, Conv, ConvTranspose, MaxPool, BatchNormalization, GatherElements, OneHot, LRN),
+    *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization, Resize, DequantizeLinear),
+    *(GridSample, QLinearConv),
+)

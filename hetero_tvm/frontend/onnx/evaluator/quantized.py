@@ -1,0 +1,46 @@
+"""Quantised operators of onnx's evaluator: its own dequantises no constants by blocks, convolves no rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+from hetero_tvm.frontend.onnx.evaluator.windows import Conv
+
+
+class DequantizeLinear(OpRun):
+    """Values of quantised tensors in the scale's precision; onnx has none before opset 19."""
+
+    op_domain = ""
+
+    def _run(self, x, scale, zero=None, axis=None, block_size=None, output_dtype=None):
+        def spread(values):
+            if values.ndim == 0 or values.size == 1 or values.shape == x.shape:
+                return values.reshape(()) if values.size == 1 else values
+            along = (1 if axis is None else axis) % x.ndim
+            if values.ndim == 1:
+                return values.reshape([-1 if n == along else 1 for n in range(x.ndim)])
+            return np.take(values, np.arange(x.shape[along]) // (block_size or 1), axis=along)
+
+        whole = x.astype(scale.dtype)
+        if zero is not None:
+            whole = whole - spread(zero).astype(scale.dtype)
+        return (whole * spread(scale),)
+
+
+class QLinearConv(OpRun):
+    """Convolution of 8-bit numbers of any rank, exact until it is rounded once."""
+
+    op_domain = ""
+
+    def _run(self, x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias=None, **given):
+        def by_filter(values: np.ndarray, behind: int) -> np.ndarray:
+            return values.reshape(-1, *[1] * behind) if values.size > 1 else values.reshape(())
+
+        image = x.astype(np.float64) - x_zero.astype(np.float64)
+        filters = w.astype(np.float64) - by_filter(w_zero.astype(np.float64), w.ndim - 1)
+        (sums,) = Conv._run(self, image, filters, None if bias is None else bias.astype(np.float64), **given)
+        factor = x_scale * by_filter(w_scale, w.ndim - 2) / y_scale  # in float32, as kernels have it
+        limits = np.iinfo(y_zero.dtype)
+        steps = np.rint(sums * factor) + y_zero.astype(np.float64)
+        return (np.clip(steps, limits.min, limits.max).astype(y_zero.dtype),)

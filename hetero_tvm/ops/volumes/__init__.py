@@ -1,0 +1,1 @@
+"""Contracts of operators on volumes whose slices are images."""

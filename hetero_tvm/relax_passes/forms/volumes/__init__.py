@@ -1,0 +1,1 @@
+"""Operators on volumes as those of images of their slices."""

@@ -1,0 +1,58 @@
+"""The forms of a CPU: what operators without a design space become, in order."""
+
+from __future__ import annotations
+
+import functools
+
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.relax_passes.canonical.rules import CANONICAL
+from hetero_tvm.relax_passes.canonical.views import CancelReshapes
+from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum, ArgAsKernel
+from hetero_tvm.relax_passes.forms.attention import AttentionAsProducts
+from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
+from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
+from hetero_tvm.relax_passes.forms.gather import TakeOfKnownPlaces
+from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsKernel
+from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
+from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel
+from hetero_tvm.relax_passes.forms.rows_as_images import RowsAsImages
+from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
+from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKernel
+from hetero_tvm.relax_passes.forms.volumes.conv3d import Conv3dAsConv2d
+from hetero_tvm.relax_passes.forms.volumes.conv_transpose3d import ConvTranspose3dAsConvTranspose2d
+from hetero_tvm.relax_passes.forms.volumes.images import VolumesAsImages
+from hetero_tvm.relax_passes.rewriting.fused import Claims
+from hetero_tvm.relax_passes.rewriting.rule import GraphPass
+from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
+from hetero_tvm.schedules.cpu.images.lone import on_blocks
+from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
+from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
+from hetero_tvm.schedules.cpu.rows.scan import emit_scan
+from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
+from hetero_tvm.schedules.cpu.rows.topk import emit_topk
+
+
+def forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
+    """Operators that have no design space, in terms of those that have one, or as kernels."""
+    return (
+        *CANONICAL,  # first: a bias is a constant by then, which the forms take along
+        AttentionAsProducts(),  # which is what the fusion of attention looks for
+        ConvTranspose3dAsConvTranspose2d(),  # before that of images, which it leaves
+        ConvTransposeAsPhases(claims),  # a convolution per phase: no zeros are multiplied, and it is fast
+        Conv3dAsConv2d(lambda op: claims(on_blocks(op, machine))),  # depth is summed up as channels are
+        VolumesAsImages(),  # what stands between them and would keep volumes; before its pooling takes forms
+        PoolAsPool2d(),  # likewise rows and volumes that are pooled
+        Conv1dAsConv2d(computed=True),  # rows are images of one row; after transposed ones, also of rows
+        ArgAsKernel(functools.partial(emit_arg_extremum, machine)),  # one pass over long rows
+        ArgAsExtremum(),  # reductions of numbers run in vectors, and know NaN
+        RowsAsImages(),  # what stands between those: it follows their layout, or joins their epilogues
+        CancelReshapes(),  # between two of them
+        OrderAsKernel(
+            functools.partial(emit_topk, machine=machine)
+        ),  # vectors skip what is not among the best
+        SuppressionAsKernel(emit_suppression),  # rounds over boxes, which no operators express
+        ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
+        GridSampleAsKernel(lambda *form: emit_grid_sample(machine, Sampling(*form))),  # weights once
+        TakeOfKnownPlaces(),  # no division per element
+        ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
+    )

@@ -1,0 +1,51 @@
+"""Volumes of any number and length: kernels that read slices, at all sizes."""
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+from onnxruntime import InferenceSession
+
+import hetero_tvm
+from hetero_tvm.api import build_model, import_model, optimize_model
+from tests.frontend.onnx.helpers import text_model
+
+BODY = """
+agraph (float[n, 3, t, 6, 5] x) => (float[n, 4, t, 6, 5] y) {
+   first = Conv<pads=[1, 1, 1, 1, 1, 1]>(x, w)
+   gated = Relu(first)
+   deep = Conv<pads=[2, 1, 1, 0, 1, 1], group=20>(gated, d)
+   sum = Add(deep, gated)
+   y = Conv<pads=[1, 1, 1, 1, 1, 1]>(sum, v)
+}"""
+WEIGHTS = {"w": (20, 3, 3, 3, 3), "d": (20, 1, 3, 3, 3), "v": (4, 20, 3, 3, 3)}
+
+
+@pytest.fixture(scope="module")
+def model():
+    found = text_model(BODY)
+    for name, shape in WEIGHTS.items():
+        w = np.random.default_rng(len(name)).normal(size=shape).astype("float32")
+        found.graph.initializer.append(numpy_helper.from_array(w, name))
+    return found
+
+
+@pytest.mark.parametrize(
+    "shape, sizes",
+    [
+        ((hetero_tvm.Span(1, 5), 3, 7, 6, 5), [(1, 7), (2, 7), (5, 7)]),
+        pytest.param(
+            (2, 3, hetero_tvm.Span(2, 9), 6, 5), [(2, 2), (2, 5), (2, 9)], marks=pytest.mark.thorough
+        ),
+    ],
+)
+def test_one_library(model, tmp_path, shape, sizes):
+    optimized = optimize_model(import_model(model, shapes={"x": shape}))
+    kinds = [task.op.kind for task in optimized.tasks if task.op is not None]
+    assert kinds.count("conv3d") >= 2
+    assert all(t.space is not None for t in optimized.tasks if t.op is not None and t.op.kind == "conv3d")
+    net = hetero_tvm.load(build_model(optimized).export(tmp_path))
+    reference = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for n, t in sizes:
+        x = np.random.default_rng(n).normal(size=(n, 3, t, 6, 5)).astype("float32")
+        wanted = reference.run(None, {"x": x})[0]
+        assert np.abs(net(x) - wanted).max() <= 1e-5 * np.abs(wanted).max()

@@ -1,0 +1,26 @@
+"""What a run knows of the machine and of its tasks."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from hetero_tvm.host.peaks import CacheRoof
+from hetero_tvm.machines.roofs import Roofs
+from hetero_tvm.records.record import Site
+from hetero_tvm.records.store import RecordStore
+from hetero_tvm.search.ledger import Ledger
+from hetero_tvm.search.options import TuneOptions
+from tests.search.spaces import MACHINE, ScaleSpace, task
+
+
+@pytest.mark.parametrize("layers, gbs", [(2, 100.0), (3, 10.0)])
+def test_weights_of_equal_layers_are_in_the_cache_only_where_those_of_all_are(layers, gbs, tmp_path):
+    one = task(ScaleSpace())
+    op = SimpleNamespace(weight_bytes=one.nbytes)
+    many = replace(one, op=op, calls=one.calls[:1] * layers, flops=1)
+    ledger = Ledger(
+        [many], MACHINE, TuneOptions(), RecordStore(Site.of(MACHINE), tmp_path), lambda event: None
+    )
+    ledger.note_roofs(Roofs(1e9, 10.0, cached=CacheRoof(2 * one.nbytes, 100.0)))
+    assert ledger.report.tasks[0].roof_seconds == pytest.approx(one.nbytes / gbs * 1e-9)
