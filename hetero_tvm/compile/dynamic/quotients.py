@@ -317,7 +317,7 @@ class _Search:
                 self._ask_others()
                 continue
             if size is None:
-                # Among multiples many quotients are one: the plainest leaves no rest, or is of the size itself.
+                # Among multiples many quotients are one: the plainest has no rest, or is of the size itself.
                 first = next((c for c in candidates if self._is_whole(c)), candidates[0])
                 plus = first.least if self._symbol.step == 1 else min(max(0, first.least), first.most)
                 if self._is_whole(first):

@@ -99,12 +99,10 @@ class Folder:
         limits: Limits | None = None,
         open_sizes: bool = False,
     ):
-        self.pool = pool
-        self._open_sizes = open_sizes
+        self.pool, self._open_sizes = pool, open_sizes
         self._sized: set[str] = set()
         """Constants that follow from sizes of inputs."""
-        self.opsets = dict(opsets)
-        self.limits = limits or Limits()
+        self.opsets, self.limits = dict(opsets), limits or Limits()
         self._staying: set[str] = set()
         self._open_values = OpenValues(pool, self._sized, self._staying.add)
         self._slow_left = _SLOW_ELEMENTS
@@ -124,10 +122,8 @@ class Folder:
         self._take_empty_inputs(graph)
         before = len(graph.node)
         kept = [node for source in graph.node for node in self._visit(source)]
-        for node in kept if self._open_sizes else ():
-            self._open_values.read(node, self._types)
         del graph.node[:]
-        graph.node.extend([*self._open_values.take(), *kept])
+        graph.node.extend(self._open_values.before(kept, self._types) if self._open_sizes else kept)
         removed = before + self._moved - len(kept)  # each that moves leaves a Flatten behind
         return removed + self._moved
 
@@ -163,8 +159,7 @@ class Folder:
         for name, array in zip(node.output, results, strict=False):
             if name:
                 self.pool.add_array(name, array)
-        if node.output[0] in self._sized:
-            self._open_values.note(node)
+        self._open_values.note(node)
         return []
 
     def _follows_sizes(self, node: onnx.NodeProto) -> bool:
@@ -325,9 +320,8 @@ class Folder:
             raise
         except Exception:  # whatever the evaluator cannot do is left to run time
             return None
-        if not all(isinstance(result, np.ndarray | np.generic) for result in results):
-            return None
-        return [np.asarray(result) for result in results]
+        known = all(isinstance(result, np.ndarray | np.generic) for result in results)
+        return [np.asarray(result) for result in results] if known else None
 
     def _empty(self, name: str) -> np.ndarray:
         """Value of a tensor without elements."""

@@ -54,7 +54,7 @@ class FoldConstants(Rule):
 
 
 class ReleaseConstants(Rule):
-    """A constant that no pass could compute with, as other sizes of the model have another -> the constant."""
+    """A constant that no pass could compute with, as other sizes have another -> the constant."""
 
     name = "release_constants"
     counted = False

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.canonical.constants import FoldConstants
+from hetero_tvm.relax_passes.canonical.constants import FoldConstants, ReleaseConstants
 from tests.relax_passes.canonical.simplified import X, simplified
 from tests.relax_passes.graphs import (
     bindings,
@@ -110,3 +110,22 @@ class TestFoldConstants(Rewrite):
 
     def expected(self, x):
         return op.add(x, constant([[2.0, 4.0, 6.0, 8.0]]))
+
+
+class TestReleaseConstants(Rewrite):
+    rule = ReleaseConstants()
+    inputs = {"x": (3,)}
+
+    def before(self, x):
+        return op.add(x, op.builtin.stop_lift_params(constant([1, 2, 3])))
+
+    def expected(self, x):
+        return op.add(x, constant([1, 2, 3]))
+
+
+def test_held_constants_are_not_folded():
+    made = module(
+        {"x": (3,)},
+        lambda e, x: e(op.add(x, e(op.negative(e(op.builtin.stop_lift_params(constant([1, 2, 3]))))))),
+    )
+    assert calls(fuse(made, FoldConstants())[0])["negative"] == 1

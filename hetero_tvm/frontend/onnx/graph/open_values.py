@@ -30,12 +30,13 @@ _SCALED = frozenset({"Mul", "Pow", "Mod", "Div"})
 _WRITTEN = frozenset({"ScatterND", "ScatterElements", "Scatter"})
 _PICKING = _WRITTEN | {"Gather", "GatherElements", "GatherND"}
 _EXTENTS: dict[str, tuple[int, ...]] = {
-    "Reshape": (1,), "Expand": (1,), "Tile": (1,), "Slice": (1, 2, 3, 4), "Pad": (1, 3), "Resize": (1, 2, 3),
-    "Upsample": (1,), "ConstantOfShape": (0,), "Range": (0, 1, 2), "TopK": (1,), "Split": (1,), "OneHot": (1,),
-    "Squeeze": (1,), "Unsqueeze": (1,), "CenterCropPad": (1,), "AffineGrid": (1,), "Trilu": (1,), "CumSum": (1,),
+    "Slice": (1, 2, 3, 4), "Pad": (1, 3), "Resize": (1, 2, 3), "ConstantOfShape": (0,), "Range": (0, 1, 2),
     "DFT": (1, 2), "STFT": (1, 3), "Loop": (0, 1), "If": (0,),
-    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
-                     "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), (1,)),
+    **dict.fromkeys((
+        "Reshape", "Expand", "Tile", "Upsample", "TopK", "Split", "OneHot", "Squeeze", "Unsqueeze",
+        "CenterCropPad", "AffineGrid", "Trilu", "CumSum", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin",
+        "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
+    ), (1,)),
 }
 # fmt: on
 """Operands that say extents, axes and places, which are known when a model is compiled."""
@@ -62,7 +63,9 @@ class OpenValues:
         self._written: list[onnx.NodeProto] = []
 
     def note(self, node: onnx.NodeProto) -> None:
-        """Keep a node that is being folded and whose results follow from sizes."""
+        """Keep a node that is being folded, if its results follow from sizes."""
+        if node.output[0] not in self._sized:
+            return
         values = [name for n, name in enumerate(node.input) if name and not _is_extent(node, n)]
         read = list(node.input) if node.op_type == "Range" else values
         results = [name for name in node.output if name]
@@ -86,7 +89,9 @@ class OpenValues:
         if node.op_type not in ("Reshape", "Flatten") or not self._is_array(node.input[0]):
             return False
         source = node.input[0]
-        before, after = ([n for n in self._pool.type_of(name)[1] if n > 1] for name in (source, node.output[0]))
+        before, after = (
+            [n for n in self._pool.type_of(name)[1] if n > 1] for name in (source, node.output[0])
+        )
         if len(after) >= len(before):
             return False
         while after and before[-1] == after[-1]:
@@ -105,20 +110,19 @@ class OpenValues:
             for name, beside in ((one, other), (other, one))
         )
 
-    def read(self, node: onnx.NodeProto, types: Types) -> None:
-        """Let a node that stays read values that are computed at run time; ``types`` get theirs."""
-        changed = {
-            name: self._open(name, types)
-            for n, name in enumerate(node.input)
-            if name in self._open_names and not _is_extent(node, n) and self._is_array(name)
-        }
-        if changed:
-            rename_inputs(node, changed)
-
-    def take(self) -> list[onnx.NodeProto]:
-        """The nodes that were written out since the last call: they read constants alone."""
+    def before(self, kept: list[onnx.NodeProto], types: Types) -> list[onnx.NodeProto]:
+        """The nodes that stay, which read values that are computed at run time, behind those that compute
+        them of constants alone; ``types`` get theirs."""
+        for node in kept:
+            changed = {
+                name: self._open(name, types)
+                for n, name in enumerate(node.input)
+                if name in self._open_names and not _is_extent(node, n) and self._is_array(name)
+            }
+            if changed:
+                rename_inputs(node, changed)
         written, self._written = self._written, []
-        return written
+        return [*written, *kept]
 
     def _open(self, name: str, types: Types) -> str:
         """Name of a value as it is computed at run time."""
