@@ -29,7 +29,7 @@ class ImageDecisions:
     Attributes
     ----------
     filters, rows, vectors : register tile: filters, output rows, vectors of output columns.
-    blocks : parallel pieces of the output rows (of a flat image: columns).
+    blocks : parallel pieces of the output rows (of an image of one row: columns).
     parts : parallel pieces of the filters of a group; each packs its pixels itself.
     unroll : words in one loop body.
     """
@@ -142,6 +142,9 @@ class ImageResult:
 class ImageKernel:
     """Emits one convolution."""
 
+    parts_of_rows = True
+    """Whether blocks may be parts of a row that is no flat image."""
+
     def __init__(
         self,
         op: QuantConv2d,
@@ -154,13 +157,17 @@ class ImageKernel:
         self.dot = image_dot(op, machine)
         self.shape = shape = shape or ImageWords(op, self.dot)
         self.columns = columns or decisions.vectors * machine.lanes
-        extent = -(-shape.out_width // self.columns) if shape.flat else -(-shape.out_height // decisions.rows)
+        self.by_columns = shape.by_columns if self.parts_of_rows else shape.flat
+        whole, unit = shape.out_height, decisions.rows
+        if self.by_columns:
+            whole, unit = shape.out_width, self.columns
+        extent = -(-whole // unit)
         self.tiles, self.blocks = extent, min(decisions.blocks, extent)
         self.filter_tiles = -(-shape.filters // decisions.filters)
         self.parts = min(decisions.parts, self.filter_tiles)
         most = -(-self.tiles // self.blocks)
-        rows = 1 if shape.flat else min(most * decisions.rows, shape.out_height)
-        columns = min(most * self.columns, shape.out_width) if shape.flat else shape.out_width
+        rows = 1 if self.by_columns else min(most * decisions.rows, shape.out_height)
+        columns = min(most * self.columns, shape.out_width) if self.by_columns else shape.out_width
         self.block = rows, columns
         self.pitch = shape.pitch(columns, machine.lanes)
         self.k = Kernel()
@@ -206,7 +213,7 @@ class ImageKernel:
         first, tiles = share(block, self.tiles, self.blocks)
         packer = self.packer(*self.block)
         self.words = packer.target
-        if shape.flat:
+        if self.by_columns:
             self.first = first * self.columns
             count = shape.out_width
             if self.blocks > 1:
@@ -221,7 +228,7 @@ class ImageKernel:
 
         def filters(start: Index, height: int) -> None:
             tile = tirx.floordiv(start, decisions.filters)
-            if shape.flat:
+            if self.by_columns:
 
                 def flat(x: Index, width: int) -> None:
                     self._tile(OutputTile(plane, group, tile, start, height, int32(0), 1, x, width))
@@ -326,8 +333,8 @@ class ImageKernel:
         ``r`` of a tile: that of row ``i`` of the taps, ``place`` words behind the first tap's of its row."""
         shape = self.shape
         pitch = len(shape.phases) * self.pitch
-        column = t.x - self.first if shape.flat else t.x
-        row = 0 if shape.flat else (t.y - self.first) * shape.row_step
+        column = t.x - self.first if self.by_columns else t.x
+        row = 0 if self.by_columns else (t.y - self.first) * shape.row_step
 
         def at(i: Index, place: Index, r: Index) -> Expr:
             return (row + i * self.op.dilation[0]) * pitch + place + column + r * (shape.row_step * pitch)
@@ -338,13 +345,13 @@ class ImageKernel:
     def pixel_tiles(self) -> tuple[int, int]:
         """Tiles of rows and of columns of a block."""
         rows, columns = self.block
-        if self.shape.flat:
+        if self.by_columns:
             return 1, -(-columns // self.columns)
         return -(-rows // self.decisions.rows), -(-self.shape.out_width // self.columns)
 
     def tile_number(self, t: OutputTile) -> Expr:
         """Number of a tile within its block of pixels."""
-        if self.shape.flat:
+        if self.by_columns:
             return tirx.floordiv(t.x - self.first, int32(self.columns))
         row = tirx.floordiv(t.y - self.first, int32(self.decisions.rows))
         return tirx.floordiv(t.x, int32(self.columns)) + self.pixel_tiles[1] * row

@@ -160,6 +160,8 @@ def cycles(op: QuantConv2d, grid: tuple[int, int], machine: CpuModel) -> float:
 class MatrixImageKernel(ImageKernel):
     """Emits one convolution on the matrix unit."""
 
+    parts_of_rows = False
+
     def __init__(self, op: QuantConv2d, decisions: ImageDecisions, machine: CpuModel):
         shape = words_of(op, machine)
         filters, self.pixels = tile_of(shape), PixelTiles.of(shape)

@@ -45,12 +45,12 @@ class ImagePacker:
         plane = shape.plane(rows, pitch, spare)
         self.target = k.scratch((max(words, shape.words), plane), "int32")
         self.wide = min(columns, shape.out_width) < shape.out_width
-        """Whether a block has part of a row (of a flat image) only."""
+        """Whether a block has part of a row only."""
 
     def pack(self, plane: Expr, first_row: Index, rows: Index, first_column: Index, columns: Index) -> None:
         """Emit the words of ``rows`` output rows from ``first_row``, and ``columns`` from ``first_column``.
 
-        Columns other than all of them are taken of flat images only.
+        Columns other than all of them are taken of images of one row only.
         """
         shape, sources = self.shape, self.shape.sources
         full = len(sources) - (sources[-1] != shape.dot.group)
@@ -121,8 +121,8 @@ class ImagePacker:
         left, step = shape.op.padding[1], shape.op.strides[1]
         for number, phase in enumerate(shape.phases):
             start = at + number * self.pitch
-            if self.wide:  # a flat image: no padding, no phases
-                self._pixels(word, start, planes, ys, column, columns, 1, checked)
+            if self.wide:
+                self._part_of_row(word, start, planes, ys, phase + step * column - left, columns)
                 continue
             place = max(0, -((phase - left) // step))  # the first word that is a pixel, and which
             first = place * step + phase - left
@@ -135,6 +135,29 @@ class ImagePacker:
             self._pixels(word, start + place, planes, ys, first, count, step, checked)
             if self.pitch - place - count and (left or shape.op.padding[3] or len(shape.taps) > 1):
                 self._fill(word, start + place + count, self.pitch - place - count)
+
+    def _part_of_row(
+        self, word: Expr, at: Expr, planes: list[Expr], ys: list[Expr], first: Expr, columns: Index
+    ) -> None:
+        """Emit the words of a phase for ``columns`` output columns, of which the first reads pixel ``first``:
+        padding where that is none."""
+        k, shape, step = self.k, self.shape, self.shape.op.strides[1]
+        reach = max(place for _, place in shape.taps)
+        if not reach and not any(shape.op.padding[1::2]):
+            self._pixels(word, at, planes, ys, first, columns, step, False)
+            return
+
+        def fill(begin: Expr, end: Expr) -> None:
+            with k.serial(end - begin) as place:
+                k.store(self.target, self._filler, [word, at + begin + place])
+
+        total = columns + reach
+        low = k.let(tirx.min(tirx.max(-tirx.floordiv(first, int32(step)), int32(0)), total))
+        end = tirx.floordiv(shape.in_width - first + (step - 1), int32(step))
+        high = k.let(tirx.max(tirx.min(end, total), low))
+        fill(int32(0), low)
+        self._pixels(word, at + low, planes, ys, first + low * step, high - low, step, False)
+        fill(high, total)
 
     def _pixels(
         self,
@@ -157,8 +180,11 @@ class ImagePacker:
             ]
             k.store(self.target, self._joined(values, width), [word, k.ramp(at + place, width)])
 
-        if not isinstance(count, int):  # pixels of a flat image, up to the end of a block
-            full = tirx.floordiv(count, int32(lanes))
+        if not isinstance(count, int):  # up to the end of a block
+            whole = count
+            if step == 2:  # a vector reads pairs, of which the last may be beyond the image
+                whole = tirx.min(count, tirx.floordiv(shape.in_width - first, int32(2)))
+            full = tirx.floordiv(whole, int32(lanes)) if step <= 2 else int32(0)
             with k.serial(full) as piece:
                 put(piece * lanes, lanes)
             with k.serial(count - full * lanes) as rest:

@@ -27,6 +27,7 @@ class ImageWords:
     channels, filters : of one group.
     by_rows : whether words hold rows of the window.
     flat : a 1x1 convolution of all pixels: the image is one row.
+    by_columns : whether the output is one row, of which blocks are parts.
     in_height, in_width, out_height, out_width : extents, of a flat image as one row.
     words : words of one tap.
     tap_rows : rows of taps; one where words hold them.
@@ -50,6 +51,8 @@ class ImageWords:
         in_word = kh if self.by_rows else self.channels
         self.words = -(-in_word // dot.group)
         self.tap_rows = 1 if self.by_rows else kh
+        one_row = self.out_height == self.in_height == self.tap_rows == 1 and not any(op.padding[::2])
+        self.by_columns = self.flat or (one_row and not self.by_rows)
         self.row_step = sh if self.tap_rows > 1 else 1
         self.fetch_step = 1 if self.tap_rows > 1 else sh
         columns = [j * op.dilation[1] for j in range(kw)]

@@ -122,7 +122,7 @@ class QuantConv2dSpace(DesignSpace):
             registers = _registers(tile)
             rows, wide = image_filters.pixel_tile(shape, registers.rows)
             filters = registers.vectors * lanes
-        units = -(-shape.out_width // wide) if shape.flat else -(-shape.out_height // rows)
+        units = -(-shape.out_width // wide) if shape.by_columns else -(-shape.out_height // rows)
         blocks = min(grid[0], units)
         parts = min(grid[1], -(-shape.filters // filters))
 
@@ -159,7 +159,7 @@ class QuantConv2dSpace(DesignSpace):
             * shape.words
             * shape.plane(
                 -(-shape.out_height // blocks),
-                shape.pitch(shape.out_width if not shape.flat else -(-shape.out_width // blocks), lanes),
+                shape.pitch(-(-shape.out_width // (blocks if shape.by_columns else 1)), lanes),
             )
         )
         far = max(0.0, 1.0 - machine.l2 / 2 / block_bytes)
@@ -248,7 +248,7 @@ def _fitting(op: QuantConv2d, machine: CpuModel) -> Iterator[tuple[int, int, int
 def _grids(op: QuantConv2d, machine: CpuModel) -> list[tuple[int, int]]:
     """Pairs of blocks of pixels and parts of the filters."""
     shape, threads = ImageWords(op, image_dot(op, machine)), machine.threads
-    units = -(-shape.out_width // machine.lanes) if shape.flat else shape.out_height
+    units = -(-shape.out_width // machine.lanes) if shape.by_columns else shape.out_height
     blocks = [b for b in sorted({1, threads, 2 * threads, 4, 7, 8, 14, 28}) if b <= units]
     parts = [p for p in sorted({1, threads, 2 * threads}) if p <= max(1, shape.filters // 4)]
     return [(b, p) for b in blocks for p in parts if p == 1 or b * p <= 4 * threads]

@@ -202,3 +202,30 @@ def test_refusals():
     long = QuantConv2d(channels=70_000)
     assert SPACE.refuses(long, here) == "sums of so many products may not fit 32 bits"
     assert SPACE.refuses(dataclasses.replace(long, channels=60_000), here) is None
+
+
+# fmt: off
+ROWS = [
+    QuantConv2d("uint8", "uint8", 3, True, 2, 5, 1, 83, 6, (1, 3), (1, 1), (0, 1, 0, 1), (1, 1), -20),
+    QuantConv2d("int8", "int8", 3, False, 1, 9, 1, 131, 16, (1, 5), (1, 2), (0, 3, 0, 1), (1, 2), 7),
+    QuantConv2d("uint8", "int8", 9, False, 1, 4, 1, 97, 5, (1, 10), (1, 5), (0, 0, 0, 0), (1, 1), 0),
+    QuantConv2d("uint8", "uint8", 3, False, 1, 16, 1, 66, 16, (1, 4), (1, 2)),
+    QuantConv2d("int8", "uint8", 3, False, 1, 3, 1, 50, 16, (1, 3), (1, 1), (0, 24, 0, 20), (1, 12), 9),
+    QuantConv2d("uint8", "int32", 0, False, 1, 4, 1, 90, 3, (1, 1), (1, 2)),
+    QuantConv2d("uint8", "uint8", 3, False, 1, 6, 1, 75, 6, (1, 9), (1, 1), (0, 4, 0, 4), (1, 1), 5, 6),
+]
+# fmt: on
+"""Rows: strides that read pairs and others, padding longer than a block, taps that lie apart, groups."""
+
+
+@pytest.mark.parametrize("here", WAYS[:1] + WAYS[-1:])
+def test_rows_are_cut_into_blocks(here):
+    cases = []
+    for op in ROWS:
+        default = SPACE.default(op, here)
+        grids = next(knob.choices for knob in SPACE.knobs(op, here) if knob.name == "grid")
+        methods = next(knob.choices for knob in SPACE.knobs(op, here) if knob.name == "method")
+        assert any(blocks > 1 for blocks, _ in grids)
+        points = [{**default, "grid": grid, "method": m} for grid in grids for m in methods]
+        cases.append((op, list({str(p): p for p in (SPACE.canonical(op, p, here) for p in points)}.values())))
+    check(cases, here)
