@@ -28,7 +28,9 @@ import torch
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import HeteroTVMError
-from tests.campaign.architectures.models import ARCHITECTURES
+from tests.campaign.architectures import images, models, others, texts
+
+ARCHITECTURES = {**models.ARCHITECTURES, **texts.TEXTS, **images.IMAGES, **others.OTHERS}
 
 OK, DIVIDED, REFUSED, WRONG, NOT_EXPORTED, BROKEN = (
     "ok",

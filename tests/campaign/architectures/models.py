@@ -11,25 +11,25 @@ import transformers
 Made = tuple[torch.nn.Module, dict[str, Any]]
 """A module in evaluation mode and its arguments by name."""
 
-_LENGTH, _VOCABULARY = 12, 99
-_TEXT = {
-    "vocab_size": _VOCABULARY,
+LENGTH, VOCABULARY = 12, 99
+TEXT = {
+    "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "intermediate_size": 64,
     "max_position_embeddings": 64,
 }
-_DECODER = {
-    **_TEXT,
+DECODER = {
+    **TEXT,
     "num_key_value_heads": 2,
     "head_dim": 8,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-_EXPERTS = {**_DECODER, "num_experts_per_tok": 2}
-_IMAGE = {
+EXPERTS = {**DECODER, "num_experts_per_tok": 2}
+IMAGE = {
     "hidden_size": 32,
     "num_hidden_layers": 1,
     "num_attention_heads": 4,
@@ -37,7 +37,7 @@ _IMAGE = {
     "image_size": 32,
     "patch_size": 8,
 }
-_PARTS = {
+PARTS = {
     "d_model": 32,
     "encoder_layers": 1,
     "decoder_layers": 1,
@@ -46,7 +46,7 @@ _PARTS = {
     "encoder_ffn_dim": 64,
     "decoder_ffn_dim": 64,
 }
-_SPEECH = {
+SPEECH = {
     "hidden_size": 32,
     "num_hidden_layers": 1,
     "num_attention_heads": 4,
@@ -58,38 +58,38 @@ _SPEECH = {
     "num_conv_pos_embedding_groups": 2,
     "apply_spec_augment": False,
 }
-_RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
+RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
 
 
-def _tokens(length: int = _LENGTH, most: int = _VOCABULARY) -> torch.Tensor:
+def tokens(length: int = LENGTH, most: int = VOCABULARY) -> torch.Tensor:
     return torch.randint(5, most, (1, length))
 
 
-def _ones(length: int = _LENGTH) -> torch.Tensor:
+def ones(length: int = LENGTH) -> torch.Tensor:
     return torch.ones(1, length, dtype=torch.int64)
 
 
-def _text() -> dict[str, Any]:
-    return {"input_ids": _tokens(), "attention_mask": _ones()}
+def text() -> dict[str, Any]:
+    return {"input_ids": tokens(), "attention_mask": ones()}
 
 
-def _prompt() -> dict[str, Any]:
-    return {"input_ids": _tokens(), "use_cache": False}
+def prompt() -> dict[str, Any]:
+    return {"input_ids": tokens(), "use_cache": False}
 
 
-def _pair() -> dict[str, Any]:
-    return {"input_ids": _tokens(), "decoder_input_ids": _tokens(5), "use_cache": False}
+def pair() -> dict[str, Any]:
+    return {"input_ids": tokens(), "decoder_input_ids": tokens(5), "use_cache": False}
 
 
-def _pixels(size: int = 32) -> Callable[[], dict[str, Any]]:
+def pixels(size: int = 32) -> Callable[[], dict[str, Any]]:
     return lambda: {"pixel_values": torch.randn(1, 3, size, size)}
 
 
-def _wave(size: int, *channels: int) -> Callable[[], dict[str, Any]]:
+def wave(size: int, *channels: int) -> Callable[[], dict[str, Any]]:
     return lambda: {"input_values": torch.randn(1, *channels, size)}
 
 
-def _of(
+def made_of(
     name: str, config: str, given: Callable[[], dict[str, Any]], pick: str = "", **options: Any
 ) -> Callable[[], Made]:
     """What makes model ``name`` of transformers; ``pick``, of that, is the part that is taken."""
@@ -97,7 +97,7 @@ def _of(
     def make() -> Made:
         torch.manual_seed(0)
         model = getattr(transformers, name)(getattr(transformers, config)(**options))
-        return _spread(getattr(model, pick) if pick else model), given()
+        return spread(getattr(model, pick) if pick else model), given()
 
     return make
 
@@ -105,12 +105,12 @@ def _of(
 def _plain(make: Callable[[], torch.nn.Module], given: Callable[[], dict[str, Any]]) -> Callable[[], Made]:
     def made() -> Made:
         torch.manual_seed(0)
-        return _spread(make()), given()
+        return spread(make()), given()
 
     return made
 
 
-def _spread(model: torch.nn.Module) -> torch.nn.Module:
+def spread(model: torch.nn.Module) -> torch.nn.Module:
     """Weights of an order that lets a fault show: those of transformers' beginnings hide it."""
     for weight in model.parameters():
         if weight.dim() > 1:
@@ -118,8 +118,8 @@ def _spread(model: torch.nn.Module) -> torch.nn.Module:
     return model.eval()
 
 
-def _clip() -> dict[str, Any]:
-    return {**_text(), **_pixels()()}
+def clip() -> dict[str, Any]:
+    return {**text(), **pixels()()}
 
 
 # ---- plain PyTorch ---------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class TaggedLSTM(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed = torch.nn.Embedding(_VOCABULARY, 16)
+        self.embed = torch.nn.Embedding(VOCABULARY, 16)
         self.lstm = torch.nn.LSTM(16, 24, 2, batch_first=True, bidirectional=True)
         self.tags = torch.nn.Linear(48, 5)
 
@@ -207,10 +207,10 @@ _SWIN = {
     "num_heads": [2, 4],
     "window_size": 4,
 }
-_SERIES = {"prediction_length": 4, "context_length": 16, "num_time_features": 1, "lags_sequence": [1, 2]}
+SERIES = {"prediction_length": 4, "context_length": 16, "num_time_features": 1, "lags_sequence": [1, 2]}
 
 
-def _past() -> dict[str, Any]:
+def past() -> dict[str, Any]:
     return {
         "past_values": torch.randn(2, 18),
         "past_time_features": torch.randn(2, 18, 1),
@@ -223,10 +223,10 @@ def _past() -> dict[str, Any]:
 def _detr() -> Callable[[], Made]:
     def make() -> Made:
         torch.manual_seed(0)
-        backbone = transformers.ResNetConfig(**_RESNET, out_features=["stage2"])
-        parts = {**_PARTS, "num_queries": 5, "num_labels": 3, "backbone_config": backbone}
+        backbone = transformers.ResNetConfig(**RESNET, out_features=["stage2"])
+        parts = {**PARTS, "num_queries": 5, "num_labels": 3, "backbone_config": backbone}
         config = transformers.DetrConfig(use_timm_backbone=False, use_pretrained_backbone=False, **parts)
-        return _spread(transformers.DetrForObjectDetection(config)), _pixels(64)()
+        return spread(transformers.DetrForObjectDetection(config)), pixels(64)()
 
     return make
 
@@ -249,13 +249,13 @@ def _mask2former() -> Made:
         dim_feedforward=32,
         num_queries=5,
     )
-    return _spread(transformers.Mask2FormerModel(config)), _pixels(64)()
+    return spread(transformers.Mask2FormerModel(config)), pixels(64)()
 
 
 def _depth_anything() -> Made:
     torch.manual_seed(0)
     backbone = transformers.Dinov2Config(
-        **{**_IMAGE, "num_hidden_layers": 4}, out_indices=[1, 2, 3, 4], reshape_hidden_states=False
+        **{**IMAGE, "num_hidden_layers": 4}, out_indices=[1, 2, 3, 4], reshape_hidden_states=False
     )
     config = transformers.DepthAnythingConfig(
         backbone_config=backbone,
@@ -265,49 +265,49 @@ def _depth_anything() -> Made:
         fusion_hidden_size=16,
         head_hidden_size=8,
     )
-    return _spread(transformers.DepthAnythingForDepthEstimation(config)), _pixels()()
+    return spread(transformers.DepthAnythingForDepthEstimation(config)), pixels()()
 
 
 def _trocr() -> Made:
     torch.manual_seed(0)
-    decoder = {**_PARTS, "vocab_size": _VOCABULARY, "max_position_embeddings": 32}
+    decoder = {**PARTS, "vocab_size": VOCABULARY, "max_position_embeddings": 32}
     decoder |= {"decoder_start_token_id": 1, "cross_attention_hidden_size": 32}
     config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
-        transformers.ViTConfig(**_IMAGE), transformers.TrOCRConfig(**decoder)
+        transformers.ViTConfig(**IMAGE), transformers.TrOCRConfig(**decoder)
     )
-    given = {**_pixels()(), "decoder_input_ids": _tokens(5), "use_cache": False}
-    return _spread(transformers.VisionEncoderDecoderModel(config)), given
+    given = {**pixels()(), "decoder_input_ids": tokens(5), "use_cache": False}
+    return spread(transformers.VisionEncoderDecoderModel(config)), given
 
 
 ARCHITECTURES: dict[str, Callable[[], Made]] = {
-    "bert": _of("BertModel", "BertConfig", _text, **_TEXT),
-    "deberta": _of(
+    "bert": made_of("BertModel", "BertConfig", text, **TEXT),
+    "deberta": made_of(
         "DebertaV2Model",
         "DebertaV2Config",
-        _text,
-        **_TEXT,
+        text,
+        **TEXT,
         relative_attention=True,
         pos_att_type=["p2c", "c2p"],
     ),
-    "electra": _of("ElectraModel", "ElectraConfig", _text, **_TEXT, embedding_size=16),
-    "xlnet": _of(
+    "electra": made_of("ElectraModel", "ElectraConfig", text, **TEXT, embedding_size=16),
+    "xlnet": made_of(
         "XLNetModel",
         "XLNetConfig",
-        _text,
-        vocab_size=_VOCABULARY,
+        text,
+        vocab_size=VOCABULARY,
         d_model=32,
         n_layer=1,
         n_head=4,
         d_inner=64,
         use_mems_eval=False,
     ),
-    "modernbert": _of("ModernBertModel", "ModernBertConfig", _text, **_TEXT, pad_token_id=0),
-    "layoutlm": _of("LayoutLMModel", "LayoutLMConfig", _text, **_TEXT),
-    "t5": _of(
+    "modernbert": made_of("ModernBertModel", "ModernBertConfig", text, **TEXT, pad_token_id=0),
+    "layoutlm": made_of("LayoutLMModel", "LayoutLMConfig", text, **TEXT),
+    "t5": made_of(
         "T5Model",
         "T5Config",
-        _pair,
-        vocab_size=_VOCABULARY,
+        pair,
+        vocab_size=VOCABULARY,
         d_model=32,
         d_kv=8,
         d_ff=64,
@@ -315,58 +315,58 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
         num_heads=4,
         decoder_start_token_id=0,
     ),
-    "bart": _of(
-        "BartModel", "BartConfig", _pair, vocab_size=_VOCABULARY, max_position_embeddings=64, **_PARTS
+    "bart": made_of(
+        "BartModel", "BartConfig", pair, vocab_size=VOCABULARY, max_position_embeddings=64, **PARTS
     ),
-    "vit": _of("ViTModel", "ViTConfig", _pixels(), **_IMAGE),
-    "swin": _of("SwinModel", "SwinConfig", _pixels(), **_SWIN),
-    "beit": _of("BeitModel", "BeitConfig", _pixels(), **_IMAGE, use_relative_position_bias=True),
-    "dinov2": _of("Dinov2Model", "Dinov2Config", _pixels(), **_IMAGE),
-    "clip": _of(
+    "vit": made_of("ViTModel", "ViTConfig", pixels(), **IMAGE),
+    "swin": made_of("SwinModel", "SwinConfig", pixels(), **_SWIN),
+    "beit": made_of("BeitModel", "BeitConfig", pixels(), **IMAGE, use_relative_position_bias=True),
+    "dinov2": made_of("Dinov2Model", "Dinov2Config", pixels(), **IMAGE),
+    "clip": made_of(
         "CLIPModel",
         "CLIPConfig",
-        _clip,
-        text_config={**_TEXT, "eos_token_id": 2},
-        vision_config=_IMAGE,
+        clip,
+        text_config={**TEXT, "eos_token_id": 2},
+        vision_config=IMAGE,
         projection_dim=16,
     ),
-    "siglip": _of("SiglipVisionModel", "SiglipVisionConfig", _pixels(), **_IMAGE),
-    "wav2vec2": _of("Wav2Vec2Model", "Wav2Vec2Config", _wave(400), **_SPEECH),
-    "hubert": _of("HubertModel", "HubertConfig", _wave(400), **_SPEECH),
-    "whisper": _of(
+    "siglip": made_of("SiglipVisionModel", "SiglipVisionConfig", pixels(), **IMAGE),
+    "wav2vec2": made_of("Wav2Vec2Model", "Wav2Vec2Config", wave(400), **SPEECH),
+    "hubert": made_of("HubertModel", "HubertConfig", wave(400), **SPEECH),
+    "whisper": made_of(
         "WhisperModel",
         "WhisperConfig",
         lambda: {
             "input_features": torch.randn(1, 8, 40),
-            "decoder_input_ids": _tokens(5),
+            "decoder_input_ids": tokens(5),
             "use_cache": False,
         },
-        **_PARTS,
-        vocab_size=_VOCABULARY,
+        **PARTS,
+        vocab_size=VOCABULARY,
         max_source_positions=20,
         max_target_positions=20,
         num_mel_bins=8,
         pad_token_id=0,
         decoder_start_token_id=1,
     ),
-    "speecht5": _of(
+    "speecht5": made_of(
         "SpeechT5ForSpeechToText",
         "SpeechT5Config",
-        lambda: {**_wave(400)(), "decoder_input_ids": _tokens(5), "use_cache": False},
+        lambda: {**wave(400)(), "decoder_input_ids": tokens(5), "use_cache": False},
         **{
             key: value
-            for key, value in _SPEECH.items()
+            for key, value in SPEECH.items()
             if key not in ("num_hidden_layers", "num_attention_heads")
         },
-        **{key: value for key, value in _PARTS.items() if key != "d_model"},
-        vocab_size=_VOCABULARY,
+        **{key: value for key, value in PARTS.items() if key != "d_model"},
+        vocab_size=VOCABULARY,
         num_feat_extract_layers=2,
         encoder_max_relative_position=8,
     ),
-    "encodec": _of(
+    "encodec": made_of(
         "EncodecModel",
         "EncodecConfig",
-        lambda: {**_wave(640, 1)(), "bandwidth": 30.0},
+        lambda: {**wave(640, 1)(), "bandwidth": 30.0},
         num_filters=4,
         hidden_size=16,
         codebook_dim=16,
@@ -375,20 +375,20 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
         num_lstm_layers=1,
         upsampling_ratios=[4, 2],
     ),
-    "sam2": _of(
+    "sam2": made_of(
         "Sam2VisionModel",
         "Sam2VisionConfig",
-        _pixels(64),
+        pixels(64),
         backbone_config={"model_type": "sam2_hiera_det_model", **_MAPPED},
         backbone_channel_list=[128, 64, 32, 16],
         fpn_hidden_size=16,
         backbone_feature_sizes=[[16, 16], [8, 8], [4, 4]],
     ),
     "detr": _detr(),
-    "segformer": _of(
+    "segformer": made_of(
         "SegformerModel",
         "SegformerConfig",
-        _pixels(),
+        pixels(),
         hidden_sizes=[16, 32],
         depths=[1, 1],
         num_encoder_blocks=2,
@@ -399,19 +399,19 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
         mlp_ratios=[2, 2],
     ),
     "mask2former": _mask2former,
-    "mamba": _of(
+    "mamba": made_of(
         "MambaForCausalLM",
         "MambaConfig",
-        _prompt,
+        prompt,
         vocab_size=99,
         hidden_size=32,
         num_hidden_layers=1,
         state_size=8,
     ),
-    "mamba2": _of(
+    "mamba2": made_of(
         "Mamba2ForCausalLM",
         "Mamba2Config",
-        _prompt,
+        prompt,
         vocab_size=99,
         hidden_size=32,
         num_hidden_layers=1,
@@ -421,19 +421,19 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
         n_groups=2,
         chunk_size=4,
     ),
-    "rwkv": _of(
+    "rwkv": made_of(
         "RwkvModel",
         "RwkvConfig",
-        _prompt,
+        prompt,
         vocab_size=99,
         hidden_size=32,
         num_hidden_layers=2,
         context_length=16,
     ),
-    "recurrentgemma": _of(
+    "recurrentgemma": made_of(
         "RecurrentGemmaForCausalLM",
         "RecurrentGemmaConfig",
-        _prompt,
+        prompt,
         vocab_size=99,
         hidden_size=32,
         num_hidden_layers=3,
@@ -442,52 +442,52 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
         intermediate_size=64,
         attention_window_size=8,
     ),
-    "mixtral": _of("MixtralForCausalLM", "MixtralConfig", _prompt, **_EXPERTS, num_local_experts=4),
-    "qwen2-moe": _of(
+    "mixtral": made_of("MixtralForCausalLM", "MixtralConfig", prompt, **EXPERTS, num_local_experts=4),
+    "qwen2-moe": made_of(
         "Qwen2MoeForCausalLM",
         "Qwen2MoeConfig",
-        _prompt,
-        **_EXPERTS,
+        prompt,
+        **EXPERTS,
         num_experts=4,
         moe_intermediate_size=16,
         shared_expert_intermediate_size=16,
     ),
-    "gpt-oss": _of(
+    "gpt-oss": made_of(
         "GptOssForCausalLM",
         "GptOssConfig",
-        _prompt,
-        **{**_EXPERTS, "num_hidden_layers": 2},
+        prompt,
+        **{**EXPERTS, "num_hidden_layers": 2},
         num_local_experts=4,
         sliding_window=4,
         layer_types=["sliding_attention", "full_attention"],
         rope_scaling=None,
     ),
-    "gemma3": _of("Gemma3ForCausalLM", "Gemma3TextConfig", _prompt, **_DECODER),
-    "phi3": _of("Phi3ForCausalLM", "Phi3Config", _prompt, **_DECODER),
-    "falcon": _of("FalconForCausalLM", "FalconConfig", _prompt, **_TEXT),
-    "bloom": _of(
-        "BloomForCausalLM", "BloomConfig", _prompt, vocab_size=99, hidden_size=32, n_layer=1, n_head=4
+    "gemma3": made_of("Gemma3ForCausalLM", "Gemma3TextConfig", prompt, **DECODER),
+    "phi3": made_of("Phi3ForCausalLM", "Phi3Config", prompt, **DECODER),
+    "falcon": made_of("FalconForCausalLM", "FalconConfig", prompt, **TEXT),
+    "bloom": made_of(
+        "BloomForCausalLM", "BloomConfig", prompt, vocab_size=99, hidden_size=32, n_layer=1, n_head=4
     ),
-    "llama": _of("LlamaForCausalLM", "LlamaConfig", _prompt, **_DECODER),
-    "opt": _of(
-        "OPTForCausalLM", "OPTConfig", _prompt, **_TEXT, ffn_dim=64, word_embed_proj_dim=32, pad_token_id=0
+    "llama": made_of("LlamaForCausalLM", "LlamaConfig", prompt, **DECODER),
+    "opt": made_of(
+        "OPTForCausalLM", "OPTConfig", prompt, **TEXT, ffn_dim=64, word_embed_proj_dim=32, pad_token_id=0
     ),
     "trocr": _trocr,
-    "videomae": _of(
+    "videomae": made_of(
         "VideoMAEModel",
         "VideoMAEConfig",
         lambda: {"pixel_values": torch.randn(1, 4, 3, 32, 32)},
-        **_IMAGE,
+        **IMAGE,
         num_frames=4,
     ),
-    "timesformer": _of(
+    "timesformer": made_of(
         "TimesformerModel",
         "TimesformerConfig",
         lambda: {"pixel_values": torch.randn(1, 4, 3, 32, 32)},
-        **_IMAGE,
+        **IMAGE,
         num_frames=4,
     ),
-    "patchtst": _of(
+    "patchtst": made_of(
         "PatchTSTForPrediction",
         "PatchTSTConfig",
         lambda: {"past_values": torch.randn(2, 32, 3)},
@@ -502,31 +502,31 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
         prediction_length=4,
         use_cls_token=True,
     ),
-    "informer": _of("InformerModel", "InformerConfig", _past, **_SERIES, **_PARTS, sampling_factor=5),
-    "convnext": _of(
-        "ConvNextModel", "ConvNextConfig", _pixels(), hidden_sizes=[16, 32], depths=[1, 1], num_stages=2
+    "informer": made_of("InformerModel", "InformerConfig", past, **SERIES, **PARTS, sampling_factor=5),
+    "convnext": made_of(
+        "ConvNextModel", "ConvNextConfig", pixels(), hidden_sizes=[16, 32], depths=[1, 1], num_stages=2
     ),
-    "efficientnet": _of(
+    "efficientnet": made_of(
         "EfficientNetModel",
         "EfficientNetConfig",
-        _pixels(64),
+        pixels(64),
         width_coefficient=0.25,
         depth_coefficient=0.3,
         hidden_dim=320,
         image_size=64,
     ),
-    "mobilevit": _of(
+    "mobilevit": made_of(
         "MobileViTModel",
         "MobileViTConfig",
-        _pixels(64),
+        pixels(64),
         hidden_sizes=[16, 24, 32],
         neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 32],
         image_size=64,
     ),
-    "regnet": _of(
+    "regnet": made_of(
         "RegNetModel",
         "RegNetConfig",
-        _pixels(),
+        pixels(),
         embedding_size=8,
         hidden_sizes=[8, 16],
         depths=[1, 1],
@@ -539,5 +539,5 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
     "recommender": _plain(
         Recommender, lambda: {"x": torch.randn(6, 13), "ids": torch.randint(0, 50, (6, 4, 3))}
     ),
-    "lstm": _plain(TaggedLSTM, lambda: {"ids": _tokens()}),
+    "lstm": _plain(TaggedLSTM, lambda: {"ids": tokens()}),
 }
