@@ -43,7 +43,7 @@ def test_results_have_their_true_size(tmp_path):
     from hetero_tvm.torch.call import TensorCall
 
     with pytest.raises(ModelError, match="handed over"):
-        TensorCall(net, (0,), (("result", 0),), ())
+        TensorCall(net, (0,), (("result", 0),))
 
 
 def test_eight_bits_cannot_be_compared_with_results_of_another_size():
