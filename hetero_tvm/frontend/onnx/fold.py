@@ -100,8 +100,7 @@ class Folder:
         open_sizes: bool = False,
     ):
         self.pool, self._open_sizes = pool, open_sizes
-        self._sized: set[str] = set()
-        """Constants that follow from sizes of inputs."""
+        self._sized: set[str] = set()  # constants that follow from sizes of inputs
         self.opsets, self.limits = dict(opsets), limits or Limits()
         self._staying: set[str] = set()
         self._open_values = OpenValues(pool, self._sized, self._staying.add)
@@ -159,7 +158,8 @@ class Folder:
         for name, array in zip(node.output, results, strict=False):
             if name:
                 self.pool.add_array(name, array)
-        self._open_values.note(node)
+        if self._open_sizes:
+            self._open_values.note(node)
         return []
 
     def _follows_sizes(self, node: onnx.NodeProto) -> bool:

@@ -261,7 +261,7 @@ class _Analysis:
 
 
 def _flat(alias: Alias) -> frozenset[int]:
-    return alias if isinstance(alias, frozenset) else frozenset().union(*(_flat(part) for part in alias))
+    return frozenset().union(*_leaves(alias))
 
 
 def _leaves(alias: Alias) -> Iterator[frozenset[int]]:

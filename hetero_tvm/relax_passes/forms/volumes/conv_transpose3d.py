@@ -86,22 +86,15 @@ class ConvTranspose3dAsConvTranspose2d(Rule):
         if bias is not None:
             by_phase = np.broadcast_to(bias.reshape(groups, 1, each), (groups, axis.stride, each))
             y = bind(relax.op.add(y, relax.const(by_phase.reshape(1, -1, 1, 1).copy())), "bias")
-        plane, whole = shape_of(y)[2:], (axis.cut, axis.out) == (0, images * axis.stride)
-        if groups == 1:  # slices lie one behind the other, each with its channels
-            if whole:
-                y = bind(relax.op.reshape(y, (batch * axis.out, each, *plane)), "slices")
-            else:
-                y = bind(relax.op.reshape(y, (batch, images * axis.stride, each, *plane)), "slices")
-                y = bind(relax.op.strided_slice(y, [1], [axis.cut], [axis.cut + axis.out]), "cut")
-                y = bind(relax.op.reshape(y, (batch * axis.out, each, *plane)), "rest")
-            graph.replace(top, volume_of(bind, y, batch), [var])
-            return
-        y = bind(relax.op.reshape(y, (batch, images, groups, axis.stride, each, *plane)), "phases")
-        y = bind(relax.op.permute_dims(y, [0, 2, 4, 1, 3, 5, 6]), "turns")
-        y = bind(relax.op.reshape(y, (batch, groups * each, images * axis.stride, *plane)), "volume")
-        if not whole:
-            y = bind(relax.op.strided_slice(y, [2], [axis.cut], [axis.cut + axis.out]), "cut")
-        graph.replace(top, relax.op.reshape(y, shape_of(top)), [var])
+        plane, slices = shape_of(y)[2:], images * axis.stride
+        if groups > 1:  # from a group's phases to a phase's groups
+            y = bind(relax.op.reshape(y, (batch * images, groups, axis.stride, each, *plane)), "phases")
+            y = bind(relax.op.permute_dims(y, [0, 2, 1, 3, 4, 5]), "turns")
+        if (axis.cut, axis.out) != (0, slices):
+            y = bind(relax.op.reshape(y, (batch, slices, groups * each, *plane)), "all")
+            y = bind(relax.op.strided_slice(y, [1], [axis.cut], [axis.cut + axis.out]), "cut")
+        y = bind(relax.op.reshape(y, (batch * axis.out, groups * each, *plane)), "slices")
+        graph.replace(top, volume_of(bind, y, batch), [var])
 
 
 def _by_phase(weight: np.ndarray, axis: Axis, groups: int) -> np.ndarray:
