@@ -41,6 +41,8 @@ from hetero_tvm.host.tvm import (
 PIPELINE = "hetero_tvm"
 INDEX_ERROR, DIVISION_ERROR = "IndexError", "ZeroDivisionError"
 """Kinds of the assertions that stay in the code: they check values that a user gives at run time."""
+EXACT_BUFFERS = "hetero_tvm.exact_buffers"
+"""Attribute of kernels of run-time sizes whose buffers are as large as what is used of them."""
 LINE = 64
 """Bytes of a cache line."""
 STACK_LIMIT = 64 << 10
@@ -259,10 +261,12 @@ def leave_out_pragmas(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
 
 
 def _states_its_buffers(func: PrimFunc) -> bool:
-    """Whether the sizes of a kernel come at run time, and those of its buffers do not."""
+    """Whether the sizes of a kernel come at run time, and those of its buffers do not, or are exact."""
     whole = [extent for one in func.params if isinstance(one, Buffer) for extent in one.shape]
     if all(isinstance(extent, tirx.IntImm) for extent in whole):
         return False
+    if func.attrs and EXACT_BUFFERS in func.attrs:
+        return True
     sizes: list[int | None] = []
 
     def of_block(block: SBlock) -> SBlock:

@@ -34,7 +34,7 @@ from hetero_tvm.ops.loops.rounds import loop_of
 from hetero_tvm.pages import views
 from hetero_tvm.records.store import RecordFolders, RecordStore
 from hetero_tvm.relax_passes.pipeline import optimize
-from hetero_tvm.relax_passes.rewriting.fused import checks_of
+from hetero_tvm.relax_passes.rewriting.fused import checks_of, contract_of, is_call_tir
 from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.relax_passes.rewriting.sources import initial
 from hetero_tvm.relax_passes.storage.precision import convert
@@ -262,10 +262,11 @@ def optimize_model(
             hint="give one size for each dimension; ranges are for --target cpu",
         )
     if model.open is not None:
-        target = target.for_ranges()
         disabled |= target.fixed_size_passes
         model = with_quotients(model)
-        if images_differ(model):
+        images = images_differ(model)
+        target = target.for_ranges(images)
+        if images:
             disabled |= target.fixed_image_passes
     optimized = _optimized(model, target, disabled, None if dump_ir is None else Path(dump_ir), spaces)
     mapped.settle()
@@ -286,6 +287,9 @@ def optimize_model(
         return _optimized(one, target, disabled, None, spaces)
 
     optimized = _open(model, optimized, optimize_one)
+    if images and not _laid_out_alike(optimized):
+        disabled |= target.layout_passes
+        optimized = _open(model, optimize_one(model), optimize_one)
     known = optimized.lengths
     assert known is not None
     representative = tuple(Representative(sizes, weight, known.at(sizes)) for sizes, weight in weighted)
@@ -322,6 +326,23 @@ def _open(
         opened.symbols, opened.sizes, others, signature, lambda sizes: optimize_one(opened.at(sizes))
     )
     return replace(optimized, lengths=found)
+
+
+def _laid_out_alike(optimized: OptimizedModel) -> bool:
+    """Whether a model has the same steps, on images of the same layouts, at all of its sizes."""
+    assert optimized.lengths is not None
+
+    def steps(one: OptimizedModel) -> list[tuple[Any, ...]]:
+        found = []
+        for block in one.module["main"].body.blocks:
+            for value in (binding.value for binding in block.bindings):
+                op = contract_of(one.module[value.args[0]]) if is_call_tir(value) else None
+                layouts = (getattr(op, name, None) for name in ("x_layout", "y_layout", "residual_layout"))
+                found.append((type(op), *layouts))
+        return found
+
+    first = steps(optimized)
+    return all(steps(other) == first for other in optimized.lengths.others)
 
 
 def input_signature(model: ImportedModel) -> Signature:

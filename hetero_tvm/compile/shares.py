@@ -41,9 +41,13 @@ def shared_out(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> dict
             continue
         knobs = optimized.target.pieces(task.space)
         others = choice.origin == DEFAULT and _METHOD in choice.point
+        ranges = ", ".join(map(str, lengths.symbols))
+        if choice.origin == DEFAULT and (contracts := _contracts(tasks, lengths.sizes, at, optimized.machine)):
+            if (point := task.space.of_all_sizes(contracts, optimized.machine)) is not None:
+                found[task.key] = dataclasses.replace(choice, point=point, origin=f"default for {ranges}")
+                continue
         point = _best(tasks, choice.point, others, knobs, lengths.sizes, at, optimized) if knobs else None
         if point is not None:
-            ranges = ", ".join(map(str, lengths.symbols))
             kept = all(point[name] == choice.point.get(name) for name in point if name not in knobs)
             origin = f"{choice.origin}, {'in pieces ' if kept else ''}for {ranges}"
             found[task.key] = dataclasses.replace(choice, point=point, origin=origin, seconds=None)
@@ -79,15 +83,8 @@ def _best(
     """
     space, machine = tasks[0].space, optimized.machine
     assert space is not None
-    ops = [task.op for task in tasks]
-    if any(type(op) is not type(ops[0]) for op in ops):
-        return None
-    try:
-        witnesses = Witnesses(tuple(ops), tuple(sizes))
-        contracts: list[FusedOp] = [witnesses.at(one) for one in at]
-    except Unfit:
-        return None
-    if any(space.refuses(op, machine) for op in contracts):
+    contracts = _contracts(tasks, sizes, at, machine)
+    if not contracts:
         return None
 
     def time(candidate: Point) -> float:
@@ -106,6 +103,22 @@ def _best(
         return None
     best = min(candidates, key=time)
     return best if math.exp((time(best) - time(point)) / len(contracts)) < _GAIN else None
+
+
+def _contracts(
+    tasks: Sequence[Task], sizes: Sequence[Sizes], at: Sequence[Sizes], machine: Machine
+) -> list[FusedOp]:
+    """Contracts of one call ``at`` sizes, from those at the model's; none where one has no kernel."""
+    space, ops = tasks[0].space, [task.op for task in tasks]
+    assert space is not None
+    if any(type(op) is not type(ops[0]) for op in ops):
+        return []
+    try:
+        witnesses = Witnesses(tuple(ops), tuple(sizes))
+        contracts = [witnesses.at(one) for one in at]
+    except Unfit:
+        return []
+    return [] if any(space.refuses(op, machine) for op in contracts) else contracts
 
 
 def _has(space: DesignSpace, contracts: Sequence[FusedOp], point: Point, machine: Machine) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -70,7 +71,7 @@ class Pool2d(FusedOp):
 
     @property
     def flops(self) -> int:
-        return int(np.prod(self.out_image)) * self.kernel[0] * self.kernel[1]
+        return math.prod(self.out_image) * self.kernel[0] * self.kernel[1]
 
     @property
     def label(self) -> str:

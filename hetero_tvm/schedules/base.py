@@ -13,7 +13,7 @@ two-step form is used where schedule primitives on the plain operator cannot exp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,11 @@ class DesignSpace(ABC):
 
     def run_time_kernel(self, witnesses: Witnesses, point: Point, machine: Machine) -> PrimFunc | None:
         """The kernel for all sizes of ``witnesses``; None where the space has none that is written for it."""
+        return None
+
+    def of_all_sizes(self, ops: Sequence[FusedOp], machine: Machine) -> Point | None:
+        """The point of a kernel for many sizes, of which ``ops`` are examples; None where that is one of those
+        that each size has."""
         return None
 
     def pack(self, op: FusedOp, point: Point, machine: Machine) -> dict[int, Packer]:

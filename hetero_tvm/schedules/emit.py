@@ -92,14 +92,14 @@ class Kernel(FunctionBuilder):
 
     # loops -------------------------------------------------------------------------------------
     @contextmanager
-    def parallel(self, extent: Index, flops: int | None = None) -> Iterator[Expr]:
+    def parallel(self, extent: Index, flops: Index | None = None) -> Iterator[Expr]:
         """Iterations shared among the threads in contiguous, equal pieces.
 
         A loop of one iteration, or of fewer ``flops`` than waking the other threads costs, stays on
-        the calling thread; how many a run-time extent has is not known here.
+        the calling thread; how many a run-time extent or size has is not known here.
         """
         several = not isinstance(extent, int) or extent > 1
-        worth = several and (flops is None or flops >= LAUNCH_FLOPS)
+        worth = several and (not isinstance(flops, int) or flops >= LAUNCH_FLOPS)
         with T.parallel(0, extent) if worth else T.serial(0, extent) as i:
             yield i
 
@@ -146,6 +146,17 @@ class Kernel(FunctionBuilder):
     def let(self, value: Expr) -> Expr:
         """Name a value: evaluated here and once, however often the name is used."""
         return T.Bind(value)
+
+    def named(self, value: Index) -> Index:
+        """Keep a value that is computed here and once: TVM writes one that is only bound out at every use.
+
+        Buffers whose extents it tells must be made without it.
+        """
+        if isinstance(value, int | tirx.IntImm):
+            return value
+        place = self.scratch((1,), "int32")
+        self.store(place, value, [0])
+        return self.let(self.load(place, [0]))
 
     def address(self, buffer: Buffer, indices: Sequence[Index]) -> Expr:
         """Pointer to one element."""
@@ -196,6 +207,20 @@ def int32(value: int) -> Expr:
 def as_index(value: Index) -> Expr:
     """``value`` as an expression."""
     return int32(value) if isinstance(value, int) else value
+
+
+def pieces_of(extent: Index, size: int) -> Index:
+    """How many pieces of ``size`` cover ``extent``."""
+    if isinstance(extent, int):
+        return -(-extent // size)
+    return tirx.truncdiv(extent + (size - 1), int32(size))
+
+
+def least(first: Index, second: Index) -> Index:
+    """The smaller of two."""
+    if isinstance(first, int) and isinstance(second, int):
+        return min(first, second)
+    return tirx.min(as_index(first), as_index(second))
 
 
 def constant(value: float, dtype: str = FLOAT) -> Expr:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Expr, Var, tirx
 from hetero_tvm.runtime.signature import quotient_parts
-from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, symbols_of
+from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, quotient, symbols_of
 from hetero_tvm.schedules.fitting import fit
 
 
@@ -41,11 +41,24 @@ class OwnSymbols:
 
     def of(self, extent: Extent) -> Extent:
         """A polynomial of the model's symbols in the kernel's."""
-        terms = extent.under(self.values).terms
+        names = dict.fromkeys(name for names, _ in extent.terms for name in names)
+        further = {name: part for name in names if (part := self._of_a_quotient(name)) is not None}
+        terms = extent.under({**self.values, **further}).terms
         for product in self.products:
             terms = tuple((_joined(names, product), factor) for names, factor in terms)
         whole = Extent(tuple(self._in_multiples(names, factor) for names, factor in terms))
         return whole.under({name: Extent.of(self._part(name)) for name in self.multiples})
+
+    def _of_a_quotient(self, name: str) -> Extent | None:
+        """A quotient that is not told as one of another that is: ``h // 4`` of ``h // 2``."""
+        parts = quotient_parts(name)
+        if parts is None or name in self.values:
+            return None
+        for told, value in self.values.items():
+            other = quotient_parts(told)
+            if other is not None and other[0] == parts[0] and parts[1] % other[1] == 0:
+                return quotient(value, parts[1] // other[1])
+        return None
 
     def _in_multiples(self, names: tuple[str, ...], factor: int) -> tuple[tuple[str, ...], int]:
         """A term with multiples in place of symbols, as far as its factor has theirs."""

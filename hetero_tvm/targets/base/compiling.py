@@ -85,6 +85,9 @@ class CompilingTarget(ABC):
     fixed_image_passes: frozenset[str] = frozenset()
     """Names of passes left out where rows or columns stay open, and not only the batch."""
 
+    layout_passes: frozenset[str] = frozenset()
+    """Names of passes that are left out there as well, where what they choose depends on the size."""
+
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         """A kernel of one's own for all sizes; None: the space's kernel is lifted."""
         return None

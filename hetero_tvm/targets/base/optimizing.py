@@ -81,8 +81,9 @@ class OptimizingTarget(ABC):
         """This target for a model that brings ``packed``, where it :attr:`takes_packed`."""
         return self
 
-    def for_ranges(self) -> Any:
-        """This target for a model with open sizes, whose choices hold at every size."""
+    def for_ranges(self, images: bool = False) -> Any:
+        """This target for a model with open sizes, whose choices hold at every size; with ``images``, those of
+        the rows and columns of images too."""
         return self
 
     def for_stored(self, dtype: str) -> Any:

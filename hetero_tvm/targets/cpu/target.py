@@ -116,6 +116,7 @@ _STORED = (1.0, 0.7)
 # 8 bits in groups of X, which a model with packed weights allows: half a per cent for each product.
 _ROUNDED = (0.1, 0.999)
 _FEW_IMAGES = 4  # for which layouts are chosen where a library takes a range of batches
+_USUAL_EXTENT = 64  # rows and columns for which they are chosen where it takes a range of those
 
 
 class CpuTarget(Target):
@@ -134,6 +135,7 @@ class CpuTarget(Target):
         (:class:`hetero_tvm.relax_passes.fusions.integers.dynamic_quantization.QuantizeDynamically`).
     packed : columns of weights that the model brings packed; None for none.
     any_rows : whether what rows are rounded to, and layouts of images, may not depend on how many there are.
+    any_images : whether they may not depend on rows and columns of images either.
     """
 
     kind = "cpu"
@@ -150,10 +152,11 @@ class CpuTarget(Target):
         factors: Mapping[str, np.ndarray] | None = None,
         packed: PackedColumns | None = None,
         any_rows: bool = False,
+        any_images: bool = False,
     ):
         here = host.detect()
         self.precision, self.kept, self.factors, self.packed = precision, kept, factors, packed
-        self._any_rows = any_rows
+        self._any_rows, self._any_images = any_rows, any_images
         self.storage = Storage(precision) if precision in ("f16", "bf16") else storage
         if packed is not None and packed.may_round:
             self.relative_tolerance, self.least_cosine = _ROUNDED
@@ -204,8 +207,8 @@ class CpuTarget(Target):
     def for_packed(self, packed: PackedColumns) -> CpuTarget:
         return self._with(packed=packed)
 
-    def for_ranges(self) -> CpuTarget:
-        return self._with(any_rows=True)
+    def for_ranges(self, images: bool = False) -> CpuTarget:
+        return self._with(any_rows=True, any_images=images)
 
     def smoothing(self, factors: Mapping[str, np.ndarray]) -> CpuTarget:
         """This target at ``int8`` with ``factors`` that smooth operands of products."""
@@ -217,7 +220,8 @@ class CpuTarget(Target):
 
     def _with(self, **changed: Any) -> CpuTarget:
         own = {"precision": self.precision, "kept": self.kept, "storage": self.storage}
-        own |= {"factors": self.factors, "packed": self.packed, "any_rows": self._any_rows}
+        own |= {"factors": self.factors, "packed": self.packed}
+        own |= {"any_rows": self._any_rows, "any_images": self._any_images}
         return type(self)(self._mcpu, self._threads, **{**own, **changed})
 
     device_door = DeviceDoor(
@@ -341,6 +345,8 @@ class CpuTarget(Target):
         """Whether images are converted for a convolution alone: the same for all batches of a range."""
         if self._any_rows:
             plain, blocked = replace(plain, batch=_FEW_IMAGES), replace(blocked, batch=_FEW_IMAGES)
+        if self._any_images:
+            plain, blocked = (_usual_image(op) for op in (plain, blocked))
         return blocks_pay(plain, blocked, machine=self.machine)
 
     @property
@@ -359,8 +365,9 @@ class CpuTarget(Target):
         {ResizeAsKernel.name, ArgAsKernel.name, ScanAsKernel.name, JoinParts.name, GatherAsKernel.name}
     )  # constants and loops of each size
     fixed_image_passes = frozenset(
-        {BlockImages.name, ReadSlices.name}
-    )  # a layout that pays at some sizes, and kernels of that layout alone
+        {ReadSlices.name, RoundConvolutions.name}
+    )  # what only kernels for images of one size compute
+    layout_passes = frozenset({BlockImages.name})
 
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         return kernels.emit(witnesses, space, point, self.machine)
@@ -402,6 +409,15 @@ class CpuTarget(Target):
         if self.storage is None or not self.storage.bits:
             return self.precision
         return f"{self.storage.name}g{self.storage.group}" + "z" * self.storage.zero_points
+
+
+def _usual_image(op: Conv2d) -> Conv2d:
+    """The convolution with as many rows and columns as many images have, where it has several."""
+    height, width = (
+        max(min(extent, _USUAL_EXTENT), (taps - 1) * apart + 1)
+        for extent, taps, apart in zip((op.height, op.width), op.kernel, op.dilation, strict=True)
+    )
+    return replace(op, height=height, width=width)
 
 
 def _cpuinfo_name(name: str) -> str:

@@ -16,7 +16,7 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, int32
+from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, as_index, int32
 
 FEW_PASSES = 16
 """More passes over a weight panel than this make its first, cold one unimportant."""
@@ -53,7 +53,7 @@ class Plane:
     A *plane* is one channel block of one image of the batch, numbered through.
     """
 
-    def __init__(self, k: Kernel, layout: Layout, height: int, width: int):
+    def __init__(self, k: Kernel, layout: Layout, height: Index, width: Index):
         self.k, self.layout, self.height, self.width = k, layout, height, width
 
     def first(self, plane: Index, y: Index, x: Index) -> list[Index]:
@@ -69,7 +69,8 @@ class Plane:
     def view(self, buffer: Buffer) -> Buffer:
         """The buffer as [planes, elements of a plane]."""
         plane = self.layout.rows(self.height) * self.layout.pitch(self.width) * self.layout.block
-        return self.k.view(buffer, (math.prod(int(e) for e in buffer.shape) // plane, plane))
+        known = [int(e) if isinstance(e, tirx.IntImm) else tirx.Cast("int32", e) for e in buffer.shape[:2]]
+        return self.k.view(buffer, (math.prod(known), plane))
 
     def clear_halo(
         self, buffer: Buffer, plane: Index, first_row: Index, rows: Index, is_first: Expr, is_last: Expr
@@ -79,8 +80,8 @@ class Plane:
         top, left, bottom, right = self.layout.halo
         pitch = self.layout.pitch(self.width)
 
-        def clear(pixel: Index, count: int) -> None:
-            if count:
+        def clear(pixel: Index, count: Index) -> None:
+            if not isinstance(count, int) or count:
                 with k.serial(count) as i:
                     k.store(buffer, k.splat(0.0, lanes), [plane, k.ramp((pixel + i) * lanes, lanes)])
 
@@ -94,7 +95,7 @@ class Plane:
                 clear(int32(0), top * pitch)
         if bottom:
             with k.when(is_last):
-                clear(int32((top + self.height) * pitch), bottom * pitch)
+                clear(as_index((top + self.height) * pitch), bottom * pitch)
 
 
 class BlockedOutput:
@@ -167,22 +168,27 @@ class BlockedOutput:
         self.plane.clear_halo(self.y, plane, first_row, rows, is_first, is_last)
 
 
-def share(index: Index, total: int, pieces: int) -> tuple[Index, Index]:
+def share(index: Index, total: Index, pieces: Index) -> tuple[Index, Index]:
     """First and count of piece ``index`` when ``total`` are cut into ``pieces``."""
-    if pieces == 1:
+    if isinstance(pieces, int) and pieces == 1:
         return int32(0), total
     first = tirx.floordiv(index * total, pieces)
     return first, tirx.floordiv((index + 1) * total, pieces) - first
 
 
 def each_tile(
-    k: Kernel, first: Index, count: Index, extent: int, step: int, body: Callable[[Index, int], None]
+    k: Kernel, first: Index, count: Index, extent: Index, step: int, body: Callable[[Index, int], None]
 ) -> None:
-    """``body(start, size)`` for tiles ``first .. first + count`` of ``extent``; the last may be smaller."""
-    full, rest = divmod(extent, step)
+    """``body(start, size)`` for tiles ``first .. first + count`` of ``extent``; the last may be smaller, and
+    is several of powers of two where the extent is known at run time."""
+    if isinstance(extent, int):
+        full, rest = divmod(extent, step)
     with k.serial(count) as t:
         tile = first + t
-        if not rest:
+        if not isinstance(extent, int):
+            whole = tile * step + step <= extent
+            k.branch(whole, lambda: body(tile * step, step), lambda: _last(k, tile * step, extent, step, body))
+        elif not rest:
             body(tile * step, step)
         elif full:
             k.branch(tile < full, lambda: body(tile * step, step), lambda: body(int32(full * step), rest))
@@ -190,14 +196,31 @@ def each_tile(
             body(int32(0), rest)
 
 
-def each_column_tile(k: Kernel, width: int, columns: int, body: Callable[[Index, int], None]) -> None:
-    """``body(start, size)`` for the tiles of one row of pixels; the last may be narrower."""
+def each_column_tile(k: Kernel, width: Index, columns: int, body: Callable[[Index, int], None]) -> None:
+    """``body(start, size)`` for the tiles of one row of pixels, the last as in :func:`each_tile`."""
+    if not isinstance(width, int):
+        whole = tirx.truncdiv(width, int32(columns))
+        with k.serial(whole) as column:
+            body(column * columns, columns)
+        _last(k, whole * columns, width, columns, body)
+        return
     wide, narrow = divmod(width, columns)
     if wide:
         with k.serial(wide) as column:
             body(column * columns, columns)
     if narrow:
         body(int32(wide * columns), narrow)
+
+
+def _last(k: Kernel, start: Expr, end: Index, step: int, body: Callable[[Index, int], None]) -> None:
+    """``body(first, size)`` from ``start`` to ``end``, less than ``step`` behind it, in powers of two."""
+    size = 1 << (step - 1).bit_length() >> 1
+    while size:
+        rest = end - start
+        first = rest - tirx.truncmod(rest, int32(2 * size))
+        with k.when(tirx.bitwise_and(rest, int32(size)) != 0):
+            body(start + first, size)
+        size //= 2
 
 
 def each_filter_block(

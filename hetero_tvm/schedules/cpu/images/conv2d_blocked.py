@@ -46,7 +46,12 @@ from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
-from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import TileGrid, WinogradKernel, applies
+from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import (
+    TileGrid,
+    WinogradKernel,
+    applies,
+    most_tiles,
+)
 from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
@@ -114,6 +119,29 @@ class BlockedConv2dSpace(DesignSpace):
     def estimate(self, op: Conv2d, point: Point, machine: CpuModel) -> float:
         return _cost(BlockedShape(op, machine.lanes), point, machine)
 
+    def of_all_sizes(self, ops: Sequence[Conv2d], machine: CpuModel) -> Point | None:
+        if len({op.image[2:] for op in ops}) == 1:
+            return None
+        shapes = [BlockedShape(op, machine.lanes) for op in ops]
+        methods = (DIRECT, *WINOGRAD) if applies(ops[0]) else (DIRECT,)
+        groups = sorted({g for g in (1, 2, machine.threads) if g <= shapes[0].filter_blocks})
+        knobs = (
+            Knob("method", methods),
+            Knob("tile", tuple(tiles_of_any_size(shapes[0], machine))),
+            Knob("blocks", (1, 2, 4, 8, 14, 28, 56, 112)),
+            Knob("groups", tuple(groups)),
+        )
+
+        def cost(shape: BlockedShape, point: Point) -> float:
+            size, tile = WINOGRAD.get(point["method"]), PixelTile.of(point["tile"])
+            if size is not None:
+                count = TileGrid(shape.op, size).count
+                even = -(-count // most_tiles(shape.op, size, tile.registers, machine))
+                point = {**point, "blocks": max(min(point["blocks"], -(-count // tile.columns)), even)}
+            return _cost(shape, point, machine)
+
+        return cheapest(knobs, lambda point: sum(math.log(cost(shape, point)) for shape in shapes))
+
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
         shape, vectors = BlockedShape(op, machine.lanes), PixelTile.of(point["tile"]).vectors
         size = WINOGRAD.get(point["method"])
@@ -173,6 +201,15 @@ def register_tiles(shape: BlockedShape, machine: CpuModel) -> Iterator[tuple[int
                 if columns >= 1 and tile not in seen:
                     seen.add(tile)
                     yield tile
+
+
+def tiles_of_any_size(shape: BlockedShape, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
+    """Register tiles of one row for images of any width, of which the last pixels are taken in powers of two."""
+    for vectors in range(1, min(4, shape.filter_blocks) + 1):
+        if vectors == 1 or shape.shares_blocks(vectors):
+            limit = (machine.registers - 1 - vectors) // vectors
+            for columns in sorted({max(1, limit // step * step) for step in (1, 2, 4)}):
+                yield 1, columns, vectors
 
 
 _MEMORY = 8.0

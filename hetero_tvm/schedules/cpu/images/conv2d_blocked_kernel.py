@@ -25,7 +25,8 @@ from hetero_tvm.schedules.cpu.images.blocked import (
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices, TileSums
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
-from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop
+from hetero_tvm.schedules.cpu.symbolic.tails import vectors_and_rest
+from hetero_tvm.schedules.emit import Index, Kernel, int32, least, vector_loop
 
 _PREFETCHED = 8 << 10
 """Bytes of a panel below which it is fetched soon enough."""
@@ -38,6 +39,7 @@ class BlockedConvKernel:
     ----------
     tile : pixels and filter vectors of the register tile.
     blocks, groups : parallel pieces of the rows (of a flat image: pixels), of the filter panels.
+    k : what it is written to; extents of the images that are known at run time are expressions.
 
     Attributes
     ----------
@@ -53,19 +55,29 @@ class BlockedConvKernel:
     reads_input = True
     """Whether the products read X itself."""
 
-    def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, groups: int, machine: CpuModel):
+    def __init__(
+        self,
+        op: Conv2d,
+        tile: PixelTile,
+        blocks: int,
+        groups: int,
+        machine: CpuModel,
+        k: Kernel | None = None,
+    ):
         self.op, self.lanes = op, machine.lanes
         self.shape = self.shape_of(op, machine)
         self.rows, self.columns, self.vectors = tile.rows, tile.columns, tile.vectors
         self.panels = self.weight_shape[0]
         self.tiles = self.shape.tile_units(self.rows, self.columns)
-        self.blocks, self.groups = min(blocks, self.tiles), min(groups, self.panels)
+        self.blocks, self.groups = least(blocks, self.tiles), min(groups, self.panels)
         self.steps, self.pitch = op.strides, self.shape.pitch
         # Of planes of one channel a line holds many pixels, which the hardware fetches by itself.
         self.asks_ahead = self.reads_input and machine.exposed_reads > 0 and self.shape.x.blocked
-        self.block_tiles = self.shape.block_tiles(self.rows, self.columns, self.blocks)
+        self.block_tiles = FEW_PASSES + 1  # of images of any size: weights stay where they are
+        if isinstance(self.blocks, int):
+            self.block_tiles = self.shape.block_tiles(self.rows, self.columns, self.blocks)
         self.slices = DepthSlices(self.shape, self.vectors, self.block_tiles, machine)
-        self.k = Kernel()
+        self.k = k or Kernel()
         self.out = BlockedOutput(self.k, op, machine)
 
     @classmethod
@@ -106,14 +118,17 @@ class BlockedConvKernel:
         planes = math.prod(op.image[:2])
         plain = k.view(x, (planes, op.height * op.width))
 
-        def put(plane: Expr, start: Index, count: int, source: Expr | None) -> None:
+        def put(plane: Expr, start: Index, count: Index, source: Expr | None) -> None:
             def piece(at: Index, width: int) -> None:
                 value = k.splat(0.0, width)
                 if source is not None:
                     value = k.load(plain, [plane, k.ramp(source + at, width)])
                 k.store(self.x, value, [plane, k.ramp(start + at, width)])
 
-            vector_loop(k, count, self.lanes, piece)
+            if isinstance(count, int):
+                vector_loop(k, count, self.lanes, piece)
+            else:
+                vectors_and_rest(k, count, self.lanes, piece)
 
         top, left, bottom, right = layout.halo
         with k.parallel(planes * op.height, op.flops) as item:
@@ -139,7 +154,8 @@ class BlockedConvKernel:
         first_tile, tiles = share(block, self.tiles, self.blocks)
         self.begin(first_tile, tiles)
         pixels = self.columns if shape.flat else self.rows * shape.width
-        self.slices.begin(k, -(-self.tiles // self.blocks) * pixels, first_tile * pixels)
+        units = -(-self.tiles // self.blocks) if self.slices.count > 1 else 0
+        self.slices.begin(k, units * pixels, first_tile * pixels)
 
         def each_tile_of(panel: Expr) -> None:
             if shape.flat:

@@ -12,6 +12,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.ops.volumes.conv3d import Conv3d
+from hetero_tvm.schedules.emit import Index, pieces_of
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,9 @@ class BlockedShape:
         """Most pieces that the image is cut into: rows, or groups of pixels of a flat image."""
         return self.width // 4 + 1 if self.flat else self.height
 
-    def tile_units(self, rows: int, columns: int) -> int:
+    def tile_units(self, rows: int, columns: int) -> Index:
         """Tiles along the direction that blocks cut."""
-        return -(-self.width // columns) if self.flat else -(-self.height // rows)
+        return pieces_of(self.width, columns) if self.flat else pieces_of(self.height, rows)
 
     def block_tiles(self, rows: int, columns: int, blocks: int) -> int:
         """Most tiles of ``rows`` x ``columns`` pixels in one of ``blocks`` pieces of the image."""

@@ -53,7 +53,11 @@ from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
 from hetero_tvm.schedules.cpu.images.winograd import FILTER, winograd
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, least, pieces_of
+
+
+_OF_L2 = 0.4
+"""Share of L2 that transformed pixels and sums of a block take."""
 
 
 def applies(op: Conv2d) -> bool:
@@ -74,7 +78,7 @@ class TileGrid:
 
     def __init__(self, op: Conv2d, size: int):
         self.form = winograd(size)
-        self.rows, self.columns = -(-op.out_height // size), -(-op.out_width // size)
+        self.rows, self.columns = pieces_of(op.out_height, size), pieces_of(op.out_width, size)
         self.count = self.rows * self.columns
         self.points = self.form.reach**2
 
@@ -94,6 +98,14 @@ class TileGrid:
         return u.reshape(panels, self.points, depth, columns)
 
 
+def most_tiles(op: Conv2d, size: int, registers: RegisterTile, machine: CpuModel) -> int:
+    """Tiles of a block at most, a whole number of register tiles, of an image of any size: so many that what
+    a thread keeps of them stays in L2."""
+    points = winograd(size).reach ** 2
+    each = 4 * points * (op.per_filter + registers.vectors * machine.lanes)
+    return max(1, int(_OF_L2 * machine.l2 / each / registers.rows)) * registers.rows
+
+
 class WinogradKernel:
     """Emits one convolution.
 
@@ -102,23 +114,49 @@ class WinogradKernel:
     size : outputs of a tile per side.
     registers : tiles (as rows) and filter vectors of the register tile.
     blocks, groups : parallel pieces of the tiles, of the filter panels.
+    k : what it is written to; extents of the images that are known at run time are expressions.
     """
 
     def __init__(
-        self, op: Conv2d, size: int, registers: RegisterTile, blocks: int, groups: int, machine: CpuModel
+        self,
+        op: Conv2d,
+        size: int,
+        registers: RegisterTile,
+        blocks: int,
+        groups: int,
+        machine: CpuModel,
+        k: Kernel | None = None,
     ):
         self.op, self.lanes = op, machine.lanes
         self.shape, self.tiles = BlockedShape(op, machine.lanes), TileGrid(op, size)
         self.form = self.tiles.form
         self.vectors = registers.vectors
         self.panels = -(-self.shape.filter_blocks // self.vectors)
-        self.blocks, self.groups = min(blocks, self.tiles.count), min(groups, self.panels)
+        self.blocks, self.groups = blocks, min(groups, self.panels)
+        self.own = self.groups == 1
+        self.open = not isinstance(self.tiles.count, int)
+        self.height = registers.rows
+        self.most = most_tiles(op, size, registers, machine) if self.open else self._even_blocks()
+        self.k = k or Kernel()
+        self.out = BlockedOutput(self.k, op, machine)
+
+    def _even_blocks(self) -> int:
+        """Cut the tiles into even blocks, and those into even pieces; gives the tiles of a block."""
+        self.blocks = min(self.blocks, self.tiles.count)
         self.block = -(-self.tiles.count // self.blocks)
         self.blocks = -(-self.tiles.count // self.block)
-        self.height = -(-self.block // -(-self.block // registers.rows))  # even pieces of a block
-        self.own = self.groups == 1
-        self.k = Kernel()
-        self.out = BlockedOutput(self.k, op, machine)
+        self.height = -(-self.block // -(-self.block // self.height))
+        return self.block
+
+    def _measured(self) -> None:
+        """Compute how many tiles and blocks an image has that is known at run time."""
+        named, tiles, height = self.k.named, self.tiles, self.height
+        tiles.rows, tiles.columns = named(tiles.rows), named(tiles.columns)
+        tiles.count = named(tiles.rows * tiles.columns)
+        blocks = tirx.max(least(self.blocks, pieces_of(tiles.count, height)), pieces_of(tiles.count, self.most))
+        each = tirx.truncdiv(tiles.count - 1, named(blocks)) + 1
+        self.block = named(pieces_of(each, height) * height)
+        self.blocks = named(tirx.truncdiv(tiles.count - 1, self.block) + 1)
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, the epilogue's operands, Y."""
@@ -130,6 +168,11 @@ class WinogradKernel:
             self.out.declare(self.panels * columns)
             self.x = Plane(k, shape.x, op.height, op.width).view(x)
             if not self.own:
+                planes = math.prod(shape.x.shape(op.image)[:2])
+                self.v = k.scratch((points, planes * self.tiles.count * self.lanes))
+            if self.open:
+                self._measured()
+            if not self.own:
                 self._transform_image()
             with k.imported(*self.out.imports):
                 with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
@@ -140,7 +183,6 @@ class WinogradKernel:
         """V of all tiles, which all threads write and read."""
         k, planes = self.k, math.prod(self.shape.x.shape(self.op.image)[:2])
         self.v_plane = self.tiles.count * self.lanes
-        self.v = k.scratch((self.tiles.points, planes * self.v_plane))
         with k.parallel(planes * self.tiles.rows, self.op.flops) as item:
             plane, row = tirx.floordiv(item, self.tiles.rows), tirx.floormod(item, self.tiles.rows)
             with k.serial(self.tiles.columns) as column:
@@ -149,13 +191,12 @@ class WinogradKernel:
     def _transform_block(self, first_tile: Expr, tiles: Expr) -> None:
         """V of the tiles of one block; a line between points, as whole pages would share few sets of L1."""
         k, blocks = self.k, self.shape.channel_blocks
-        self.v_plane = self.block * self.lanes
+        self.v_plane = self.most * self.lanes
         self.v = k.scratch((self.tiles.points, blocks * self.v_plane + self.lanes))
         begin, some = self.slice_planes.inside(int32(0), blocks)
         with k.serial(some) as number, k.serial(tiles) as t:
             block, tile = begin + number, first_tile + t
-            row = k.let(tirx.floordiv(tile, self.tiles.columns))
-            column = k.let(tirx.floormod(tile, self.tiles.columns))
+            row, column = self._place(tile)
             self._transform_input(self.slice_planes.first + block, row, column, block, t)
 
     def _transform_input(self, plane: Expr, row: Expr, column: Expr, to_plane: Expr, to_tile: Expr) -> None:
@@ -181,9 +222,19 @@ class WinogradKernel:
                 at = k.ramp(to_plane * self.v_plane + to_tile * lanes, lanes)
                 k.store(self.v, value, [i * reach + j, at])
 
-    def _inside(self, index: Expr, furthest: int, extent: int) -> Expr:
+    def _inside(self, index: Expr, furthest: Index, extent: Index) -> Expr:
         """``index``, or the last row or column when tiles reach past them."""
-        return index if furthest <= extent else self.k.let(tirx.min(index, int32(extent - 1)))
+        if isinstance(furthest, int) and isinstance(extent, int) and furthest <= extent:
+            return index
+        return self._kept(tirx.min(index, as_index(extent - 1)))
+
+    def _place(self, tile: Expr) -> tuple[Expr, Expr]:
+        """Row and column of a tile."""
+        columns = as_index(self.tiles.columns)
+        return self._kept(tirx.floordiv(tile, columns)), self._kept(tirx.floormod(tile, columns))
+
+    def _kept(self, value: Expr) -> Expr:
+        return self.k.named(value) if self.open else self.k.let(value)
 
     def _item(self, item: Expr) -> None:
         """Emit one block of tiles for one group of filter panels."""
@@ -193,17 +244,15 @@ class WinogradKernel:
         self.batch = tirx.floordiv(item, self.groups * self.blocks)
         self.slice_planes = SlicePlanes(k, self.op, self.shape.x.blocks(self.op.channels), self.batch)
         first_tile = block * self.block
-        tiles = tirx.min(int32(self.block), self.tiles.count - first_tile)
+        tiles = tirx.min(as_index(self.block), self.tiles.count - first_tile)
         first, count = share(group, self.panels, self.groups)
         if self.own:
             self._transform_block(first_tile, tiles)
-        m = k.scratch((points, self.block * self.vectors * self.lanes + self.lanes))
+        m = k.scratch((points, self.most * self.vectors * self.lanes + self.lanes))
         with k.serial(count) as p:
             panel = first + p
             with k.serial(points) as point:
-                pieces = tirx.floordiv(tiles + (self.height - 1), self.height)
-                last = self.tiles.count - (self.blocks - 1) * self.block
-                self._products(m, panel, point, first_tile, pieces, last)
+                self._products(m, panel, point, first_tile, tiles)
             with k.serial(tiles) as t:
                 finish = functools.partial(self._finish, m, panel, first_tile, t)
                 self._each_filter_block(panel, finish)
@@ -211,15 +260,18 @@ class WinogradKernel:
                 with k.when(block == 0):
                     self._each_filter_block(panel, functools.partial(self._clear_halo, panel))
 
-    def _products(
-        self, m: Buffer, panel: Expr, point: Expr, first_tile: Expr, pieces: Expr, last: int
-    ) -> None:
+    def _products(self, m: Buffer, panel: Expr, point: Expr, first_tile: Expr, tiles: Expr) -> None:
         """M[point] of all tiles of the block; the last block may be smaller than the others."""
         k = self.k
 
         def some(start: Index, size: int) -> None:
             self._accumulate(m, panel, point, first_tile, start, size)
 
+        pieces = tirx.floordiv(tiles + (self.height - 1), self.height)
+        if self.open:
+            each_tile(k, int32(0), pieces, tiles, self.height, some)
+            return
+        last = self.tiles.count - (self.blocks - 1) * self.block
         if self.blocks == 1 or last == self.block:
             each_tile(k, int32(0), pieces, self.block, self.height, some)
         else:
@@ -247,7 +299,7 @@ class WinogradKernel:
         last = self.panels * self.tiles.points - 1
         following = k.let(tirx.min(following, int32(last)))
         ahead = [tirx.floordiv(following, self.tiles.points), tirx.floormod(following, self.tiles.points)]
-        parts = -(-self.block // self.height)
+        parts = -(-self.most // self.height)
 
         def channels(block: Expr, count: int) -> None:
             if parts <= FEW_PASSES:
@@ -292,8 +344,7 @@ class WinogradKernel:
         plane = self.batch * self.shape.filter_blocks + filter_block
         bias = self.out.start(filter_block)
         tile = first_tile + t
-        y = k.let(tirx.floordiv(tile, self.tiles.columns) * size)
-        x = k.let(tirx.floormod(tile, self.tiles.columns) * size)
+        y, x = (place * size for place in self._place(tile))
 
         def put(i: int, j: int, value: Expr) -> None:
             self.out.put(value + bias, plane, filter_block, y + i, x + j)
@@ -303,15 +354,19 @@ class WinogradKernel:
             results = form.output_side(k, values)
             for j, value in enumerate(results):
                 conditions = []
-                if i and op.out_height % size:
+                if i and not self._divides(size, op.out_height):
                     conditions.append(y + i < op.out_height)
-                if j and op.out_width % size:
+                if j and not self._divides(size, op.out_width):
                     conditions.append(x + j < op.out_width)
                 if conditions:
                     with k.when(tirx.all(*conditions)):
                         put(i, j, value)
                 else:
                     put(i, j, value)
+
+    @staticmethod
+    def _divides(size: int, extent: Index) -> bool:
+        return isinstance(extent, int) and extent % size == 0
 
     def _clear_halo(self, panel: Expr, v: int) -> None:
         """Write zeros around the plane of one filter block."""

@@ -21,6 +21,7 @@ one.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -42,7 +43,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     share,
 )
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
-from hetero_tvm.schedules.emit import Index, Kernel, int32
+from hetero_tvm.schedules.emit import Index, Kernel, int32, least, pieces_of
 
 _UNROLLED = 800
 """Most FMAs of one tile: the whole tile is straight-line code."""
@@ -92,6 +93,22 @@ class DepthwiseSpace(DesignSpace):
     def estimate(self, op: Conv2d, point: Point, machine: CpuModel) -> float:
         return _cost(op, point, machine)
 
+    def of_all_sizes(self, ops: Sequence[Conv2d], machine: CpuModel) -> Point | None:
+        if len({op.image[2:] for op in ops}) == 1:
+            return None
+        taps, limit = math.prod(ops[0].kernel), machine.registers - 4
+        tiles = [
+            (rows, columns)
+            for rows, columns in product((1, 2, 3, 4), (1, 2, 4, 6, 7, 8, 10, 12, 14, 20, 28))
+            if rows * columns <= limit and rows * columns * taps <= _UNROLLED
+        ]
+        points = [{"tile": t, "blocks": b} for t in tiles or [(1, 1)] for b in (1, 2, 4, 7, 14, 28)]
+
+        def cost(point: Point) -> float:
+            return sum(math.log(_cost(op, point, machine)) for op in ops)
+
+        return min(points, key=cost)
+
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
         lanes, taps = machine.lanes, op.per_filter * math.prod(op.kernel)
         blocks = -(-op.filters // lanes)
@@ -108,7 +125,7 @@ class DepthwiseSpace(DesignSpace):
         return packers
 
     def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
-        return _DepthwiseKernel(op, PixelTile.of(point["tile"]), point["blocks"], machine).emit()
+        return DepthwiseKernel(op, PixelTile.of(point["tile"]), point["blocks"], machine).emit()
 
 
 def _tiles(op: Conv2d, machine: CpuModel) -> list[tuple[int, int]]:
@@ -186,16 +203,18 @@ def _foreign_bytes(op: Conv2d, blocks: int, machine: CpuModel) -> float:
     return size * (1 - 1 / machine.threads) / machine.threads
 
 
-class _DepthwiseKernel:
-    """Emits one depthwise convolution."""
+class DepthwiseKernel:
+    """Emits one depthwise convolution, to ``k``, where extents known at run time are expressions."""
 
-    def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, machine: CpuModel):
+    def __init__(
+        self, op: Conv2d, tile: PixelTile, blocks: int, machine: CpuModel, k: Kernel | None = None
+    ):
         self.op, self.lanes, self.tile = op, machine.lanes, tile
-        self.tiles = -(-op.out_height // tile.rows)
-        self.blocks = min(blocks, self.tiles)
+        self.tiles = pieces_of(op.out_height, tile.rows)
+        self.blocks = least(blocks, self.tiles)
         self.x_layout = Layout.parse(op.x_layout)
         self.planes = -(-op.filters // machine.lanes)
-        self.k = Kernel()
+        self.k = k or Kernel()
         self.out = BlockedOutput(self.k, op, machine)
 
     def emit(self) -> PrimFunc:

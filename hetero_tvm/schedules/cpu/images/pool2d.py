@@ -25,7 +25,7 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu.images.blocked import Plane
-from hetero_tvm.schedules.emit import Kernel, int32
+from hetero_tvm.schedules.emit import Kernel, as_index
 
 _LOWEST = -math.inf
 _HIDDEN_CYCLES = 60
@@ -66,15 +66,15 @@ class Pool2dSpace(DesignSpace):
         return max(taps * machine.load_cycles, chain) + accumulators
 
     def emit(self, op: Pool2d, point: Point, machine: CpuModel) -> PrimFunc:
-        return _PoolKernel(op, point["accumulators"]).emit()
+        return PoolKernel(op, point["accumulators"]).emit()
 
 
-class _PoolKernel:
-    """Emits one pooling."""
+class PoolKernel:
+    """Emits one pooling, to ``k``, where extents known at run time are expressions."""
 
-    def __init__(self, op: Pool2d, accumulators: int):
+    def __init__(self, op: Pool2d, accumulators: int, k: Kernel | None = None):
         self.op, self.accumulators = op, accumulators
-        self.k = Kernel()
+        self.k = k or Kernel()
         self.input = Plane(self.k, Layout.parse(op.x_layout), op.height, op.width)
         self.output = Plane(self.k, Layout.parse(op.y_layout), *op.out)
         self.lanes = self.input.layout.block
@@ -99,8 +99,8 @@ class _PoolKernel:
         op, k = self.op, self.k
         extent = (op.height, op.width)[axis]
         start = index * op.strides[axis] - op.padding[axis]
-        low = k.let(tirx.min(tirx.max(start, 0), int32(extent)))
-        high = tirx.min(start + op.kernel[axis], int32(extent))
+        low = k.let(tirx.min(tirx.max(start, 0), as_index(extent)))
+        high = tirx.min(start + op.kernel[axis], as_index(extent))
         return low, k.let(tirx.max(high - low, 0))
 
     def _counted(self, axis: int, index: Expr, seen: Expr) -> Expr:
@@ -110,7 +110,7 @@ class _PoolKernel:
             return seen
         start = index * op.strides[axis] - op.padding[axis]
         extent = (op.height, op.width)[axis] + op.padding[2 + axis]
-        return tirx.min(start + op.kernel[axis], int32(extent)) - start
+        return tirx.min(start + op.kernel[axis], as_index(extent)) - start
 
     def _pixel(self, plane: Expr, row: Expr, column: Expr, top: Expr, height: Expr) -> None:
         """Pool one pixel of one plane over ``height`` rows from ``top``."""

@@ -17,6 +17,7 @@ from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
+from hetero_tvm.schedules.cpu.symbolic.images import change_of_layout, conv2d_blocked, depthwise, pool2d
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
@@ -96,15 +97,19 @@ def _pool2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     return RunTimePoolKernel(witnesses, point["rows"], machine.lanes).emit()
 
 
-_WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc]] = {
+_WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
     "cpu.attention": _attention,
     "cpu.batch_matmul": _batch_matmul,
     "cpu.conv2d": _conv2d,
+    "cpu.conv2d_blocked": conv2d_blocked,
+    "cpu.depthwise": depthwise,
     "cpu.forest": _forest,
     "cpu.gated_matmul": _gated_matmul,
     "cpu.matmul": _matmul,
+    "cpu.pool2d": pool2d,
     "cpu.pool2d_plain": _pool2d,
     "cpu.recurrence": _recurrence,
+    "cpu.relayout": change_of_layout,
 }
 """Space -> its kernel for all sizes; other spaces have one themselves, or none."""
 _TOLD = frozenset({"cpu.attention", "cpu.batch_matmul", "cpu.conv2d"})
