@@ -156,7 +156,7 @@ class Kernel(FunctionBuilder):
             return value
         place = self.scratch((1,), "int32")
         self.store(place, value, [0])
-        return self.let(self.load(place, [0]))
+        return T.Bind(self.load(place, [0]))
 
     def address(self, buffer: Buffer, indices: Sequence[Index]) -> Expr:
         """Pointer to one element."""

@@ -26,7 +26,7 @@ from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices, TileSums
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
 from hetero_tvm.schedules.cpu.symbolic.tails import vectors_and_rest
-from hetero_tvm.schedules.emit import Index, Kernel, int32, least, vector_loop
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, least, vector_loop
 
 _PREFETCHED = 8 << 10
 """Bytes of a panel below which it is fetched soon enough."""
@@ -40,6 +40,7 @@ class BlockedConvKernel:
     tile : pixels and filter vectors of the register tile.
     blocks, groups : parallel pieces of the rows (of a flat image: pixels), of the filter panels.
     k : what it is written to; extents of the images that are known at run time are expressions.
+    room : the convolution with extents that buffers may have, where those of ``op`` are named values.
 
     Attributes
     ----------
@@ -63,8 +64,9 @@ class BlockedConvKernel:
         groups: int,
         machine: CpuModel,
         k: Kernel | None = None,
+        room: Conv2d | None = None,
     ):
-        self.op, self.lanes = op, machine.lanes
+        self.op, self.lanes, self.room = op, machine.lanes, room or op
         self.shape = self.shape_of(op, machine)
         self.rows, self.columns, self.vectors = tile.rows, tile.columns, tile.vectors
         self.panels = self.weight_shape[0]
@@ -97,20 +99,27 @@ class BlockedConvKernel:
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, the epilogue's operands, Y."""
+        with self.k:
+            self.write()
+        return self.k.function
+
+    def write(self) -> None:
+        """Write arguments and loops to ``k``."""
         op, k, shape = self.op, self.k, self.shape
-        with k:
-            x = k.argument("X", op.inputs[0].shape)
-            self.w = k.argument("W", self.weight_shape, self.weight_dtype)
-            self.out.declare(self.panels * self.vectors * self.lanes)
-            if Layout.parse(op.x_layout) == shape.x:
-                self.x = Plane(k, shape.x, op.height, op.width).view(x)
-            else:
-                self.x = k.scratch((math.prod(op.image[:2]), shape.x.rows(op.height) * shape.pitch))
-                self._fill(x)
-            with k.imported(*self.imports):
-                with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
-                    self._item(item)
-        return k.function
+        self.blocks = k.named(self.blocks)
+        x = k.argument("X", op.inputs[0].shape)
+        self.w = k.argument("W", self.weight_shape, self.weight_dtype)
+        self.out.declare(self.panels * self.vectors * self.lanes)
+        if Layout.parse(op.x_layout) == shape.x:
+            self.x = Plane(k, shape.x, op.height, op.width).view(x)
+        else:
+            height, width = self.room.image[2:]
+            extents = (math.prod(self.room.image[:2]), shape.x.rows(height) * shape.x.pitch(width))
+            self.x = k.scratch(extents)
+            self._fill(x)
+        with k.imported(*self.imports):
+            with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
+                self._item(item)
 
     def _fill(self, x: Buffer) -> None:
         """Copy a plain X between zeros."""
@@ -147,11 +156,11 @@ class BlockedConvKernel:
         """Emit one block of rows for one group of filter panels."""
         k, shape = self.k, self.shape
         group = tirx.floormod(item, self.groups)
-        block = tirx.floormod(tirx.floordiv(item, self.groups), self.blocks)
-        self.batch = tirx.floordiv(item, self.groups * self.blocks)
+        block = k.let(tirx.floormod(tirx.floordiv(item, self.groups), self.blocks))
+        self.batch = k.let(tirx.floordiv(item, self.groups * self.blocks))
         self.slice_planes = SlicePlanes(k, self.op, shape.x.blocks(self.op.channels), self.batch)
         first, count = share(group, self.panels, self.groups)
-        first_tile, tiles = share(block, self.tiles, self.blocks)
+        first_tile, tiles = (k.let(as_index(part)) for part in share(block, self.tiles, self.blocks))
         self.begin(first_tile, tiles)
         pixels = self.columns if shape.flat else self.rows * shape.width
         units = -(-self.tiles // self.blocks) if self.slices.count > 1 else 0

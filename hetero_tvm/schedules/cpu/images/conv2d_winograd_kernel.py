@@ -115,6 +115,7 @@ class WinogradKernel:
     registers : tiles (as rows) and filter vectors of the register tile.
     blocks, groups : parallel pieces of the tiles, of the filter panels.
     k : what it is written to; extents of the images that are known at run time are expressions.
+    room : the convolution with extents that buffers may have, where those of ``op`` are named values.
     """
 
     def __init__(
@@ -126,8 +127,9 @@ class WinogradKernel:
         groups: int,
         machine: CpuModel,
         k: Kernel | None = None,
+        room: Conv2d | None = None,
     ):
-        self.op, self.lanes = op, machine.lanes
+        self.op, self.lanes, self.room = op, machine.lanes, room or op
         self.shape, self.tiles = BlockedShape(op, machine.lanes), TileGrid(op, size)
         self.form = self.tiles.form
         self.vectors = registers.vectors
@@ -160,24 +162,29 @@ class WinogradKernel:
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, the epilogue's operands, Y."""
+        with self.k:
+            self.write()
+        return self.k.function
+
+    def write(self) -> None:
+        """Write arguments and loops to ``k``."""
         op, k, shape, points = self.op, self.k, self.shape, self.tiles.points
         columns = self.vectors * self.lanes
-        with k:
-            x = k.argument("X", op.inputs[0].shape)
-            self.u = k.argument("W", (self.panels, points, op.per_filter, columns))
-            self.out.declare(self.panels * columns)
-            self.x = Plane(k, shape.x, op.height, op.width).view(x)
-            if not self.own:
-                planes = math.prod(shape.x.shape(op.image)[:2])
-                self.v = k.scratch((points, planes * self.tiles.count * self.lanes))
-            if self.open:
-                self._measured()
-            if not self.own:
-                self._transform_image()
-            with k.imported(*self.out.imports):
-                with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
-                    self._item(item)
-        return k.function
+        x = k.argument("X", op.inputs[0].shape)
+        self.u = k.argument("W", (self.panels, points, op.per_filter, columns))
+        self.out.declare(self.panels * columns)
+        self.x = Plane(k, shape.x, op.height, op.width).view(x)
+        if not self.own:
+            planes = math.prod(shape.x.shape(self.room.image)[:2])
+            count = TileGrid(self.room, self.form.size).count
+            self.v = k.scratch((points, planes * count * self.lanes))
+        if self.open:
+            self._measured()
+        if not self.own:
+            self._transform_image()
+        with k.imported(*self.out.imports):
+            with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
+                self._item(item)
 
     def _transform_image(self) -> None:
         """V of all tiles, which all threads write and read."""
@@ -226,25 +233,22 @@ class WinogradKernel:
         """``index``, or the last row or column when tiles reach past them."""
         if isinstance(furthest, int) and isinstance(extent, int) and furthest <= extent:
             return index
-        return self._kept(tirx.min(index, as_index(extent - 1)))
+        return self.k.let(tirx.min(index, as_index(extent - 1)))
 
     def _place(self, tile: Expr) -> tuple[Expr, Expr]:
         """Row and column of a tile."""
         columns = as_index(self.tiles.columns)
-        return self._kept(tirx.floordiv(tile, columns)), self._kept(tirx.floormod(tile, columns))
-
-    def _kept(self, value: Expr) -> Expr:
-        return self.k.named(value) if self.open else self.k.let(value)
+        return self.k.let(tirx.floordiv(tile, columns)), self.k.let(tirx.floormod(tile, columns))
 
     def _item(self, item: Expr) -> None:
         """Emit one block of tiles for one group of filter panels."""
         k, points = self.k, self.tiles.points
         group = tirx.floormod(item, self.groups)
-        block = tirx.floormod(tirx.floordiv(item, self.groups), self.blocks)
-        self.batch = tirx.floordiv(item, self.groups * self.blocks)
+        block = k.let(tirx.floormod(tirx.floordiv(item, self.groups), self.blocks))
+        self.batch = k.let(tirx.floordiv(item, self.groups * self.blocks))
         self.slice_planes = SlicePlanes(k, self.op, self.shape.x.blocks(self.op.channels), self.batch)
         first_tile = block * self.block
-        tiles = tirx.min(as_index(self.block), self.tiles.count - first_tile)
+        tiles = k.let(tirx.min(as_index(self.block), self.tiles.count - first_tile))
         first, count = share(group, self.panels, self.groups)
         if self.own:
             self._transform_block(first_tile, tiles)

@@ -43,7 +43,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     share,
 )
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
-from hetero_tvm.schedules.emit import Index, Kernel, int32, least, pieces_of
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, least, pieces_of
 
 _UNROLLED = 800
 """Most FMAs of one tile: the whole tile is straight-line code."""
@@ -219,25 +219,30 @@ class DepthwiseKernel:
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, the epilogue's operands, Y."""
+        with self.k:
+            self.write()
+        return self.k.function
+
+    def write(self) -> None:
+        """Write arguments and loops to ``k``."""
         op, k = self.op, self.k
-        with k:
-            x = k.argument("X", op.inputs[0].shape)
-            self.w = k.argument("W", (self.planes, op.per_filter * math.prod(op.kernel), self.lanes))
-            self.out.declare(self.planes * self.lanes)
-            self.x = Plane(k, self.x_layout, op.height, op.width).view(x)
-            with k.imported(*self.out.imports):
-                with k.parallel(op.batch * self.planes * self.blocks, op.flops) as item:
-                    self._item(item)
-        return k.function
+        self.blocks = k.named(self.blocks)
+        x = k.argument("X", op.inputs[0].shape)
+        self.w = k.argument("W", (self.planes, op.per_filter * math.prod(op.kernel), self.lanes))
+        self.out.declare(self.planes * self.lanes)
+        self.x = Plane(k, self.x_layout, op.height, op.width).view(x)
+        with k.imported(*self.out.imports):
+            with k.parallel(op.batch * self.planes * self.blocks, op.flops) as item:
+                self._item(item)
 
     def _item(self, item: Expr) -> None:
         """Emit one block of rows of one channel block."""
         k, op = self.k, self.op
-        block = tirx.floormod(tirx.floordiv(item, self.planes), self.blocks)
-        batch = tirx.floordiv(item, self.planes * self.blocks)
-        plane = batch * self.planes + tirx.floormod(item, self.planes)
+        block = k.let(tirx.floormod(tirx.floordiv(item, self.planes), self.blocks))
+        batch = k.let(tirx.floordiv(item, self.planes * self.blocks))
+        plane = k.let(batch * self.planes + tirx.floormod(item, self.planes))
         self.slices = SlicePlanes(k, op, 1, batch)
-        first, count = share(block, self.tiles, self.blocks)
+        first, count = (k.let(as_index(part)) for part in share(block, self.tiles, self.blocks))
         height = self.tile.rows
 
         def tile_row(y: Index, rows: int) -> None:

@@ -81,18 +81,22 @@ class PoolKernel:
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, Y."""
+        with self.k:
+            self.write()
+        return self.k.function
+
+    def write(self) -> None:
+        """Write arguments and loops to ``k``."""
         op, k = self.op, self.k
-        with k:
-            x, y = k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)
-            self.x, self.y = self.input.view(x), self.output.view(y)
-            planes = op.batch * self.input.layout.blocks(op.channels)
-            with k.parallel(planes * op.out[0], op.flops * 4) as item:
-                plane, row = tirx.floordiv(item, op.out[0]), tirx.floormod(item, op.out[0])
-                top, bottom = self._window(0, row)
-                with k.serial(op.out[1]) as column:
-                    self._pixel(plane, row, column, top, bottom)
-                self.output.clear_halo(self.y, plane, row, 1, row == 0, row == op.out[0] - 1)
-        return k.function
+        x, y = k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)
+        self.x, self.y = self.input.view(x), self.output.view(y)
+        planes = op.batch * self.input.layout.blocks(op.channels)
+        with k.parallel(planes * op.out[0], op.flops * 4) as item:
+            plane, row = k.let(tirx.floordiv(item, op.out[0])), k.let(tirx.floormod(item, op.out[0]))
+            top, bottom = self._window(0, row)
+            with k.serial(op.out[1]) as column:
+                self._pixel(plane, row, column, top, bottom)
+            self.output.clear_halo(self.y, plane, row, 1, row == 0, row == op.out[0] - 1)
 
     def _window(self, axis: int, index: Expr) -> tuple[Expr, Expr]:
         """First row or column that output ``index`` sees, and how many."""

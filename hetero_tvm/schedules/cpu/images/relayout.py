@@ -49,91 +49,92 @@ class RelayoutSpace(DesignSpace):
         return {}
 
     def emit(self, op: Relayout, point: Point, machine: CpuModel) -> PrimFunc:
-        return relayout(op, machine.lanes, Kernel())
+        k = Kernel()
+        with k:
+            relayout(op, machine.lanes, k)
+        return k.function
 
 
-def relayout(op: Relayout, lanes: int, k: Kernel) -> PrimFunc:
-    """Emit one change of layout to ``k``, where extents known at run time are expressions."""
+def relayout(op: Relayout, lanes: int, k: Kernel) -> None:
+    """Write arguments and loops of one change of layout to ``k``; extents known at run time are expressions."""
     forms = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
     pixels, blocks, tail = op.height * op.width, -(-op.channels // lanes), op.channels % lanes
     both = all(form.blocked for form in forms)
     flat = not any(map(any, (form.halo for form in forms)))
     height, width = (1, pixels) if flat else (op.height, op.width)
-    with k:
-        buffers = [k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)]
-        planes = [Plane(k, form, height, width) for form in forms]
-        x, y = (
-            plane.view(buffer)
-            if plane.layout.blocked
-            else k.view(buffer, (op.batch, op.channels * pixels))
-            for plane, buffer in zip(planes, buffers, strict=True)
-        )
-        side = planes[0] if planes[0].layout.blocked else planes[1]
+    buffers = [k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)]
+    planes = [Plane(k, form, height, width) for form in forms]
+    x, y = (
+        plane.view(buffer)
+        if plane.layout.blocked
+        else k.view(buffer, (op.batch, op.channels * pixels))
+        for plane, buffer in zip(planes, buffers, strict=True)
+    )
+    side = planes[0] if planes[0].layout.blocked else planes[1]
 
-        def first_of(plane: Expr, row: Expr, column: Index) -> list[Expr]:
-            """Place of a pixel's first channel in the plain image."""
-            channel = tirx.floormod(plane, blocks) * lanes
-            return [tirx.floordiv(plane, blocks), channel * pixels + row * width + column]
+    def first_of(plane: Expr, row: Expr, column: Index) -> list[Expr]:
+        """Place of a pixel's first channel in the plain image."""
+        channel = tirx.floormod(plane, blocks) * lanes
+        return [tirx.floordiv(plane, blocks), channel * pixels + row * width + column]
 
-        def square(plane: Expr, row: Expr, column: Index) -> None:
-            """Transpose all channels of as many pixels."""
-            base, lane = side.at(plane, row, column)
-            ends = [([base, lane.base], lanes), (first_of(plane, row, column), pixels)]
-            (x_at, x_stride), (y_at, y_stride) = ends if forms[0].blocked else reversed(ends)
-            target, source = k.address(y, y_at), k.address(x, x_at)
-            k.call(transpose.name_of(lanes), target, as_index(y_stride), source, as_index(x_stride))
+    def square(plane: Expr, row: Expr, column: Index) -> None:
+        """Transpose all channels of as many pixels."""
+        base, lane = side.at(plane, row, column)
+        ends = [([base, lane.base], lanes), (first_of(plane, row, column), pixels)]
+        (x_at, x_stride), (y_at, y_stride) = ends if forms[0].blocked else reversed(ends)
+        target, source = k.address(y, y_at), k.address(x, x_at)
+        k.call(transpose.name_of(lanes), target, as_index(y_stride), source, as_index(x_stride))
 
-        def pixel(plane: Expr, row: Expr, column: Expr, count: int) -> None:
-            """Move ``count`` channels of one pixel."""
-            if both:
-                k.store(y, k.load(x, planes[0].at(plane, row, column)), planes[1].at(plane, row, column))
-                return
-            image, first = first_of(plane, row, column)
-            plain = [image, tirx.Ramp(first, as_index(pixels), count) if count > 1 else first]
-            base, lane = side.at(plane, row, column)
-            short = [base, tirx.Ramp(lane.base, int32(1), count) if count > 1 else lane.base]
-            if forms[0].blocked:
-                k.store(y, k.load(x, short), plain)
-                return
-            if count < lanes:
-                k.store(y, k.splat(0.0, lanes), [base, lane])
-            k.store(y, k.load(x, plain), short)
+    def pixel(plane: Expr, row: Expr, column: Expr, count: int) -> None:
+        """Move ``count`` channels of one pixel."""
+        if both:
+            k.store(y, k.load(x, planes[0].at(plane, row, column)), planes[1].at(plane, row, column))
+            return
+        image, first = first_of(plane, row, column)
+        plain = [image, tirx.Ramp(first, as_index(pixels), count) if count > 1 else first]
+        base, lane = side.at(plane, row, column)
+        short = [base, tirx.Ramp(lane.base, int32(1), count) if count > 1 else lane.base]
+        if forms[0].blocked:
+            k.store(y, k.load(x, short), plain)
+            return
+        if count < lanes:
+            k.store(y, k.splat(0.0, lanes), [base, lane])
+        k.store(y, k.load(x, plain), short)
 
-        def row_of(plane: Expr, row: Expr, count: int) -> None:
-            """Move ``count`` channels of a row."""
-            def singly() -> None:
-                with k.serial(width) as column:
-                    pixel(plane, row, column, count)
+    def row_of(plane: Expr, row: Expr, count: int) -> None:
+        """Move ``count`` channels of a row."""
+        def singly() -> None:
+            with k.serial(width) as column:
+                pixel(plane, row, column, count)
 
-            def in_squares() -> None:
-                with k.serial(squares) as piece:
-                    square(plane, row, piece * lanes)
-                if not isinstance(width, int) or width % lanes:  # over part of the last one
-                    with k.when(isinstance(width, int) or squares * lanes < width):
-                        square(plane, row, as_index(width - lanes))
+        def in_squares() -> None:
+            with k.serial(squares) as piece:
+                square(plane, row, piece * lanes)
+            if not isinstance(width, int) or width % lanes:  # over part of the last one
+                with k.when(isinstance(width, int) or squares * lanes < width):
+                    square(plane, row, as_index(width - lanes))
 
-            if count < lanes or both:
-                singly()
-                return
-            squares = width // lanes if isinstance(width, int) else tirx.truncdiv(width, int32(lanes))
-            if isinstance(squares, int):
-                in_squares() if squares else singly()
-            else:
-                k.branch(squares > 0, in_squares, singly)
+        if count < lanes or both:
+            singly()
+            return
+        squares = width // lanes if isinstance(width, int) else tirx.truncdiv(width, int32(lanes))
+        if isinstance(squares, int):
+            in_squares() if squares else singly()
+        else:
+            k.branch(squares > 0, in_squares, singly)
 
-        def move(plane: Expr, count: int) -> None:
-            """Move ``count`` channels of a plane."""
-            with k.serial(height) as row:
-                row_of(plane, row, count)
+    def move(plane: Expr, count: int) -> None:
+        """Move ``count`` channels of a plane."""
+        with k.serial(height) as row:
+            row_of(plane, row, count)
 
-        with k.imported(transpose.ir(lanes)), k.parallel(op.batch * blocks, 4 * op.batch * op.channels * pixels) as plane:
-            if tail == 0:
-                move(plane, lanes)
-            elif blocks == 1:
-                move(plane, tail)
-            else:
-                whole = tirx.floormod(plane, blocks) < blocks - 1
-                k.branch(whole, lambda: move(plane, lanes), lambda: move(plane, tail))
-            if forms[1].blocked:
-                planes[1].clear_halo(y, plane, 0, height, tirx.const(True), tirx.const(True))
-    return k.function
+    with k.imported(transpose.ir(lanes)), k.parallel(op.batch * blocks, 4 * op.batch * op.channels * pixels) as plane:
+        if tail == 0:
+            move(plane, lanes)
+        elif blocks == 1:
+            move(plane, tail)
+        else:
+            whole = tirx.floormod(plane, blocks) < blocks - 1
+            k.branch(whole, lambda: move(plane, lanes), lambda: move(plane, tail))
+        if forms[1].blocked:
+            planes[1].clear_halo(y, plane, 0, height, tirx.const(True), tirx.const(True))

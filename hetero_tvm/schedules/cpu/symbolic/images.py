@@ -7,11 +7,12 @@ the sizes of the call.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetero_tvm.codegen.pipeline import EXACT_BUFFERS
-from hetero_tvm.host.tvm import Buffer, PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
@@ -37,12 +38,16 @@ class _OpenKernel(Kernel):
     ) -> Buffer:
         return super().argument(name, self._shapes.get(name, shape), dtype, scope)
 
+    def let(self, value: Expr) -> Expr:
+        scalar = str(value.ty.dtype) == "int32"
+        return self.named(value) if scalar else super().let(value)
 
-Emit = Callable[[Any, Kernel], PrimFunc]
-"""Emits a contract, of which sizes are expressions, to a kernel."""
+
+Write = Callable[[Any, Any, Kernel], None]
+"""Writes a contract, of which sizes are named values and expressions, to a kernel."""
 
 
-def _opened(witnesses: Witnesses, emit: Emit) -> PrimFunc | None:
+def _opened(witnesses: Witnesses, write: Write) -> PrimFunc | None:
     """The kernel for all sizes; None where rows and columns are the same at all of them.
 
     Raises
@@ -53,7 +58,6 @@ def _opened(witnesses: Witnesses, emit: Emit) -> PrimFunc | None:
         return None
     variables = shape_variables(witnesses.symbols)
     narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
-    op = witnesses.value(lambda op: op, narrow)
     largest = witnesses.largest
     operands = (*largest.inputs, largest.output)
     shapes = {
@@ -61,34 +65,48 @@ def _opened(witnesses: Witnesses, emit: Emit) -> PrimFunc | None:
         for operand, shape in zip(operands, witnesses.shapes(variables), strict=True)
         if not operand.constant
     }
-    return emit(op, _OpenKernel(shapes)).with_attr(EXACT_BUFFERS, True)
+    k = _OpenKernel(shapes)
+    with k:
+        expressed = witnesses.value(lambda op: op, narrow)
+        write(_named(k, expressed), expressed, k)
+    return k.function.with_attr(EXACT_BUFFERS, True)
+
+
+def _named(k: Kernel, value: Any) -> Any:
+    """A contract with names for its expressions."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: _named(k, getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    if isinstance(value, tuple):
+        return tuple(_named(k, item) for item in value)
+    return k.named(value) if isinstance(value, Expr) else value
 
 
 def conv2d_blocked(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
     """A convolution on channel blocks, with weights that are packed as ``cpu.conv2d_blocked`` does."""
     tile, size = PixelTile.of(point["tile"]), WINOGRAD.get(point["method"])
-    blocks, groups = point["blocks"], point["groups"]
+    pieces = point["blocks"], point["groups"]
 
-    def emit(op: Any, k: Kernel) -> PrimFunc:
+    def write(op: Any, room: Any, k: Kernel) -> None:
         if size is None:
-            return BlockedConvKernel(op, tile, blocks, groups, machine, k).emit()
-        return WinogradKernel(op, size, tile.registers, blocks, groups, machine, k).emit()
+            BlockedConvKernel(op, tile, *pieces, machine, k, room).write()
+        else:
+            WinogradKernel(op, size, tile.registers, *pieces, machine, k, room).write()
 
-    return _opened(witnesses, emit)
+    return _opened(witnesses, write)
 
 
 def depthwise(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
     """A depthwise convolution on channel blocks."""
-    tile = PixelTile.of(point["tile"])
-    return _opened(witnesses, lambda op, k: DepthwiseKernel(op, tile, point["blocks"], machine, k).emit())
+    tile, blocks = PixelTile.of(point["tile"]), point["blocks"]
+    return _opened(witnesses, lambda op, room, k: DepthwiseKernel(op, tile, blocks, machine, k).write())
 
 
 def pool2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
     """A pooling on channel blocks."""
-    return _opened(witnesses, lambda op, k: PoolKernel(op, point["accumulators"], k).emit())
+    return _opened(witnesses, lambda op, room, k: PoolKernel(op, point["accumulators"], k).write())
 
 
 def change_of_layout(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
     """A change between plain images and blocks of channels, or of the zeros around planes."""
-    return _opened(witnesses, lambda op, k: relayout(op, machine.lanes, k))
-
+    return _opened(witnesses, lambda op, room, k: relayout(op, machine.lanes, k))
