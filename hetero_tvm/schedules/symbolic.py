@@ -228,7 +228,7 @@ class Witnesses:
             (*(o.shape for o in op.inputs), *(shape for shape, _ in more), *(o.shape for o in op.outputs))
             for op, more in zip(self.ops, told, strict=True)
         ]
-        shapes = lifted(each, self.sizes, lambda extent: self._own.of(extent).expression(variables, "int64"))
+        shapes = lifted(each, self.sizes, lambda extent: self._expression(extent, variables, "int64"))
         return [each[0][n] if n in self.bounded else shape for n, shape in enumerate(shapes)]
 
     def value(self, of: Callable[[Any], Any], variables: Mapping[str, Expr]) -> Any:
@@ -236,8 +236,24 @@ class Witnesses:
         return lifted(
             [of(op) for op in self.ops],
             self.sizes,
-            lambda extent: self._own.of(extent).expression(variables, "int32"),
+            lambda extent: self._expression(extent, variables, "int32"),
         )
+
+    def _expression(self, extent: Extent, variables: Mapping[str, Expr], dtype: str) -> Expr:
+        """A polynomial of the model's symbols as an expression of the kernel's own."""
+        try:
+            return self._own.of(extent).expression(variables, dtype)
+        except Unfit:  # a multiple of 32 has quotients by 4 and by 8 that are multiples of one another
+            found = fit([extent.at(one) for one in self.sizes], self._own_sizes)
+            if not isinstance(found, Extent):
+                raise
+            return found.expression(variables, dtype)
+
+    @functools.cached_property
+    def _own_sizes(self) -> list[dict[str, int]]:
+        """Values of the kernel's own symbols at each of the sizes."""
+        named = {name: extent for extent in self._extents if (name := self._own.of(extent).symbol)}
+        return [{name: extent.at(one) for name, extent in named.items()} for one in self.sizes]
 
 
 class RunTimeOp:
