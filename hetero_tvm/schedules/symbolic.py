@@ -7,6 +7,7 @@ to know about symbols, and what cannot be said in them is told, not guessed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -244,10 +245,11 @@ class Witnesses:
         try:
             return self._own.of(extent).expression(variables, dtype)
         except Unfit:  # a multiple of 32 has quotients by 4 and by 8 that are multiples of one another
-            found = fit([extent.at(one) for one in self.sizes], self._own_sizes)
-            if not isinstance(found, Extent):
-                raise
-            return found.expression(variables, dtype)
+            with contextlib.suppress(Unfit):
+                found = fit([extent.at(one) for one in self.sizes], self._own_sizes)
+                if isinstance(found, Extent):
+                    return found.expression(variables, dtype)
+            raise
 
     @functools.cached_property
     def _own_sizes(self) -> list[dict[str, int]]:

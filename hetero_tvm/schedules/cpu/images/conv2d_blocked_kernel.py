@@ -76,7 +76,7 @@ class BlockedConvKernel:
         # Of planes of one channel a line holds many pixels, which the hardware fetches by itself.
         self.asks_ahead = self.reads_input and machine.exposed_reads > 0 and self.shape.x.blocked
         self.block_tiles = FEW_PASSES + 1  # of images of any size: weights stay where they are
-        if isinstance(self.blocks, int):
+        if isinstance(self.shape.height, int) and isinstance(self.shape.width, int):
             self.block_tiles = self.shape.block_tiles(self.rows, self.columns, self.blocks)
         self.slices = DepthSlices(self.shape, self.vectors, self.block_tiles, machine)
         self.k = k or Kernel()

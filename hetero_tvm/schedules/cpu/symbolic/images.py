@@ -22,20 +22,28 @@ from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import WinogradKerne
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseKernel
 from hetero_tvm.schedules.cpu.images.pool2d import PoolKernel
 from hetero_tvm.schedules.cpu.images.relayout import relayout
+from hetero_tvm.schedules.cpu.symbolic.tails import told_sizes
 from hetero_tvm.schedules.emit import FLOAT, Index, Kernel
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 
 class _OpenKernel(Kernel):
-    """A kernel whose images have the shapes that the witnesses tell."""
+    """A kernel whose images have the shapes that the witnesses tell, and operands that only tell sizes."""
 
-    def __init__(self, shapes: dict[str, tuple[Index, ...]]):
+    def __init__(self, witnesses: Witnesses, variables: dict[str, Any]):
         super().__init__()
-        self._shapes = shapes
+        self._witnesses, inputs = witnesses, witnesses.largest.inputs
+        shapes = witnesses.shapes(variables)
+        operands = zip((*inputs, witnesses.largest.output), (*shapes[: len(inputs)], shapes[-1]), strict=True)
+        self._shapes = {operand.name: shape for operand, shape in operands if not operand.constant}
+        self._told = shapes[len(inputs) : -1]
 
     def argument(
         self, name: str, shape: Sequence[Index], dtype: str = FLOAT, scope: str = "global"
     ) -> Buffer:
+        if name == self._witnesses.largest.output.name:
+            told, self._told = self._told, []
+            told_sizes(self, self._witnesses, told)
         return super().argument(name, self._shapes.get(name, shape), dtype, scope)
 
     def let(self, value: Expr) -> Expr:
@@ -58,14 +66,7 @@ def _opened(witnesses: Witnesses, write: Write) -> PrimFunc | None:
         return None
     variables = shape_variables(witnesses.symbols)
     narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
-    largest = witnesses.largest
-    operands = (*largest.inputs, largest.output)
-    shapes = {
-        operand.name: shape
-        for operand, shape in zip(operands, witnesses.shapes(variables), strict=True)
-        if not operand.constant
-    }
-    k = _OpenKernel(shapes)
+    k = _OpenKernel(witnesses, variables)
     with k:
         expressed = witnesses.value(lambda op: op, narrow)
         write(_named(k, expressed), expressed, k)

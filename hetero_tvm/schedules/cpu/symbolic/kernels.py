@@ -112,7 +112,12 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
     "cpu.relayout": change_of_layout,
 }
 """Space -> its kernel for all sizes; other spaces have one themselves, or none."""
-_TOLD = frozenset({"cpu.attention", "cpu.batch_matmul", "cpu.conv2d"})
+_TOLD = frozenset(
+    {
+        *("cpu.attention", "cpu.batch_matmul", "cpu.conv2d"),
+        *("cpu.conv2d_blocked", "cpu.depthwise", "cpu.pool2d", "cpu.relayout"),
+    }
+)
 """Spaces whose kernels take operands that only tell sizes; those of the others tell all sizes themselves."""
 
 
