@@ -208,7 +208,7 @@ class _Run:
         else:
             trained = {}
             self.report.notes.append(
-                f"without XGBoost candidates are ranked less well: {extra_command('search')}"
+                f"without XGBoost candidates are ranked less well; to install it:\n  {extra_command('search')}"
             )
 
         for index, state in enumerate(self.states):
