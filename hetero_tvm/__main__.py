@@ -58,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if word in _WORDS_OF_OTHERS:
                 hint = f"hetero-tvm {_WORDS_OF_OTHERS[word]}; {hint}"
         print(f"error: {message}\nWhat to do: {hint}", file=sys.stderr)
+        if "--json" in arguments:
+            from hetero_tvm.cli.common import print_error
+
+            print_error("UsageError", message, hint)
         return 2
     return importlib.import_module(f"hetero_tvm.{word}").main(arguments[1:])
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.cli.parsing import EXITS, add_output_options, command_parser
-from hetero_tvm.errors import UsageError
-from hetero_tvm.records import database
-from hetero_tvm.records.database import Filter
-from hetero_tvm.records.record import Record
-from hetero_tvm.records.store import shipped_logs, user_logs
 
 _EXAMPLES = {
     "list --op 'matmul*' --shape 128x768": "records of some products",
@@ -34,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    return options.run(options)
+    from hetero_tvm.cli import db_actions  # imports TVM, which help and refusals do without
+
+    return db_actions.run(options)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -42,7 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_parser("db", text, _EXAMPLES, {**EXITS, 1: "verify found something"}, _NOTES)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    def command(name: str, text: str) -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=text, description=text)
         one.add_argument("--logs", type=Path, metavar="DIR", help="records (default: a user data folder)")
         one.add_argument("--shipped", action="store_true", help="the records that came with the package")
@@ -59,230 +55,28 @@ def make_parser() -> argparse.ArgumentParser:
         one.add_argument("--machine", default="", metavar="PATTERN", help="microarchitecture or device")
         one.add_argument("--role", default="", metavar="ROLE", help="trial, verified, baseline, ranked")
         add_output_options(one)
-        one.set_defaults(run=run)
         return one
 
-    command("list", _list, "one line per record")
-    show = command("show", _show, "every record of the kernels of a name, fastest first")
+    command("list", "one line per record")
+    show = command("show", "every record of the kernels of a name, fastest first")
     show.add_argument("task", help="a name or pattern, as list prints it")
-    command("best", _best, "the record that a build takes, of each kernel on each machine")
-    command("stats", _stats, "how many records, of what, from where, since when")
-    command("verify", _verify, "lines that are no records, contradictions, points that no space has any more")
-    merge = command("merge", _merge, "append the records of other files or folders that are not here yet")
+    command("best", "the record that a build takes, of each kernel on each machine")
+    command("stats", "how many records, of what, from where, since when")
+    command("verify", "lines that are no records, contradictions, points that no space has any more")
+    merge = command("merge", "append the records of other files or folders that are not here yet")
     merge.add_argument("sources", nargs="+", type=Path, metavar="FILE|DIR")
-    prune = command("prune", _prune, "rewrite the files without what no longer counts")
+    prune = command("prune", "rewrite the files without what no longer counts")
     prune.add_argument("--winners", action="store_true", help="keep only what builds take")
-    export = command("export", _export, "write a database of MetaSchedule (JSONDatabase) into DIR")
+    export = command("export", "write a database of MetaSchedule (JSONDatabase) into DIR")
     export.add_argument("out", type=Path, metavar="DIR")
-    read = command("import", _import, "take over a database of MetaSchedule as trials of this machine")
+    read = command("import", "take over a database of MetaSchedule as trials of this machine")
     read.add_argument("source", type=Path, metavar="DIR")
-    train = command("train", _train, "train cost models from tables and records; searches begin with them")
+    train = command("train", "train cost models from tables and records; searches begin with them")
     train.add_argument(
         "--out", type=Path, metavar="DIR", help="where the models go (default: beside the records)"
     )
     train.add_argument("--only-tables", action="store_true", help="leave out the records of this machine")
     return parser
-
-
-def _folder(options: argparse.Namespace, writes: bool = False) -> Path:
-    if not options.shipped:
-        return user_logs() if options.logs is None else options.logs
-    folder = shipped_logs()
-    if writes or folder is None:
-        raise UsageError("the shipped records are not written to" if writes else "no records were shipped")
-    return folder
-
-
-def _filter(options: argparse.Namespace) -> Filter:
-    return Filter(options.op, options.extents, options.target, options.machine, options.role)
-
-
-def _selected(options: argparse.Namespace) -> list[Record]:
-    return database.select(_folder(options), _filter(options))
-
-
-# looking ---------------------------------------------------------------------------------------
-def _list(options: argparse.Namespace) -> int:
-    return _tell(options, _selected(options))
-
-
-def _show(options: argparse.Namespace) -> int:
-    options.op = options.task
-    found = [record for group in database.by_task(_selected(options)).values() for record in group]
-    if not found:
-        raise UsageError(
-            f"no record of {options.task!r} in {_folder(options)}", hint="`db list` prints what there is"
-        )
-    return _tell(options, sorted(found, key=lambda r: (r.task, r.seconds or float("inf"))), detailed=True)
-
-
-def _best(options: argparse.Namespace) -> int:
-    groups = database.by_task(_selected(options)).values()
-    best = [record for group in groups if (record := database.best_of(group)) is not None]
-    return _tell(options, sorted(best, key=lambda r: (r.task, r.mcpu)))
-
-
-def _stats(options: argparse.Namespace) -> int:
-    found = database.stats(_selected(options))
-    if options.json:
-        cli_common.print_json({"folder": str(_folder(options)), **found})
-        return 0
-    cli_common.say(options, f"{_folder(options)}: {found['records']} records of {found['tasks']} kernels")
-    for name in ("spaces", "machines", "roles", "statuses"):
-        for text, count in sorted(found[name].items(), key=lambda item: -item[1]):
-            cli_common.say(options, f"  {name[:-1] if name != 'statuses' else 'status':8} {text}: {count}")
-    if found["first"]:
-        cli_common.say(options, f"  from {found['first']} to {found['last']}")
-    return 0
-
-
-def _tell(options: argparse.Namespace, records: Sequence[Record], detailed: bool = False) -> int:
-    if options.json:
-        cli_common.print_json({"records": [cli_common.plain(record) for record in records]})
-        return 0
-    for record in records:
-        cli_common.say(options, _line(record, detailed))
-    if not detailed:
-        folder = _folder(options)
-        count = f"{len(records)} record{'s' * (len(records) != 1)}"
-        nothing = "" if folder.is_dir() else ", a folder that does not exist; the first tune makes it"
-        cli_common.say(options, f"{count} in {folder}{nothing}")
-    return 0
-
-
-def _line(record: Record, detailed: bool) -> str:
-    time = "" if record.seconds is None else f"{record.seconds * 1e3:.4g} ms"
-    gain = ""
-    if record.default_seconds and record.seconds:
-        gain = f" ({record.default_seconds / record.seconds:.2f} x default)"
-    status = record.role if record.status == "ok" else f"{record.role}, {record.status}"
-    where = f"{record.target}:{record.device or record.mcpu}/{record.threads}"
-    what = f" {record.candidate[:120]}" if detailed else ""
-    spread = f" +{record.spread:.0%}" if detailed and record.spread else ""
-    return (
-        f"{record.created[:10]}  {record.task}  {record.space}  {where}  {status}  {time}{spread}{gain}{what}"
-    )
-
-
-def _verify(options: argparse.Namespace) -> int:
-    folder = _folder(options)
-    found = [*database.problems(folder), *_stale(_selected(options))]
-    if options.json:
-        cli_common.print_json({"folder": str(folder), "problems": found})
-    else:
-        for text in found:
-            cli_common.say(options, text)
-        count = len(database.select(folder, Filter()))
-        cli_common.say(options, f"{folder}: {count} records, {len(found)} problems")
-    return 1 if found else 0
-
-
-def _stale(records: Sequence[Record]) -> list[str]:
-    """Records that no search or build uses any more: their space has another version, or lost the point."""
-    from hetero_tvm.ops.base import from_json
-    from hetero_tvm.schedules.base import thaw
-
-    texts: dict[str, int] = {}
-    kinds: dict[str, Any] = {}
-    for record in records:
-        if record.target not in kinds:
-            kinds[record.target] = _target(record.target)
-        target = kinds[record.target]
-        space = {} if target is None else {s.name: s for s in target.spaces}
-        if record.space not in space or record.role == "fresh":
-            continue
-        found = space[record.space]
-        text = None
-        if record.version != found.version:
-            text = f"{record.space}: version {record.version} of the space, it is at {found.version} now"
-        elif record.op and record.point is not None and record.site.mcpu == target.machine.mcpu:
-            try:
-                found.check(from_json(record.op), thaw(record.point), target.machine)
-            except (ValueError, KeyError, TypeError) as error:
-                text = f"{record.task}: {error}"
-        if text:
-            texts[text] = texts.get(text, 0) + 1
-    return [f"{text} ({count} records are not used)" for text, count in texts.items()]
-
-
-def _target(kind: str) -> Any:
-    """The target of a kind on this machine; None where it cannot be made here."""
-    from hetero_tvm.errors import HeteroTVMError
-
-    try:
-        return cli_common.load_target(kind or "cpu", None)
-    except HeteroTVMError:
-        return None
-
-
-# changing --------------------------------------------------------------------------------------
-def _merge(options: argparse.Namespace) -> int:
-    added = database.merge(_folder(options, writes=True), options.sources)
-    if options.json:
-        cli_common.print_json({"added": added})
-    for path, count in added.items():
-        cli_common.say(options, f"{path}: {count} new records")
-    return 0
-
-
-def _prune(options: argparse.Namespace) -> int:
-    keep = database.winners_only if options.winners else database.without_void
-    before, after = database.prune(_folder(options, writes=True), keep, _filter(options))
-    if options.json:
-        cli_common.print_json({"before": before, "after": after})
-    cli_common.say(options, f"{before - after} of {before} records removed")
-    return 0
-
-
-def _export(options: argparse.Namespace) -> int:
-    from hetero_tvm.search import exchange
-
-    target = cli_common.load_target(options.target or "cpu", None)
-    here = [r for r in _selected(options) if r.target == target.kind and r.mcpu == target.machine.mcpu]
-    spaces = {space.name: space for space in target.spaces}
-    count, left_out = exchange.export(options.out, here, spaces, target.machine)
-    if options.json:
-        cli_common.print_json({"exported": count, "left_out": left_out, "folder": str(options.out)})
-    cli_common.say(options, f"{count} records of {target.machine.mcpu} in {options.out}")
-    for reason, number in left_out.items():
-        cli_common.say(options, f"left out: {number}, {reason}")
-    return 0
-
-
-def _import(options: argparse.Namespace) -> int:
-    from hetero_tvm.records.record import Site
-    from hetero_tvm.search import exchange
-
-    target = cli_common.load_target(options.target or "cpu", None)
-    site = Site.of(target.machine, target.record_kind)
-    records = exchange.read(options.source, {space.name: space for space in target.spaces}, site)
-    count = database.add(_folder(options, writes=True), records)
-    if options.json:
-        cli_common.print_json({"read": len(records), "added": count})
-    cli_common.say(options, f"{len(records)} records read, {count} new as trials of {site.mcpu}")
-    return 0
-
-
-def _train(options: argparse.Namespace) -> int:
-    from hetero_tvm.records.tables import shipped_tables
-    from hetero_tvm.search import pretrained
-
-    target = cli_common.load_target(options.target or "cpu", None)
-    folder, kind = _folder(options), target.record_kind
-    folders = dict.fromkeys(one.resolve() for one in (folder, shipped_logs()) if one is not None)
-    tables = [table for one in folders for table in shipped_tables(one, kind)]
-    if not options.only_tables:
-        tables += pretrained.tables_of(_selected(options), target.spaces, target.machine, kind)
-    models = pretrained.train(tables, target.spaces)
-    path = pretrained.models_file(options.out or _folder(options, writes=options.out is None), kind)
-    pretrained.write_models(path, models)
-    points = sum(len(table.points) for table in tables)
-    if options.json:
-        cli_common.print_json(
-            {"tables": len(tables), "points": points, "spaces": list(models), "file": str(path)}
-        )
-    cli_common.say(options, f"{len(models)} spaces from {points} points of {len(tables)} tables: {path}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -86,6 +86,14 @@ def test_training(logs, capsys, tmp_path):
     assert (tmp_path / "models" / "cpu.models.json.gz").is_file()
 
 
+def test_a_folder_that_is_not_there_is_refused_where_records_are_read(capsys, tmp_path):
+    nowhere = tmp_path / "nowhere"
+    for words in (["list"], ["best"], ["stats"], ["verify"], ["show", "matmul"], ["export", tmp_path / "ms"]):
+        status, said = run(capsys, *words, "--logs", nowhere)
+        assert status == 2 and f"--logs {nowhere}: there is no such folder" in said.err, words
+    assert not nowhere.exists()
+
+
 def test_what_cannot_be(logs, capsys, tmp_path):
     status, said = run(capsys, "prune", "--shipped")
     assert status == 2 and "shipped records are not written to" in said.err

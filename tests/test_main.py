@@ -1,5 +1,6 @@
 """The command ``hetero-tvm`` itself: its pages, and what it says to a name that is none."""
 
+import json
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ def test_the_overview_names_every_command(arguments, capsys):
 
 def test_commands_start_before_tvm_does():
     """Ctrl-C while TVM is imported, which takes a second, ends a command in a word; help is there at once."""
-    commands = sorted({*COMMANDS} - {"db", "help", "completion"})  # db reads records, which need it at once
+    commands = sorted(COMMANDS)
     code = "import importlib, sys; [importlib.import_module(f'hetero_tvm.{name}') for name in sys.argv[1:]]; "
     code += "print([name for name in ('tvm', 'onnx', 'torch') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True, cwd=ROOT)
@@ -46,6 +47,12 @@ def test_a_command_that_is_none(arguments, capsys):
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert "there is no command 'tnue'" in said and "did you mean 'tune'?" in said
+
+
+def test_a_command_that_is_none_is_a_document_too(capsys):
+    assert main(["tnue", "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["type"] == "UsageError" and "tnue" in error["message"] and "tune" in error["hint"]
 
 
 @pytest.mark.parametrize(

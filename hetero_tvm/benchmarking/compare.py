@@ -198,8 +198,7 @@ def _difference(reference: list[np.ndarray], outputs: list[np.ndarray]) -> tuple
             continue
         wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
         with np.errstate(invalid="ignore"):
-            difference = np.abs(wide_a - wide_b)
-        difference[wide_a == wide_b] = 0.0  # equal infinities
+            difference = np.where(wide_a == wide_b, 0.0, np.abs(wide_a - wide_b))  # equal infinities
         if np.isnan(difference).any():
             return float("inf"), float("inf")
         largest = float(difference.max())

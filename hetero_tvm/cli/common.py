@@ -347,7 +347,7 @@ def print_json(document: dict[str, Any]) -> None:
     print(json.dumps(plain(document), indent=2))
 
 
-def _print_error(kind: str, message: str, hint: str | None, problems: Sequence[str] = ()) -> None:
+def print_error(kind: str, message: str, hint: str | None, problems: Sequence[str] = ()) -> None:
     """The document of a command that failed: programs that read stdout need not parse stderr."""
     told = {"type": kind, "message": as_typed(message), "problems": problems, "hint": as_typed(hint or "")}
     print_json({"error": told})
@@ -381,7 +381,7 @@ def run(
         options = parse.parse_args(given)
     except Refusal as refusal:
         if "--json" in given:
-            _print_error("UsageError", refusal.message, refusal.hint)
+            print_error("UsageError", refusal.message, refusal.hint)
         raise
     options.argv = given
     as_json = getattr(options, "json", False)
@@ -404,7 +404,7 @@ def run(
         except HeteroTVMError as error:
             print(f"error: {as_typed(str(error))}", file=sys.stderr)
             if as_json:
-                _print_error(type(error).__name__, error.message, error.hint, error.problems)
+                print_error(type(error).__name__, error.message, error.hint, error.problems)
             return 1 if isinstance(error, _FAILURES) else 2
         except KeyboardInterrupt:
             print(
@@ -416,7 +416,7 @@ def run(
             hint = "smaller shapes (--batch, --sequence, --shape), or a machine with more memory"
             print(f"error: {message}\nWhat to do: {hint}", file=sys.stderr)
             if as_json:
-                _print_error("MemoryError", message, hint)
+                print_error("MemoryError", message, hint)
             return 1
         except BrokenPipeError:  # `... | head`: nobody reads any more
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -425,5 +425,5 @@ def run(
             where = f"(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)"
             print(f"error: {type(error).__name__}: {error}\n{where}", file=sys.stderr)
             if as_json:
-                _print_error(type(error).__name__, str(error), where)
+                print_error(type(error).__name__, str(error), where)
             return 1

@@ -19,8 +19,21 @@ def user_data() -> Path:
 
 
 def user_cache() -> Path:
-    """Folder of what can be made again: in ``$XDG_CACHE_HOME``, else ``~/.cache``."""
-    return _base("XDG_CACHE_HOME", ".cache") / _NAME
+    """Folder of what can be made again: in ``$XDG_CACHE_HOME``, else ``~/.cache``.
+
+    A home that cannot be written to (``/nonexistent``, a read-only file system) is none; a cache that lies
+    there already is read.
+    """
+    folder = _base("XDG_CACHE_HOME", ".cache") / _NAME
+    if os.path.exists(folder) or os.path.isabs(os.environ.get("XDG_CACHE_HOME", "").strip()):
+        return folder
+    nearest = next(one for one in folder.parents if os.path.exists(one))
+    if os.access(nearest, os.W_OK | os.X_OK):
+        return folder
+    try:
+        return _temporary_home() / ".cache" / _NAME
+    except FileNotFoundError:  # nothing can be written, as whoever tries will say
+        return folder
 
 
 def _base(variable: str, default: str) -> Path:
@@ -39,24 +52,24 @@ def _base(variable: str, default: str) -> Path:
         return Path.home() / default
     except RuntimeError:
         try:
-            parent = Path(tempfile.gettempdir())
+            return _temporary_home() / default
         except FileNotFoundError as error:
             raise UsageError(
                 "this user has no home, and there is no folder for temporary files",
                 hint=f"set HOME, or {variable}, to a folder of this user's own",
             ) from error
-        return _private(parent / f"hetero_tvm-user-{os.getuid()}") / default
 
 
-def _private(folder: Path) -> Path:
-    """The folder, made if it is not there, which nobody else may write to."""
+def _temporary_home() -> Path:
+    """A folder among the temporary ones, made if it is not there, which nobody else may write to."""
+    folder = Path(tempfile.gettempdir()) / f"hetero_tvm-user-{os.getuid()}"
     with contextlib.suppress(OSError):  # it is there; or nothing can be written, as whoever tries will say
         folder.mkdir(0o700)
     if os.path.lexists(folder):
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise UsageError(
-                f"this user has no home, and others may write to {folder}",
+                f"this user has no home that can be written to, and others may write to {folder}",
                 hint="set HOME, or XDG_CACHE_HOME and XDG_DATA_HOME, to a folder of this user's own",
             )
     return folder

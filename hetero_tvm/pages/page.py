@@ -53,10 +53,14 @@ def text(value: Any) -> Html:
 
 
 def name(value: Any) -> Html:
-    """Words as HTML that may be broken after ``/``, ``_`` and ``.``, where names of kernels and nodes may."""
+    """Words as HTML that may be broken after ``/``, ``_`` and ``.``, where names of kernels and nodes may.
+
+    Dates stay whole.
+    """
     if isinstance(value, Html):
         return value
-    return Html(re.sub(r"(?<=[^\s/][/_.])(?=[A-Za-z])|(?<=[^\s/]_)(?=\d)", "<wbr>", escape(str(value))))
+    found = re.sub(r"(?<=[^\s/][/_.])(?=[A-Za-z])|(?<=[^\s/]_)(?=\d)", "<wbr>", escape(str(value)))
+    return Html(re.sub(r"\b(\d{4}-\d\d-\d\d)\b", r'<span style="white-space:nowrap">\1</span>', found))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int] = ()) -> Html:

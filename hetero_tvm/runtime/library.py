@@ -329,6 +329,8 @@ class Library:
         return arrays
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        if not args and len(kwargs) == len(self._names) and all(map(kwargs.__contains__, self._names)):
+            return [kwargs[name] for name in self._names]
         given = dict(zip(self._names, args, strict=False))
         problems = [f"{name}: given twice, in order and by name" for name in kwargs if name in given]
         problems += [f"{name}: no input has this name" for name in kwargs if name not in self._names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -285,11 +285,11 @@ def profile_calls(
             seen.append(observer.run(call))
     order = [event.symbol for event in seen[-1].events if not event.builtin]
     same = [one for one in seen if [event.symbol for event in one.events if not event.builtin] == order]
-    calls = _calls(same, manifest, threads)
+    calls = _within(_calls(same, manifest, threads), median(plain))
     # What a call takes longer than its kernels; on a busy machine, where calls are stopped in between, no
     # more than what lies between the kernels of a typical one.
     rest = min(median(plain) - sum(one.seconds for one in calls), median(map(_between, same)))
-    rest = max(0.0, rest)
+    rest = max(0.0, round(rest, 12))
     kernels = _kernels(calls, manifest, peaks or {}, bandwidth_gbs, cached)
     kernels.append(KernelProfile(OTHER, 1, rest))
     observed = median((one.end - one.start) / 1e9 for one in seen)
@@ -334,6 +334,22 @@ def _calls(seen: Sequence[Observed], manifest: Manifest, threads: int) -> list[C
         nodes = _nodes(entry, number)
         calls.append(CallProfile(name, nodes, median(times), median(found) if found else None))
     return calls
+
+
+def _within(calls: list[CallProfile], most: float) -> list[CallProfile]:
+    """The calls, which take no longer than ``most`` together.
+
+    Observing costs more than it does where nothing is called, and about as much for each call: what is too
+    much is taken from all alike, and from none more than it has.
+    """
+    excess = sum(call.seconds for call in calls) - most
+    each = 0.0
+    for at, seconds in enumerate(sorted(call.seconds for call in calls)):
+        each = max(0.0, excess / (len(calls) - at))
+        if each <= seconds:
+            break
+        excess -= seconds
+    return [replace(call, seconds=max(0.0, call.seconds - each)) for call in calls]
 
 
 def _by_symbol(manifest: Manifest) -> dict[str, Mapping[str, Any]]:

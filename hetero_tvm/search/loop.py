@@ -207,8 +207,9 @@ class _Run:
             trained = pretrained.models_of(self.ledger.store.folders, self.ledger.store.site.target)
         else:
             trained = {}
+            command = extra_command("search")
             self.report.notes.append(
-                f"without XGBoost candidates are ranked less well: {extra_command('search')}"
+                f"without XGBoost candidates are ranked less well; to install it:\n  {command}"
             )
 
         for index, state in enumerate(self.states):

@@ -97,11 +97,11 @@ def _share_at_roofline(report: TuneReport) -> float | None:
 
 
 def print_report(report: TuneReport, stream: TextIO) -> None:
-    """Print the table and the sentences under it."""
+    """Print the table and the sentences under it; commands, which somebody copies, are not folded."""
     console = terminal.console(stream)
     console.print(table(report, console.width))
-    for line in summary(report):
-        console.print(line)
+    for line in "\n".join(summary(report)).split("\n"):
+        console.print(line, whole=line.startswith("  "))
 
 
 def _time(seconds: float | None) -> str:

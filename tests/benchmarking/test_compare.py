@@ -79,6 +79,7 @@ def test_difference_of_odd_outputs():
     assert module._difference([np.zeros(2)], [np.zeros(3)])[0] == np.inf
     assert module._difference([np.zeros(2)], [np.full(2, np.nan)])[0] == np.inf
     assert module._difference([np.zeros((0, 3))], [np.zeros((0, 3))]) == (0.0, 0.0)
+    assert module._difference([np.array(2.0)], [np.array(2.5)]) == (0.5, 0.2)
 
 
 class Clock:

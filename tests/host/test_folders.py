@@ -52,3 +52,23 @@ def test_a_user_without_a_home_gets_a_temporary_folder(folder, variable, default
     with pytest.raises(UsageError, match="no folder for temporary files") as caught:
         folder()
     assert variable in caught.value.hint
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_the_cache_of_a_home_that_cannot_be_written_to_is_temporary(writable, monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home" / "deeper"))
+    monkeypatch.setattr(folders.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(folders.os, "access", lambda path, mode: writable)
+    in_the_home = tmp_path / "home" / "deeper" / ".cache" / "hetero_tvm"
+    temporary = tmp_path / f"hetero_tvm-user-{os.getuid()}" / ".cache" / "hetero_tvm"
+    assert folders.user_cache() == (in_the_home if writable else temporary)
+    in_the_home.mkdir(parents=True)
+    assert folders.user_cache() == in_the_home  # made beforehand, as in an image
+
+    def none():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(folders.tempfile, "gettempdir", none)
+    in_the_home.rmdir()
+    assert folders.user_cache() == in_the_home

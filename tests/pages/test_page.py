@@ -74,4 +74,5 @@ def test_a_fragment_leaves_the_notebook_alone():
 def test_names_may_be_broken_after_their_parts():
     assert name("matmul_1x2_bias") == "matmul_<wbr>1x2_<wbr>bias" and name("<a/b>") == "&lt;a/<wbr>b&gt;"
     assert name("bias; /a_8x8") == "bias; /a_<wbr>8x8"  # a slash stays with the name that it begins
+    assert name("2026-11-27, verified") == '<span style="white-space:nowrap">2026-11-27</span>, verified'
     assert name("1.25") == "1.25" and name(Html("a_b")) == "a_b"

@@ -10,7 +10,16 @@ from hetero_tvm.errors import UsageError
 from hetero_tvm.host.peaks import CacheRoof
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.observing import SPAN, Event, Observed
-from hetero_tvm.runtime.profiling import Profile, _balance, _between, _calls, _kernels, profile_calls
+from hetero_tvm.runtime.profiling import (
+    CallProfile,
+    Profile,
+    _balance,
+    _between,
+    _calls,
+    _kernels,
+    _within,
+    profile_calls,
+)
 from hetero_tvm.runtime.signature import Signature
 
 MANIFEST = Manifest(
@@ -48,6 +57,22 @@ def test_calls_are_medians_without_what_looking_costs():
     assert [call.nodes for call in calls] == [("/a",), (), ("/b", "/c")]
     assert [call.kernel for call in calls] == ["product", "other", "product"]
     assert calls[0].balance == pytest.approx(120 / (2 * 80)) and calls[1].balance is None
+
+
+@pytest.mark.parametrize(
+    "seconds, most, expected",
+    [
+        ([1, 2, 3], 6, [1, 2, 3]),
+        ([1, 2, 3], 10, [1, 2, 3]),
+        ([1, 2, 3], 3, [0, 1, 2]),
+        ([3, 0.5, 2], 3.5, [2.25, 0, 1.25]),
+        ([1, 1], 0, [0, 0]),
+        ([], 1, []),
+    ],
+)
+def test_kernels_take_no_longer_than_the_call_that_nobody_looks_at(seconds, most, expected):
+    calls = _within([CallProfile(str(one), (), one) for one in seconds], most)
+    assert [call.seconds for call in calls] == pytest.approx(expected)
 
 
 def test_kernels_stand_under_the_roofline():

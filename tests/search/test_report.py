@@ -75,6 +75,15 @@ def test_table():
     assert "warning: something" in shown
 
 
+def test_a_command_among_the_notes_is_one_line_however_narrow_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    command = "  python -m pip install --extra-index-url https://example.org/simple 'xgboost-cpu<4,>=2.1'"
+    text, found = io.StringIO(), report()
+    found.notes.append(f"without XGBoost candidates are ranked less well; to install it:\n{command}")
+    print_report(found, text)
+    assert command in text.getvalue().splitlines()
+
+
 def test_a_long_table_ends_where_kernels_take_little():
     tasks = [TaskReport(f"kernel{at}", 1, 0, 10**4, 1e-3, 1e-3 / (at + 1)) for at in range(50)]
     text = io.StringIO()
