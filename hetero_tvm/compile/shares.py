@@ -42,10 +42,12 @@ def shared_out(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> dict
         knobs = optimized.target.pieces(task.space)
         others = choice.origin == DEFAULT and _METHOD in choice.point
         ranges = ", ".join(map(str, lengths.symbols))
-        if choice.origin == DEFAULT and (contracts := _contracts(tasks, lengths.sizes, at, optimized.machine)):
-            if (point := task.space.of_all_sizes(contracts, optimized.machine)) is not None:
-                found[task.key] = dataclasses.replace(choice, point=point, origin=f"default for {ranges}")
-                continue
+        contracts = (
+            _contracts(tasks, lengths.sizes, at, optimized.machine) if choice.origin == DEFAULT else []
+        )
+        if contracts and (point := task.space.of_all_sizes(contracts, optimized.machine)) is not None:
+            found[task.key] = dataclasses.replace(choice, point=point, origin=f"default for {ranges}")
+            continue
         point = _best(tasks, choice.point, others, knobs, lengths.sizes, at, optimized) if knobs else None
         if point is not None:
             kept = all(point[name] == choice.point.get(name) for name in point if name not in knobs)

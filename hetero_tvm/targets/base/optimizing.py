@@ -82,8 +82,8 @@ class OptimizingTarget(ABC):
         return self
 
     def for_ranges(self, images: bool = False) -> Any:
-        """This target for a model with open sizes, whose choices hold at every size; with ``images``, those of
-        the rows and columns of images too."""
+        """This target for a model with open sizes, whose choices hold at every size; with ``images``, at all rows
+        and columns too."""
         return self
 
     def for_stored(self, dtype: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -187,7 +188,8 @@ def each_tile(
         tile = first + t
         if not isinstance(extent, int):
             whole = tile * step + step <= extent
-            k.branch(whole, lambda: body(tile * step, step), lambda: _last(k, tile * step, extent, step, body))
+            last = functools.partial(_last, k, tile * step, extent, step, body)
+            k.branch(whole, functools.partial(body, tile * step, step), last)
         elif not rest:
             body(tile * step, step)
         elif full:

@@ -204,7 +204,7 @@ def register_tiles(shape: BlockedShape, machine: CpuModel) -> Iterator[tuple[int
 
 
 def tiles_of_any_size(shape: BlockedShape, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
-    """Register tiles of one row for images of any width, of which the last pixels are taken in powers of two."""
+    """Register tiles of one row for images of any width, whose last pixels are taken in powers of two."""
     for vectors in range(1, min(4, shape.filter_blocks) + 1):
         if vectors == 1 or shape.shares_blocks(vectors):
             limit = (machine.registers - 1 - vectors) // vectors

@@ -55,7 +55,6 @@ from hetero_tvm.schedules.cpu.images.winograd import FILTER, winograd
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, least, pieces_of
 
-
 _OF_L2 = 0.4
 """Share of L2 that transformed pixels and sums of a block take."""
 
@@ -155,7 +154,8 @@ class WinogradKernel:
         named, tiles, height = self.k.named, self.tiles, self.height
         tiles.rows, tiles.columns = named(tiles.rows), named(tiles.columns)
         tiles.count = named(tiles.rows * tiles.columns)
-        blocks = tirx.max(least(self.blocks, pieces_of(tiles.count, height)), pieces_of(tiles.count, self.most))
+        wanted = least(self.blocks, pieces_of(tiles.count, height))
+        blocks = tirx.max(wanted, pieces_of(tiles.count, self.most))
         each = tirx.truncdiv(tiles.count - 1, named(blocks)) + 1
         self.block = named(pieces_of(each, height) * height)
         self.blocks = named(tirx.truncdiv(tiles.count - 1, self.block) + 1)

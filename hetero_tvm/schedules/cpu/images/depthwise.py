@@ -206,9 +206,7 @@ def _foreign_bytes(op: Conv2d, blocks: int, machine: CpuModel) -> float:
 class DepthwiseKernel:
     """Emits one depthwise convolution, to ``k``, where extents known at run time are expressions."""
 
-    def __init__(
-        self, op: Conv2d, tile: PixelTile, blocks: int, machine: CpuModel, k: Kernel | None = None
-    ):
+    def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, machine: CpuModel, k: Kernel | None = None):
         self.op, self.lanes, self.tile = op, machine.lanes, tile
         self.tiles = pieces_of(op.out_height, tile.rows)
         self.blocks = least(blocks, self.tiles)

@@ -56,7 +56,8 @@ class RelayoutSpace(DesignSpace):
 
 
 def relayout(op: Relayout, lanes: int, k: Kernel) -> None:
-    """Write arguments and loops of one change of layout to ``k``; extents known at run time are expressions."""
+    """Write arguments and loops of one change of layout to ``k``, with expressions for what is known at run
+    time."""
     forms = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
     pixels, blocks, tail = op.height * op.width, -(-op.channels // lanes), op.channels % lanes
     both = all(form.blocked for form in forms)
@@ -65,9 +66,7 @@ def relayout(op: Relayout, lanes: int, k: Kernel) -> None:
     buffers = [k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)]
     planes = [Plane(k, form, height, width) for form in forms]
     x, y = (
-        plane.view(buffer)
-        if plane.layout.blocked
-        else k.view(buffer, (op.batch, op.channels * pixels))
+        plane.view(buffer) if plane.layout.blocked else k.view(buffer, (op.batch, op.channels * pixels))
         for plane, buffer in zip(planes, buffers, strict=True)
     )
     side = planes[0] if planes[0].layout.blocked else planes[1]
@@ -103,6 +102,7 @@ def relayout(op: Relayout, lanes: int, k: Kernel) -> None:
 
     def row_of(plane: Expr, row: Expr, count: int) -> None:
         """Move ``count`` channels of a row."""
+
         def singly() -> None:
             with k.serial(width) as column:
                 pixel(plane, row, column, count)
@@ -128,7 +128,8 @@ def relayout(op: Relayout, lanes: int, k: Kernel) -> None:
         with k.serial(height) as row:
             row_of(plane, row, count)
 
-    with k.imported(transpose.ir(lanes)), k.parallel(op.batch * blocks, 4 * op.batch * op.channels * pixels) as plane:
+    moved = 4 * op.batch * op.channels * pixels
+    with k.imported(transpose.ir(lanes)), k.parallel(op.batch * blocks, moved) as plane:
         if tail == 0:
             move(plane, lanes)
         elif blocks == 1:
