@@ -210,7 +210,7 @@ def as_index(value: Index) -> Expr:
 
 
 def pieces_of(extent: Index, size: int) -> Index:
-    """How many pieces of ``size`` cover ``extent``."""
+    """Number of pieces of ``size`` that cover ``extent``."""
     if isinstance(extent, int):
         return -(-extent // size)
     return tirx.truncdiv(extent + (size - 1), int32(size))
@@ -256,6 +256,15 @@ def vector_loop(
         done = 0
     for start, width in vector_pieces(extent - done, lanes):
         body(done + start, width)
+
+
+def vectors_and_rest(k: Kernel, count: Expr, lanes: int, body: Callable[[Expr, int], None]) -> None:
+    """``body(start, width)`` for ``count`` elements: whole vectors, then one by one."""
+    whole = k.let(tirx.truncdiv(count, int32(lanes)))
+    with k.serial(whole) as step:
+        body(step * lanes, lanes)
+    with k.serial(count - whole * lanes) as n:
+        body(whole * lanes + n, 1)
 
 
 def strided_position(index: Expr, lead: Sequence[int], place: Sequence[int]) -> Expr:

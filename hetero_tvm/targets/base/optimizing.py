@@ -82,7 +82,7 @@ class OptimizingTarget(ABC):
         return self
 
     def for_ranges(self, images: bool = False) -> Any:
-        """This target for a model with open sizes, whose choices hold at every size; with ``images``, at all rows
+        """This target for a model with open sizes, whose choices hold at each; with ``images``, at all rows
         and columns too."""
         return self
 

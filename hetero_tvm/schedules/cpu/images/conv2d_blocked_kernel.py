@@ -25,8 +25,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices, TileSums
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
-from hetero_tvm.schedules.cpu.symbolic.tails import vectors_and_rest
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, least, vector_loop
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, least, vector_loop, vectors_and_rest
 
 _PREFETCHED = 8 << 10
 """Bytes of a panel below which it is fetched soon enough."""

@@ -25,8 +25,8 @@ from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.cpu.images.conv2d_geometry import Taps
 from hetero_tvm.schedules.cpu.images.conv2d_kernel import finished, pixels_apart
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, told_sizes, vectors_and_rest
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
+from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, told_sizes
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vectors_and_rest
 from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 

@@ -61,12 +61,3 @@ def last_rows_in_steps(
         taken = tirx.Select(rest - done >= height, int32(height), int32(0))
         done = k.let(done + taken)
         height //= 2
-
-
-def vectors_and_rest(k: Kernel, count: Expr, lanes: int, body: Callable[[Expr, int], None]) -> None:
-    """``body(start, width)`` for ``count`` elements: whole vectors, then one by one."""
-    whole = k.let(tirx.truncdiv(count, int32(lanes)))
-    with k.serial(whole) as step:
-        body(step * lanes, lanes)
-    with k.serial(count - whole * lanes) as n:
-        body(whole * lanes + n, 1)
