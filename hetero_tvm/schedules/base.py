@@ -90,8 +90,7 @@ class DesignSpace(ABC):
         return None
 
     def of_all_sizes(self, ops: Sequence[FusedOp], machine: Machine) -> Point | None:
-        """Give the point of a kernel for many sizes, of which ``ops`` are examples; None where each of them has
-        it."""
+        """Point of a kernel for many sizes, of which ``ops`` are examples; None where each of them has it."""
         return None
 
     def pack(self, op: FusedOp, point: Point, machine: Machine) -> dict[int, Packer]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from hetero_tvm.compile.dynamic.scatters import is_scatter, scatter_loops
 from hetero_tvm.compile.dynamic.tables import Operands
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function
-from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.host.tvm import PrimFunc, tirx, tvm_ffi
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_ready
 from hetero_tvm.runtime.signature import quotient_parts
@@ -110,7 +110,28 @@ def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, tar
         if min(n for o in (*witnesses.at(at).inputs, *witnesses.at(at).outputs) for n in (1, *o.shape)) < 1:
             continue  # shorter than what the model can be
         lift_function([*functions[:-1], emitted(at)], [*sizes[:-1], at], shapes)
-    return lift_function(functions, sizes, shapes)
+    lifted = lift_function(functions, sizes, shapes)
+    _refuse_open_unrolling(lifted)
+    return lifted
+
+
+def _refuse_open_unrolling(function: PrimFunc) -> None:
+    """Refuse a kernel that writes out a loop whose rounds are known at run time.
+
+    Raises
+    ------
+    Unfit : it does.
+    """
+    found = []
+
+    def note(loop: tirx.For) -> tirx.For:
+        if loop.kind == tirx.ForKind.UNROLLED and not isinstance(loop.extent, tirx.IntImm):
+            found.append(loop)
+        return loop
+
+    tvm_ffi.structural_map(function.body, (tirx.For, note), order="post")
+    if found:
+        raise Unfit("a loop that is written out depends on the sizes")
 
 
 def _prime_from(least: int) -> int:
