@@ -41,14 +41,15 @@ def shared_out(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> dict
             continue
         knobs = optimized.target.pieces(task.space)
         others = choice.origin == DEFAULT and _METHOD in choice.point
-        ranges = ", ".join(map(str, lengths.symbols))
-        contracts = (
-            _contracts(tasks, lengths.sizes, at, optimized.machine) if choice.origin == DEFAULT else []
-        )
-        if contracts and (point := task.space.of_all_sizes(contracts, optimized.machine)) is not None:
-            found[task.key] = dataclasses.replace(choice, point=point, origin=f"default for {ranges}")
+        contracts = _contracts(tasks, lengths.sizes, at, optimized.machine) if knobs else []
+        if not contracts:
             continue
-        point = _best(tasks, choice.point, others, knobs, lengths.sizes, at, optimized) if knobs else None
+        ranges = ", ".join(map(str, lengths.symbols))
+        if choice.origin == DEFAULT:
+            if (point := task.space.of_all_sizes(contracts, optimized.machine)) is not None:
+                found[task.key] = dataclasses.replace(choice, point=point, origin=f"default for {ranges}")
+                continue
+        point = _best(task.space, contracts, choice.point, others, knobs, optimized)
         if point is not None:
             kept = all(point[name] == choice.point.get(name) for name in point if name not in knobs)
             origin = f"{choice.origin}, {'in pieces ' if kept else ''}for {ranges}"
@@ -71,23 +72,18 @@ def _sizes(optimized: OptimizedModel) -> list[Sizes]:
 
 
 def _best(
-    tasks: Sequence[Task],
+    space: DesignSpace,
+    contracts: Sequence[FusedOp],
     point: Point,
     others: bool,
     knobs: Sequence[str],
-    sizes: Sequence[Sizes],
-    at: Sequence[Sizes],
     optimized: OptimizedModel,
 ) -> Point | None:
     """The point with the least geometric mean of its estimated times; None when it is the given one.
 
     ``others``: the defaults of other sizes are looked at too.
     """
-    space, machine = tasks[0].space, optimized.machine
-    assert space is not None
-    contracts = _contracts(tasks, sizes, at, machine)
-    if not contracts:
-        return None
+    machine = optimized.machine
 
     def time(candidate: Point) -> float:
         estimates = [space.estimate(op, candidate, machine) for op in contracts]

@@ -216,11 +216,18 @@ def pieces_of(extent: Index, size: int) -> Index:
     return tirx.truncdiv(extent + (size - 1), int32(size))
 
 
-def least(first: Index, second: Index) -> Index:
-    """The smaller of two."""
-    if isinstance(first, int) and isinstance(second, int):
-        return min(first, second)
-    return tirx.min(as_index(first), as_index(second))
+def largest(first: Index, *others: Index) -> Index:
+    """The largest of several extents."""
+    for other in others:
+        known = isinstance(first, int) and isinstance(other, int)
+        first = max(first, other) if known else tirx.max(as_index(first), as_index(other))
+    return first
+
+
+def smallest(first: Index, other: Index) -> Index:
+    """The smaller of two extents."""
+    known = isinstance(first, int) and isinstance(other, int)
+    return min(first, other) if known else tirx.min(as_index(first), as_index(other))
 
 
 def constant(value: float, dtype: str = FLOAT) -> Expr:
@@ -243,9 +250,17 @@ def vector_pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
 
 
 def vector_loop(
-    k: Kernel, extent: int, lanes: int, body: Callable[[Index, int], None], unroll: int = 1
+    k: Kernel, extent: Index, lanes: int, body: Callable[[Index, int], None], unroll: int = 1
 ) -> None:
-    """``body(start, width)`` over ``extent``: a loop of ``unroll`` full vectors each, then the tail."""
+    """``body(start, width)`` over ``extent``: a loop of ``unroll`` full vectors each, then the tail; of an
+    extent that is known at run time whole vectors, then items one by one."""
+    if not isinstance(extent, int):
+        whole = k.let(tirx.truncdiv(extent, int32(lanes)))
+        with k.serial(whole) as step:
+            body(step * lanes, lanes)
+        with k.serial(extent - whole * lanes) as n:
+            body(whole * lanes + n, 1)
+        return
     steps = extent // (lanes * unroll)
     if steps > 1:
         with k.serial(steps) as step:
@@ -258,13 +273,16 @@ def vector_loop(
         body(done + start, width)
 
 
-def vectors_and_rest(k: Kernel, count: Expr, lanes: int, body: Callable[[Expr, int], None]) -> None:
-    """``body(start, width)`` for ``count`` elements: whole vectors, then one by one."""
-    whole = k.let(tirx.truncdiv(count, int32(lanes)))
-    with k.serial(whole) as step:
-        body(step * lanes, lanes)
-    with k.serial(count - whole * lanes) as n:
-        body(whole * lanes + n, 1)
+def in_powers_of_two(
+    k: Kernel, first: Index, rest: Index, most: int, body: Callable[[Index, int], None]
+) -> None:
+    """``body(start, size)`` for ``rest`` items from ``first``: fewer than ``most``, counted at run time."""
+    size = 1 << (most - 1).bit_length() >> 1
+    while size:
+        start = first + (rest - tirx.truncmod(rest, int32(2 * size)))
+        with k.when(tirx.bitwise_and(rest, int32(size)) != 0):
+            body(start, size)
+        size //= 2
 
 
 def strided_position(index: Expr, lead: Sequence[int], place: Sequence[int]) -> Expr:

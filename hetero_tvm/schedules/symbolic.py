@@ -232,12 +232,17 @@ class Witnesses:
         shapes = lifted(each, self.sizes, lambda extent: self._expression(extent, variables, "int64"))
         return [each[0][n] if n in self.bounded else shape for n, shape in enumerate(shapes)]
 
-    def value(self, of: Callable[[Any], Any], variables: Mapping[str, Expr]) -> Any:
-        """``of(contract)`` as numbers and expressions of int32 ``variables``."""
+    def value(
+        self,
+        of: Callable[[Any], Any],
+        variables: Mapping[str, Expr],
+        kept: Callable[[Expr], Expr] = lambda expression: expression,
+    ) -> Any:
+        """``of(contract)`` as numbers and expressions of int32 ``variables``, each of which is ``kept``."""
         return lifted(
             [of(op) for op in self.ops],
             self.sizes,
-            lambda extent: self._expression(extent, variables, "int32"),
+            lambda extent: kept(self._expression(extent, variables, "int32")),
         )
 
     def _expression(self, extent: Extent, variables: Mapping[str, Expr], dtype: str) -> Expr:

@@ -17,7 +17,7 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, as_index, int32
+from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, as_index, in_powers_of_two, int32
 
 FEW_PASSES = 16
 """More passes over a weight panel than this make its first, cold one unimportant."""
@@ -188,7 +188,7 @@ def each_tile(
         tile = first + t
         if not isinstance(extent, int):
             whole = tile * step + step <= extent
-            last = functools.partial(_last, k, tile * step, extent, step, body)
+            last = functools.partial(in_powers_of_two, k, tile * step, extent - tile * step, step, body)
             k.branch(whole, functools.partial(body, tile * step, step), last)
         elif not rest:
             body(tile * step, step)
@@ -204,7 +204,7 @@ def each_column_tile(k: Kernel, width: Index, columns: int, body: Callable[[Inde
         whole = tirx.truncdiv(width, int32(columns))
         with k.serial(whole) as column:
             body(column * columns, columns)
-        _last(k, whole * columns, width, columns, body)
+        in_powers_of_two(k, whole * columns, width - whole * columns, columns, body)
         return
     wide, narrow = divmod(width, columns)
     if wide:
@@ -212,17 +212,6 @@ def each_column_tile(k: Kernel, width: Index, columns: int, body: Callable[[Inde
             body(column * columns, columns)
     if narrow:
         body(int32(wide * columns), narrow)
-
-
-def _last(k: Kernel, start: Expr, end: Index, step: int, body: Callable[[Index, int], None]) -> None:
-    """``body(first, size)`` from ``start`` to ``end``, less than ``step`` behind it, in powers of two."""
-    size = 1 << (step - 1).bit_length() >> 1
-    while size:
-        rest = end - start
-        first = rest - tirx.truncmod(rest, int32(2 * size))
-        with k.when(tirx.bitwise_and(rest, int32(size)) != 0):
-            body(start + first, size)
-        size //= 2
 
 
 def each_filter_block(

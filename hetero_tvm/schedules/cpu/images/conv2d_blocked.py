@@ -50,6 +50,7 @@ from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import (
     TileGrid,
     WinogradKernel,
     applies,
+    blocks_of_tiles,
     most_tiles,
 )
 from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices
@@ -135,9 +136,9 @@ class BlockedConv2dSpace(DesignSpace):
         def cost(shape: BlockedShape, point: Point) -> float:
             size, tile = WINOGRAD.get(point["method"]), PixelTile.of(point["tile"])
             if size is not None:
+                most = most_tiles(shape.op, size, tile.registers, machine)
                 count = TileGrid(shape.op, size).count
-                even = -(-count // most_tiles(shape.op, size, tile.registers, machine))
-                point = {**point, "blocks": max(min(point["blocks"], -(-count // tile.columns)), even)}
+                point = {**point, "blocks": blocks_of_tiles(count, point["blocks"], tile.pixels, most)}
             return _cost(shape, point, machine)
 
         return cheapest(knobs, lambda point: sum(math.log(cost(shape, point)) for shape in shapes))

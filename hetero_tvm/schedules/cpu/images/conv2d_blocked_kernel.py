@@ -25,7 +25,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices, TileSums
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, least, vector_loop, vectors_and_rest
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, smallest, vector_loop
 
 _PREFETCHED = 8 << 10
 """Bytes of a panel below which it is fetched soon enough."""
@@ -70,7 +70,7 @@ class BlockedConvKernel:
         self.rows, self.columns, self.vectors = tile.rows, tile.columns, tile.vectors
         self.panels = self.weight_shape[0]
         self.tiles = self.shape.tile_units(self.rows, self.columns)
-        self.blocks, self.groups = least(blocks, self.tiles), min(groups, self.panels)
+        self.blocks, self.groups = smallest(blocks, self.tiles), min(groups, self.panels)
         self.steps, self.pitch = op.strides, self.shape.pitch
         # Of planes of one channel a line holds many pixels, which the hardware fetches by itself.
         self.asks_ahead = self.reads_input and machine.exposed_reads > 0 and self.shape.x.blocked
@@ -133,10 +133,7 @@ class BlockedConvKernel:
                     value = k.load(plain, [plane, k.ramp(source + at, width)])
                 k.store(self.x, value, [plane, k.ramp(start + at, width)])
 
-            if isinstance(count, int):
-                vector_loop(k, count, self.lanes, piece)
-            else:
-                vectors_and_rest(k, count, self.lanes, piece)
+            vector_loop(k, count, self.lanes, piece)
 
         top, left, bottom, right = layout.halo
         with k.parallel(planes * op.height, op.flops) as item:

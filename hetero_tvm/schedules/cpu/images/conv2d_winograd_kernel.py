@@ -53,7 +53,7 @@ from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
 from hetero_tvm.schedules.cpu.images.winograd import FILTER, winograd
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, least, pieces_of
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, largest, pieces_of, smallest
 
 _OF_L2 = 0.4
 """Share of L2 that transformed pixels and sums of a block take."""
@@ -105,6 +105,12 @@ def most_tiles(op: Conv2d, size: int, registers: RegisterTile, machine: CpuModel
     return max(1, int(_OF_L2 * machine.l2 / each / registers.rows)) * registers.rows
 
 
+def blocks_of_tiles(count: Index, wanted: int, height: int, most: int) -> Index:
+    """Number of blocks that an image of any size is cut into: the ``wanted`` one, as far as each has a
+    register tile of ``height``, and none more than ``most`` tiles."""
+    return largest(smallest(wanted, pieces_of(count, height)), pieces_of(count, most))
+
+
 class WinogradKernel:
     """Emits one convolution.
 
@@ -154,9 +160,8 @@ class WinogradKernel:
         named, tiles, height = self.k.named, self.tiles, self.height
         tiles.rows, tiles.columns = named(tiles.rows), named(tiles.columns)
         tiles.count = named(tiles.rows * tiles.columns)
-        wanted = least(self.blocks, pieces_of(tiles.count, height))
-        blocks = tirx.max(wanted, pieces_of(tiles.count, self.most))
-        each = tirx.truncdiv(tiles.count - 1, named(blocks)) + 1
+        blocks = named(blocks_of_tiles(tiles.count, self.blocks, height, self.most))
+        each = tirx.truncdiv(tiles.count - 1, blocks) + 1
         self.block = named(pieces_of(each, height) * height)
         self.blocks = named(tirx.truncdiv(tiles.count - 1, self.block) + 1)
 

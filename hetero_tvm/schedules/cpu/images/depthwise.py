@@ -43,7 +43,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     share,
 )
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, least, pieces_of
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, pieces_of, smallest
 
 _UNROLLED = 800
 """Most FMAs of one tile: the whole tile is straight-line code."""
@@ -209,7 +209,7 @@ class DepthwiseKernel:
     def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, machine: CpuModel, k: Kernel | None = None):
         self.op, self.lanes, self.tile = op, machine.lanes, tile
         self.tiles = pieces_of(op.out_height, tile.rows)
-        self.blocks = least(blocks, self.tiles)
+        self.blocks = smallest(blocks, self.tiles)
         self.x_layout = Layout.parse(op.x_layout)
         self.planes = -(-op.filters // machine.lanes)
         self.k = k or Kernel()

@@ -30,7 +30,16 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_loop
+from hetero_tvm.schedules.emit import (
+    Index,
+    Kernel,
+    as_index,
+    int32,
+    largest,
+    pieces_of,
+    smallest,
+    vector_loop,
+)
 
 _UNROLLED_ROWS = 8
 """More rows of a window than this are a loop, in the image's middle too."""
@@ -129,7 +138,7 @@ class PlainPoolKernel:
     def loops(self, x: Buffer, y: Buffer) -> None:
         """Emit all loops over the images."""
         op, k, rows, at = self.op, self.k, self.rows, self.at
-        blocks = rounded_up(at.out[0], rows)
+        blocks = pieces_of(at.out[0], rows)
         work = math.prod(op.out_image) * sum(op.kernel)
         self.x = k.view(x, (at.planes, at.height * at.width))
         self.y = k.view(y, (at.planes, at.out[0] * at.out[1]))
@@ -298,24 +307,3 @@ class PlainPoolKernel:
             first = tirx.Ramp(first, int32(stride), width)
         count = tirx.max(counted(first, 1, all_of) * k.splat(down, width), all_of(1))
         return tirx.Cast("float32" if width == 1 else f"float32x{width}", count)
-
-
-def largest(first: Index, *others: Index) -> Index:
-    """The largest of several extents."""
-    for other in others:
-        known = isinstance(first, int) and isinstance(other, int)
-        first = max(first, other) if known else tirx.max(as_index(first), as_index(other))
-    return first
-
-
-def smallest(first: Index, other: Index) -> Index:
-    """The smaller of two extents."""
-    known = isinstance(first, int) and isinstance(other, int)
-    return min(first, other) if known else tirx.min(as_index(first), as_index(other))
-
-
-def rounded_up(extent: Index, divisor: int) -> Index:
-    """``extent / divisor``, rounded up."""
-    if isinstance(extent, int):
-        return -(-extent // divisor)
-    return tirx.truncdiv(extent + (divisor - 1), int32(divisor))

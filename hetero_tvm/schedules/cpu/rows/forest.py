@@ -23,7 +23,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.loops.forest import BOUND, CHILD, FEATURE, WORDS, Forest
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.emit import Index, Kernel, int32
+from hetero_tvm.schedules.emit import Index, Kernel, int32, pieces_of
 
 _STEP_CYCLES, _LATENCY = 3.0, 18.0
 """Cycles that a step takes among others, and that it waits alone."""
@@ -86,10 +86,7 @@ class ForestKernel:
         self.x, self.y = k.view(x, (rows * op.features,)), k.view(y, (rows * op.targets,))
         self.nodes = k.view(nodes, (op.nodes * WORDS,))
         self.weights = k.view(weights, (op.nodes * op.targets,))
-        blocks = (rows + (walks - 1)) // walks if isinstance(rows, int) else None
-        if blocks is None:
-            blocks = tirx.truncdiv(rows + (walks - 1), int32(walks))
-        with k.parallel(blocks, op.flops) as block:
+        with k.parallel(pieces_of(rows, walks), op.flops) as block:
             first = k.let(block * walks)
             if isinstance(rows, int) and rows % walks == 0:
                 self._rows_together(first)

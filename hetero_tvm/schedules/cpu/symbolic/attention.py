@@ -27,8 +27,8 @@ from hetero_tvm.schedules.cpu.products import pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import UNROLL, RowReduction, add, maximum
 from hetero_tvm.schedules.cpu.symbolic.one_query import OneQueryKernel, reads_in_place
-from hetero_tvm.schedules.cpu.symbolic.tails import declared, last_rows_in_steps, narrowed
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, constant, int32
+from hetero_tvm.schedules.cpu.symbolic.tails import declared, narrowed
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, constant, in_powers_of_two, int32, pieces_of
 from hetero_tvm.schedules.symbolic import RunTimeOp, Witnesses, shape_variables
 
 
@@ -62,7 +62,7 @@ class RunTimeAttentionKernel(OneQueryKernel):
             self.query, self.key, self.value = (flat[place.operand] for place in places)
             self.kv_len, self.q_len = _bound(k, op.kv_len), _bound(k, op.q_len)
             self.past = _bound(k, self.witnesses.value(lambda o: o.kv_len - o.q_len, small))
-            self.panels = k.let(tirx.truncdiv(self.kv_len + (self.key_columns - 1), int32(self.key_columns)))
+            self.panels = k.let(pieces_of(self.kv_len, self.key_columns))
             items = k.let(int32(self.pieces) * op.batch * op.heads)
             with k.imported(transpose.ir(self.lanes)), k.parallel(items) as work:
                 self._work_item(work, items - 1)
@@ -122,7 +122,7 @@ class RunTimeAttentionKernel(OneQueryKernel):
         with k.serial(count) as t:
             self._query_tile((first + t) * rows, rows)
         with k.when(tirx.EQ(piece, int32(pieces - 1)) if pieces > 1 else True):
-            last_rows_in_steps(k, full * rows, rest, rows, self._query_tile)
+            in_powers_of_two(k, full * rows, rest, rows, self._query_tile)
 
     def _pack_keys(self, base: Expr) -> None:
         """Keys transposed to [panel][d][column]; columns behind the last key are zero."""
@@ -157,7 +157,7 @@ class RunTimeAttentionKernel(OneQueryKernel):
         panels, skipped = self.panels, cast(Index, int32(0))
         if op.causal:
             seen = first_row + height + self.past
-            panels = k.let(tirx.truncdiv(seen + (columns - 1), int32(columns)))
+            panels = k.let(pieces_of(seen, columns))
         if op.window:
             oldest = first_row + (self.past - (op.window - 1))
             skipped = k.let(tirx.truncdiv(tirx.max(oldest, int32(0)), int32(columns)))

@@ -23,8 +23,8 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.products.few_rows import strides_in_order
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.cpu.symbolic.tails import declared, last_rows_in_steps, narrowed
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
+from hetero_tvm.schedules.cpu.symbolic.tails import declared, narrowed
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, in_powers_of_two, int32, pieces_of
 from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
@@ -74,7 +74,7 @@ class RunTimeBatchMatmulKernel:
             self.a_place, self.b_place = of(lambda o: o.left_at), of(lambda o: o.right_at)
             self.y_place = (0, *strides_in_order((*self.lead, self.rows, self.width), largest.order))
             batch, packed = math.prod(self.lead, start=int32(1)), as_index(depth) * self.columns
-            panels = k.let(tirx.truncdiv(self.width + (self.columns - 1), int32(self.columns)))
+            panels = k.let(pieces_of(self.width, self.columns))
             with k.imported(transpose.ir(self.lanes)), k.parallel(batch * panels, largest.flops) as work:
                 self.packed = k.scratch((packed,))
                 self._panel(k.let(tirx.truncdiv(work, panels)), k.let(tirx.truncmod(work, panels)))
@@ -96,7 +96,7 @@ class RunTimeBatchMatmulKernel:
         with k.serial(full) as t:
             self._tile(t * self.tile.rows, self.tile.rows)
         done = k.let(full * self.tile.rows)
-        last_rows_in_steps(k, done, self.rows - done, self.tile.rows, self._tile)
+        in_powers_of_two(k, done, self.rows - done, self.tile.rows, self._tile)
 
     def _position(self, index: Expr, place: Sequence[Index]) -> Expr:
         """Position of item ``index`` of the lead extents; ``place``: an offset, then a stride per extent."""

@@ -26,7 +26,7 @@ from hetero_tvm.schedules.cpu.images.conv2d_geometry import Taps
 from hetero_tvm.schedules.cpu.images.conv2d_kernel import finished, pixels_apart
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, told_sizes
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vectors_and_rest
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, pieces_of, vector_loop
 from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
@@ -104,27 +104,21 @@ class RunTimeConvKernel:
                 self._item(item)
         return k.function
 
-    def _named(self, value: Expr) -> Expr:
-        """A value that is computed here and once: TVM writes one that is only bound out at every use."""
-        place = self.k.scratch((1,), "int32")
-        self.k.store(place, value, [0])
-        return self.k.let(self.k.load(place, [0]))
-
     def _sizes(self, variables: dict[str, Expr]) -> None:
         """Name the extents of this call."""
 
         def of(value: Callable[[Conv2d], Any]) -> Expr:
-            return self._named(as_index(self.witnesses.value(value, variables)))
+            return self.k.named(as_index(self.witnesses.value(value, variables)))
 
         self.batch = of(lambda op: op.batch)
         self.height, self.width = of(lambda op: op.height), of(lambda op: op.width)
         self.out_rows, self.out_columns = of(lambda op: op.out_height), of(lambda op: op.out_width)
         self.top, self.left = of(lambda op: op.padding[0]), of(lambda op: op.padding[1])
-        self.area = self._named(self.out_rows * self.out_columns)
+        self.area = self.k.named(self.out_rows * self.out_columns)
         if self.flat:
-            self.height, self.width = int32(1), self._named(self.height * self.width)
+            self.height, self.width = int32(1), self.k.named(self.height * self.width)
             self.out_rows, self.out_columns = int32(1), self.area
-        self.pitch = self._named(self.out_columns + self.right)
+        self.pitch = self.k.named(self.out_columns + self.right)
 
     def _bounds(self, variables: dict[str, Expr]) -> tuple[Expr, Expr, Expr]:
         """Input planes, elements of a plane at most, and of a strip's row: buffers are made before any value
@@ -153,23 +147,23 @@ class RunTimeConvKernel:
         threads = self.machine.threads
         wanted = self._wanted
         if self.one_row:
-            each = tirx.truncdiv(self.out_columns + (threads - 1), int32(threads))
+            each = pieces_of(self.out_columns, threads)
             each = tirx.min(int32(wanted), tirx.max(int32(min(wanted, _FEW_PIXELS)), each))
-            self.step = self._named(_up(each, self.columns))
-            self.count = self._named(tirx.truncdiv(self.out_columns + self.step - 1, self.step))
+            self.step = self.k.named(pieces_of(each, self.columns) * self.columns)
+            self.count = self.k.named(tirx.truncdiv(self.out_columns + self.step - 1, self.step))
         else:
             rows = tirx.max(int32(1), tirx.truncdiv(int32(wanted), self.pitch))
-            share = tirx.truncdiv(self.out_rows + (threads - 1), int32(threads))
-            self.block_rows = self._named(tirx.max(int32(1), tirx.min(rows, share)))
-            self.step = self._named(self.block_rows * self.pitch)
-            self.count = self._named(tirx.truncdiv(self.out_rows + self.block_rows - 1, self.block_rows))
+            share = pieces_of(self.out_rows, threads)
+            self.block_rows = self.k.named(tirx.max(int32(1), tirx.min(rows, share)))
+            self.step = self.k.named(self.block_rows * self.pitch)
+            self.count = self.k.named(tirx.truncdiv(self.out_rows + self.block_rows - 1, self.block_rows))
         enough = self.batch * self.count >= threads
-        self.groups = self._named(tirx.Select(enough, int32(1), int32(min(threads, self.tiles))))
+        self.groups = self.k.named(tirx.Select(enough, int32(1), int32(min(threads, self.tiles))))
         furthest = (self.out_rows + self.down) * self.pitch + self.right + self.columns
         # An odd number of vectors: planes that are pages apart share few sets of a cache.
-        lines = tirx.truncdiv(furthest + self.lanes - 1, int32(self.lanes))
-        self.plane = self._named((lines + (1 - tirx.truncmod(lines, int32(2)))) * self.lanes)
-        self.between = self._named(self.batch * self.op.channels * self.plane)
+        lines = pieces_of(furthest, self.lanes)
+        self.plane = self.k.named((lines + (1 - tirx.truncmod(lines, int32(2)))) * self.lanes)
+        self.between = self.k.named(self.batch * self.op.channels * self.plane)
 
     def _place(self, tile: Expr) -> tuple[Expr, Expr]:
         """Group of the convolution that a tile belongs to, and the tile's first filter in it."""
@@ -190,52 +184,52 @@ class RunTimeConvKernel:
         """Copy one phase of one plane of X between zeros."""
         k, (sh, sw) = self.k, self.op.strides
 
-        begin = self._named(index * self.between + plane * self.plane)
+        begin = self.k.named(index * self.between + plane * self.plane)
         with k.serial(tirx.truncdiv(self.plane, int32(self.lanes))) as line:
             zeros = k.splat(0.0, self.lanes)
             k.store(self.planes, zeros, [k.ramp(begin + line * self.lanes, self.lanes)])
         # Row a of a phase is input row a * sh + down; the valid ones are one range, columns likewise.
-        down, right = self._named(phase[0] - self.top), self._named(phase[1] - self.left)
+        down, right = self.k.named(phase[0] - self.top), self.k.named(phase[1] - self.left)
         first_row, rows = self._valid(self.out_rows + self.down, sh, down, self.height)
         first, columns = self._valid(self.pitch, sw, right, self.width)
         with k.serial(rows) as line:
-            source = self._named(((line + first_row) * sh + down) * self.width + first * sw + right)
-            target = self._named(begin + (line + first_row) * self.pitch + first)
+            source = self.k.named(((line + first_row) * sh + down) * self.width + first * sw + right)
+            target = self.k.named(begin + (line + first_row) * self.pitch + first)
 
             def copy(start: Expr, width: int) -> None:
                 value = pixels_apart(k, self.x, plane, source + start * sw, sw, width, self.lanes)
                 k.store(self.planes, value, [k.ramp(target + start, width)])
 
-            vectors_and_rest(k, columns, self.lanes, copy)
+            vector_loop(k, columns, self.lanes, copy)
 
     def _valid(self, extent: Expr, step: int, offset: Expr, limit: Expr) -> tuple[Expr, Expr]:
         """First a in [0, extent) with 0 <= a * step + offset < limit, and how many of them there are."""
-        first = self._named(tirx.max(int32(0), -tirx.floordiv(offset, int32(step))))
+        first = self.k.named(tirx.max(int32(0), -tirx.floordiv(offset, int32(step))))
         last = tirx.min(extent, tirx.floordiv(limit - 1 - offset, int32(step)) + 1)
-        return first, self._named(tirx.max(int32(0), last - first))
+        return first, self.k.named(tirx.max(int32(0), last - first))
 
     # the products --------------------------------------------------------------------------------
     def _item(self, item: Expr) -> None:
         """Emit one block of pixels for one group of filter tiles."""
         k = self.k
-        group = self._named(tirx.truncmod(item, self.groups))
-        self.block = self._named(tirx.truncmod(tirx.truncdiv(item, self.groups), self.count))
-        self.image = self._named(tirx.truncdiv(item, self.groups * self.count))
-        first = self._named(tirx.truncdiv(group * self.tiles, self.groups))
-        last = self._named(tirx.truncdiv((group + 1) * self.tiles, self.groups))
+        group = self.k.named(tirx.truncmod(item, self.groups))
+        self.block = self.k.named(tirx.truncmod(tirx.truncdiv(item, self.groups), self.count))
+        self.image = self.k.named(tirx.truncdiv(item, self.groups * self.count))
+        first = self.k.named(tirx.truncdiv(group * self.tiles, self.groups))
+        last = self.k.named(tirx.truncdiv((group + 1) * self.tiles, self.groups))
         start = self.block * self.step
         if self.one_row:
-            self.valid = self._named(tirx.min(self.step, self.area - start))
+            self.valid = self.k.named(tirx.min(self.step, self.area - start))
             pixels = self.valid
         else:
             done = self.block * self.block_rows
-            self.valid = self._named(tirx.min(self.block_rows, self.out_rows - done))
+            self.valid = self.k.named(tirx.min(self.block_rows, self.out_rows - done))
             pixels = self.valid * self.pitch
-        panels = self._named(tirx.truncdiv(pixels + (self.columns - 1), int32(self.columns)))
+        panels = self.k.named(pieces_of(pixels, self.columns))
         self.strip = k.scratch((self.rows * self.strip_extent,))
-        self.strip_row = self._named(panels * self.columns)
+        self.strip_row = self.k.named(panels * self.columns)
         with k.serial(last - first) as t:
-            tile = self._named(first + t)
+            tile = self.k.named(first + t)
             with k.serial(panels) as panel:
                 self._panel(tile, panel, pixels - panel * self.columns)
             self._store(tile)
@@ -262,7 +256,7 @@ class RunTimeConvKernel:
         acc = k.scratch((self.rows, vectors * lanes))
         with k.unroll(self.rows) as r, k.unroll(vectors) as v:
             k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
-        self._accumulate(acc, tile, self._named(self.block * self.step + panel * self.columns), vectors)
+        self._accumulate(acc, tile, self.k.named(self.block * self.step + panel * self.columns), vectors)
         with k.unroll(self.rows) as r, k.unroll(vectors) as v:
             value = k.load(acc, [r, k.ramp(v * lanes, lanes)])
             place = r * self.strip_row + panel * self.columns + v * lanes
@@ -271,7 +265,7 @@ class RunTimeConvKernel:
     def _accumulate(self, acc: Buffer, tile: Expr, pixel: Expr, vectors: int) -> None:
         """acc[MR][NR] += sum over channels and taps."""
         k, lanes, taps = self.k, self.lanes, len(self.taps)
-        first = self._named(self.image * self.op.channels + self._place(tile)[0] * self.depth)
+        first = self.k.named(self.image * self.op.channels + self._place(tile)[0] * self.depth)
 
         def tap_product(weights: Expr, tap: int, start: Expr) -> None:
             with k.unroll(self.rows) as r, k.unroll(vectors) as v:
@@ -284,17 +278,17 @@ class RunTimeConvKernel:
         together = max(u for u in (1, 2, 4) if self.depth % u == 0 and (u == 1 or u * count <= 12))
         with k.serial(self.depth // together) as step:
             for u in range(together):
-                channel = self._named(step * together + u)
-                place = self._named((first + channel) * self.plane + pixel)
-                weights = self._named((tile * self.depth + channel) * (taps * self.rows))
+                channel = self.k.named(step * together + u)
+                place = self.k.named((first + channel) * self.plane + pixel)
+                weights = self.k.named((tile * self.depth + channel) * (taps * self.rows))
                 if self.looped:
                     for tap, phase, shift in self._looped_taps():
-                        start = self._named(place + phase * self.between + shift)
-                        tap_product(self._named(weights + tap * self.rows), 0, start)
+                        start = self.k.named(place + phase * self.between + shift)
+                        tap_product(self.k.named(weights + tap * self.rows), 0, start)
                     continue
                 for tap, (phase, down, right) in enumerate(self.taps):
                     tap_product(
-                        weights, tap, self._named(place + self.between * phase + self.pitch * down + right)
+                        weights, tap, self.k.named(place + self.between * phase + self.pitch * down + right)
                     )
 
     def _looped_taps(self) -> Iterator[tuple[Expr, Expr, Expr]]:
@@ -312,32 +306,27 @@ class RunTimeConvKernel:
         k = self.k
         group, first = self._place(tile)
         with k.serial(self.rows) as r:
-            filter_ = self._named(group * self.filters + first + r)
+            filter_ = self.k.named(group * self.filters + first + r)
             exists = True if self.filters % self.rows == 0 else first + r < self.filters
             with k.when(exists):
                 if self.one_row:
                     self._store_row(filter_, r, int32(0), self.block * self.step, self.valid)
                     return
                 with k.serial(self.valid) as line:
-                    pixel = self._named((self.block * self.block_rows + line) * self.out_columns)
-                    self._store_row(filter_, r, self._named(line * self.pitch), pixel, self.out_columns)
+                    pixel = self.k.named((self.block * self.block_rows + line) * self.out_columns)
+                    self._store_row(filter_, r, self.k.named(line * self.pitch), pixel, self.out_columns)
 
     def _store_row(self, filter_: Expr, r: Expr, place: Expr, pixel: Expr, count: Expr) -> None:
         k = self.k
 
-        begin = self._named(r * self.strip_row + place)
+        begin = self.k.named(r * self.strip_row + place)
 
         def finish(start: Expr, width: int) -> None:
             value = k.load(self.strip, [k.ramp(begin + start, width)])
             at = [self.image * self.op.filters + filter_, k.ramp(pixel + start, width)]
             k.store(self.y, finished(k, self.op, self.extra, value, filter_, at, width), at)
 
-        vectors_and_rest(k, self._named(count), self.lanes, finish)
-
-
-def _up(value: Expr, multiple: int) -> Expr:
-    """``value``, rounded up."""
-    return tirx.truncdiv(value + (multiple - 1), int32(multiple)) * multiple
+        vector_loop(k, self.k.named(count), self.lanes, finish)
 
 
 def _in_steps(k: Kernel, extent: int, step: int) -> Iterator[tuple[Expr, Expr]]:

@@ -7,7 +7,6 @@ the sizes of the call.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,19 +67,9 @@ def _opened(witnesses: Witnesses, write: Write) -> PrimFunc | None:
     narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
     k = _OpenKernel(witnesses, variables)
     with k:
-        expressed = witnesses.value(lambda op: op, narrow)
-        write(_named(k, expressed), expressed, k)
+        room = witnesses.value(lambda op: op, narrow)
+        write(witnesses.value(lambda op: op, narrow, k.named), room, k)
     return k.function.with_attr(EXACT_BUFFERS, True)
-
-
-def _named(k: Kernel, value: Any) -> Any:
-    """A contract with names for its expressions."""
-    if dataclasses.is_dataclass(value):
-        fields = {field.name: _named(k, getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **fields)
-    if isinstance(value, tuple):
-        return tuple(_named(k, item) for item in value)
-    return k.named(value) if isinstance(value, Expr) else value
 
 
 def conv2d_blocked(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:

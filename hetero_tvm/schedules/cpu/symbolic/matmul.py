@@ -21,7 +21,7 @@ from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulKernel
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions, MatmulKernel
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.tails import last_rows, narrowed
-from hetero_tvm.schedules.emit import LAUNCH_FLOPS, Index, int32
+from hetero_tvm.schedules.emit import LAUNCH_FLOPS, Index, int32, pieces_of
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 _MANY_ROWS = 96
@@ -89,8 +89,7 @@ class _RunTimeRows(MatmulKernel):
 
     def _block_count(self, m: Expr, tiles: Expr) -> Expr:
         threads = self.machine.threads
-        size = _BLOCK_ROWS * threads
-        many = tirx.truncdiv(m + (size - 1), int32(size)) * threads
+        many = pieces_of(m, _BLOCK_ROWS * threads) * threads
         few = int32(1) if self.panels >= threads else tirx.min(tiles, int32(threads))
         return tirx.Select(m >= _MANY_ROWS, many, few)
 

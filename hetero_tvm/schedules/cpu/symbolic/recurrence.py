@@ -13,8 +13,8 @@ from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.rows.recurrence import RecurrenceKernel
-from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed
-from hetero_tvm.schedules.emit import as_index, int32
+from hetero_tvm.schedules.cpu.symbolic.tails import narrowed
+from hetero_tvm.schedules.emit import as_index, in_powers_of_two, int32
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 
@@ -55,4 +55,4 @@ class RunTimeRecurrenceKernel(RecurrenceKernel):
         with k.serial(full) as group:
             tile(group * rows, rows)
         done = k.let(full * rows)
-        last_rows_in_steps(k, done, self.batch - done, rows, tile)
+        in_powers_of_two(k, done, self.batch - done, rows, tile)

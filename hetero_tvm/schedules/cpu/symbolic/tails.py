@@ -44,20 +44,3 @@ def last_rows(k: Kernel, rest: Expr, rows: int, body: Callable[[int], None]) -> 
     if rows > 1:
         with k.when(rest > int32(0)):
             between(1, rows - 1)
-
-
-def last_rows_in_steps(
-    k: Kernel, first: Expr, rest: Expr, rows: int, body: Callable[[Expr, int], None]
-) -> None:
-    """``body(first_row, height)`` for the rows that fill no tile of ``rows``, in heights of powers of two.
-
-    Half the code of :func:`last_rows`, where that is long and the last rows are few of many.
-    """
-    height = 1 << max(0, (rows - 1).bit_length() - 1)
-    done: Expr = int32(0)
-    while height and rows > 1:
-        with k.when(rest - done >= height):
-            body(first + done, height)
-        taken = tirx.Select(rest - done >= height, int32(height), int32(0))
-        done = k.let(done + taken)
-        height //= 2

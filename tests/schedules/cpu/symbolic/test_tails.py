@@ -5,8 +5,8 @@ import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tirx, tvm
-from hetero_tvm.schedules.cpu.symbolic.tails import last_rows, last_rows_in_steps, narrowed
-from hetero_tvm.schedules.emit import Kernel, int32
+from hetero_tvm.schedules.cpu.symbolic.tails import last_rows, narrowed
+from hetero_tvm.schedules.emit import Kernel, in_powers_of_two, int32
 from hetero_tvm.schedules.symbolic import shape_variables
 from tests.schedules.cpu.running import TARGET
 
@@ -29,7 +29,7 @@ def test_every_row_is_visited_once(rows):
             return body
 
         last_rows(k, rest, rows, lambda height: mark(0)(int32(0), height))
-        last_rows_in_steps(k, int32(0), rest, rows, mark(1))
+        in_powers_of_two(k, int32(0), rest, rows, mark(1))
     run = compile_kernels(k.function, TARGET).jit()["main"]
     for n in range(1, 2 * rows + 1):
         given = tvm.runtime.tensor(np.zeros((n, 2), "int32"))
