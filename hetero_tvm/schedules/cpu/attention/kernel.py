@@ -14,6 +14,9 @@ from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, each_vector, maximum
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, constant, int32, vector_pieces
 
+Exponents = tuple[Expr, Expr, Expr]
+"""Largest score of a row; that, or zero where it is -inf; sum of the exponents of score minus largest."""
+
 
 def value_tile(op: Attention, tile: RegisterTile, lanes: int) -> RegisterTile:
     """The register tile of the second product: no more vectors than a head's values fill."""
@@ -37,11 +40,16 @@ class AttentionKernel:
         self.op, self.tile, self.pieces, self.unroll, self.lanes = op, tile, pieces, unroll, lanes
         self.values = value_tile(op, tile, lanes)
         self.key_columns, self.value_columns = tile.columns(lanes), self.values.columns(lanes)
-        self.key_panels = -(-op.kv_len // self.key_columns)
+        self._take_keys(0, op.kv_len)
         self.value_panels = -(-op.values // self.value_columns)
         self.group = op.heads // op.kv_heads
         self.fetches = pieces == 1 and op.q_len == op.kv_len
         self.k = Kernel()
+
+    def _take_keys(self, first: Index, count: int) -> None:
+        """The keys that are gone through next: ``count`` from key ``first`` on."""
+        self.first_key, self.keys = first, count
+        self.key_panels = -(-count // self.key_columns)
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: queries, keys, values (or one packed tensor), the mask if any, the result."""
@@ -60,24 +68,41 @@ class AttentionKernel:
 
     def _work_item(self, work: Expr, last_work: Expr) -> None:
         """Emit one piece of one head's query rows."""
-        op, k, pieces, rows = self.op, self.k, self.pieces, self.tile.rows
-        piece = tirx.floormod(work, pieces) if pieces > 1 else int32(0)
-        self.head = tirx.floormod(tirx.floordiv(work, pieces), op.heads)
-        self.batch = tirx.floordiv(work, pieces * op.heads)
-        kv_head = tirx.floordiv(self.head, self.group)
+        op, k, rows = self.op, self.k, self.tile.rows
+        piece = self._find_head(work)
         self.packed_keys = k.scratch((self.key_panels, op.head_dim, self.key_columns))
         self.packed_values = k.scratch((self.value_panels, op.kv_len, self.value_columns))
         self.scores = k.scratch((rows, self.key_panels * self.key_columns))
         self.factors = k.scratch((rows,))
+        self._pack()
+        self._find_next_head(work, last_work)
+        self._query_tiles(piece)
+
+    def _find_head(self, work: Expr) -> Expr:
+        """Find the operands of one work item's head; the piece of its query rows."""
+        op, k, pieces = self.op, self.k, self.pieces
+        piece = tirx.floormod(work, pieces) if pieces > 1 else int32(0)
+        self.head = tirx.floormod(tirx.floordiv(work, pieces), op.heads)
+        self.batch = tirx.floordiv(work, pieces * op.heads)
+        kv_head = tirx.floordiv(self.head, self.group)
         self.query_base = k.let(_base(self.query_at, self.batch, self.head))
-        key_base = k.let(_base(self.key_at, self.batch, kv_head))
-        value_base = k.let(_base(self.value_at, self.batch, kv_head))
-        keys = pack.Rows(self.key, key_base, self.key_at.row, op.kv_len, op.head_dim)
-        values = pack.Rows(self.value, value_base, self.value_at.row, op.kv_len, op.values)
+        self.key_base = k.let(_base(self.key_at, self.batch, kv_head))
+        self.value_base = k.let(_base(self.value_at, self.batch, kv_head))
+        return piece
+
+    def _pack(self) -> None:
+        """Pack the keys that are gone through next, and their values."""
+        op, k = self.op, self.k
+        first_key = self.key_base + self.first_key * self.key_at.row
+        first_value = self.value_base + self.first_key * self.value_at.row
+        keys = pack.Rows(self.key, first_key, self.key_at.row, self.keys, op.head_dim)
+        values = pack.Rows(self.value, first_value, self.value_at.row, self.keys, op.values)
         pack.columns_from_rows(k, self.packed_keys, keys, self.key_columns, self.lanes)
         pack.rows_as_they_are(k, self.packed_values, values, self.value_columns, self.lanes)
-        self._find_next_head(work, last_work)
 
+    def _query_tiles(self, piece: Expr) -> None:
+        """Emit the tiles of one piece of a head's query rows."""
+        op, k, pieces, rows = self.op, self.k, self.pieces, self.tile.rows
         full, rest = divmod(op.q_len, rows)
         first = tirx.floordiv(piece * full, pieces)
         count = tirx.floordiv((piece + 1) * full, pieces) - first
@@ -161,9 +186,10 @@ class AttentionKernel:
             at = panel * columns + column
             value = self._scaled(value, width)
             if self.mask is not None:
-                value = self._masked(value, self._mask_at(first_row + r, at, width), width)
+                mask = self._mask_at(first_row + r, self.first_key + at, width)
+                value = self._masked(value, mask, width)
             if op.causal:
-                newest = first_row + r + (op.kv_len - op.q_len)
+                newest = first_row + r + (op.kv_len - op.q_len) - self.first_key
                 visible = k.ramp(at, width) <= k.splat(newest, width)
                 if op.window:
                     visible = visible & (k.ramp(at, width) > k.splat(newest - op.window, width))
@@ -178,7 +204,7 @@ class AttentionKernel:
                         at = k.ramp(panel * columns + count + start, width)
                         k.store(self.scores, k.splat(-math.inf, width), [r, at])
 
-        last = op.kv_len - (self.key_panels - 1) * columns
+        last = self.keys - (self.key_panels - 1) * columns
         masked_tail = self.mask is not None and op.mask[3] != 1 and last != columns
         if masked_tail and self.key_panels == 1:
             write(last)
@@ -211,7 +237,13 @@ class AttentionKernel:
         return tirx.Select(tirx.EQ(mask, self.k.splat(0.0, width)), value, mask)
 
     def _softmax_row(self, r: Expr, start: Index, length: Index) -> None:
-        """exp(score - max) in place over ``length`` keys from ``start``; ``factors[r]`` = 1 / sum.
+        """exp(score - max) in place over ``length`` keys from ``start``; ``factors[r]`` = 1 / sum."""
+        peak, _, total = self._exponents(r, start, length)
+        of_blind = 0.0 if self.op.zero_masked else math.nan
+        self._store_factor(r, total, tirx.EQ(peak, constant(-math.inf)), constant(of_blind))
+
+    def _exponents(self, r: Expr, start: Index, length: Index, before: Expr | None = None) -> Exponents:
+        """Emit exp(score - max) in place over ``length`` keys from ``start``; ``before`` was seen earlier.
 
         A run-time ``length`` must be a multiple of ``lanes``.
         """
@@ -229,7 +261,8 @@ class AttentionKernel:
 
         largest = RowReduction(k, lanes, maximum, -math.inf)
         each(lambda c, width, slot: largest.take(score(c, width), width, slot))
-        peak = k.let(largest.finish())
+        peak = largest.finish()
+        peak = k.let(peak if before is None else tirx.max(before, peak))
         blind = tirx.EQ(peak, constant(-math.inf))  # every key is hidden
         finite_peak = k.let(tirx.Select(blind, constant(0.0), peak))
         total = RowReduction(k, lanes, add, 0.0)
@@ -240,8 +273,7 @@ class AttentionKernel:
             total.take(value, width, slot)
 
         each(exponent)
-        of_blind = 0.0 if self.op.zero_masked else math.nan
-        self._store_factor(r, total.finish(), blind, constant(of_blind))
+        return peak, finite_peak, total.finish()
 
     def _store_factor(self, r: Expr, total: Expr, blind: Expr, of_blind: Expr) -> None:
         """Keep 1 / sum of a row, or that of a row whose keys are all hidden."""
@@ -287,8 +319,8 @@ class AttentionKernel:
 
         def put(r: Expr, column: Index, width: int, value: Expr) -> None:
             at = k.ramp(self.head * op.values + panel * columns + column, width)
-            scaled = value * k.splat(k.load(self.factors, [r]), width)
-            k.store(self.out, scaled, [self.batch, first_row + r, at])
+            value = self._result(value, first_row + r, r, at, width)
+            k.store(self.out, value, [self.batch, first_row + r, at])
 
         def write(count: int) -> None:
             register_tile.store(k, acc, height, count, lanes, put)
@@ -298,6 +330,10 @@ class AttentionKernel:
             write(min(last, columns))
         else:
             k.branch(panel < self.value_panels - 1, lambda: write(columns), lambda: write(last))
+
+    def _result(self, value: Expr, row: Expr, r: Expr, at: Expr, width: int) -> Expr:
+        """Elements ``at`` of the result of query ``row``, row ``r`` of its tile, from their sums."""
+        return value * self.k.splat(self.k.load(self.factors, [r]), width)
 
 
 def _base(place: Heads, batch: Expr, head: Expr) -> Expr:

@@ -27,15 +27,27 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.cpu.attention.blocked import BlockedAttentionKernel
 from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel, value_tile
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+
+_SCORE_CYCLES = 9.0
+"""Cycles that the softmax takes for a vector of scores."""
+
+_FETCHING = 3.0
+"""Time that fetching for a tile of one row takes for each doubling of keys and values beyond what stays in
+L2, by that of the arithmetic (measured on a Xeon)."""
+
+_BLOCK_ROUNDS = 8.0
+"""Keys whose time the bookkeeping of a block takes."""
 
 _SCORES_LIMIT = 256 << 10
 """Bytes of scores per tile that still make sense in L2; longer rows are refused."""
 
 
 class AttentionSpace(DesignSpace):
-    """Knobs: query rows per tile, vectors per key panel, unrolling, pieces of a head's queries."""
+    """Knobs: query rows per tile, vectors per key panel, unrolling, pieces of a head's queries, keys of a
+    block (0 for all at once)."""
 
     name = "cpu.attention"
     version = 1
@@ -62,24 +74,48 @@ class AttentionSpace(DesignSpace):
                 if fits and rows <= op.q_len and rows * op.kv_len * 4 <= _SCORES_LIMIT:
                     tiles.append((rows, vectors))
         pieces = tuple(p for p in (1, 2, 4) if p <= op.q_len)
-        return Knob("tile", tuple(tiles)), Knob("pieces", pieces), Knob("unroll", (4, 8, 2))
+        blocks = () if op.zero_by_mask else tuple(b for b in (512, 1024, 256, 128) if 2 * b <= op.kv_len)
+        return (
+            Knob("tile", tuple(tiles)),
+            Knob("pieces", pieces),
+            Knob("unroll", (4, 8, 2)),
+            Knob("block", (0, *blocks), absent=0),
+        )
 
     def default(self, op: Attention, machine: CpuModel) -> Point:
-        tiles, pieces = (knob.choices for knob in self.knobs(op, machine)[:2])
-        points = [{"tile": tile, "pieces": count, "unroll": 4} for tile in tiles for count in pieces]
+        tiles, pieces, _, blocks = (knob.choices for knob in self.knobs(op, machine))
+        points = [
+            {"tile": tile, "pieces": count, "unroll": 4, "block": block}
+            for tile in tiles
+            for count in pieces
+            for block in blocks
+        ]
         return min(points, key=lambda point: self.estimate(op, point, machine))
 
     def estimate(self, op: Attention, point: Point, machine: CpuModel) -> float:
         tile, pieces = RegisterTile.of(point["tile"]), point["pieces"]
-        columns = tile.columns(machine.lanes)
-        per_row = tile.step_cycles(machine, load_cycles=1.0) / tile.rows / tile.vectors
-        per_row *= 1 + (-op.kv_len % columns) / op.kv_len
+        values = value_tile(op, tile, machine.lanes)
         rows_per_piece = -(-op.q_len // pieces)
         waste = -(-rows_per_piece // tile.rows) * tile.rows / rows_per_piece
         work = op.batch * op.heads * pieces
         balance = -(-work // machine.threads) * machine.threads / work
         packing = 1 + 0.12 * (pieces - 1)
-        return per_row * (0.7 + 0.3 * waste) * balance * packing
+        steps = op.head_dim * -(-op.kv_len // tile.columns(machine.lanes))
+        value_steps = op.kv_len * -(-op.values // values.columns(machine.lanes))
+        products = steps * tile.step_cycles(machine, load_cycles=1.0)
+        products += value_steps * values.step_cycles(machine, load_cycles=1.0)
+        cycles = products / tile.rows + _SCORE_CYCLES * op.kv_len / machine.lanes
+        return cycles * (0.7 + 0.3 * waste) * balance * packing * self._passes(op, point, machine)
+
+    def _passes(self, op: Attention, point: Point, machine: CpuModel) -> float:
+        """Time with what fetching keys and values anew for each tile costs, or passing them in blocks."""
+        block, rows = point.get("block", 0), point["tile"][0]
+        if op.q_len <= rows:
+            return 1.0 + bool(block)
+        keys = block or op.kv_len
+        kept = 4 * keys * (op.head_dim + op.values)
+        fetching = _FETCHING / rows * math.log2(max(kept / machine.kept_l2, 1.0))
+        return 1 + fetching + (_BLOCK_ROUNDS / block if block else 0.0)
 
     def features(self, op: Attention, point: Point, machine: CpuModel) -> list[float]:
         tile = RegisterTile.of(point["tile"])
@@ -89,9 +125,15 @@ class AttentionSpace(DesignSpace):
         issued = accumulators / machine.fma_units / tile.step_cycles(machine, load_cycles=1.0)
         sizes = [math.log2(op.q_len), math.log2(op.kv_len), op.head_dim, op.heads, op.batch]
         decisions = [tile.rows, tile.vectors, accumulators, point["pieces"], point["unroll"]]
+        decisions.append((point.get("block", 0) or op.kv_len) * (op.head_dim + op.values) * 4 / machine.l2)
         rests = [op.q_len % tile.rows / tile.rows, op.kv_len % columns / columns, work % machine.threads]
         return [*sizes, *decisions, *rests, issued]
 
     def emit(self, op: Attention, point: Point, machine: CpuModel) -> PrimFunc:
         tile = RegisterTile.of(point["tile"])
-        return AttentionKernel(op, tile, point["pieces"], point["unroll"], machine.lanes).emit()
+        pieces, unroll, lanes = point["pieces"], point["unroll"], machine.lanes
+        if not point.get("block", 0):
+            return AttentionKernel(op, tile, pieces, unroll, lanes).emit()
+        columns = tile.columns(lanes)
+        block = point.get("block", 0) // columns * columns
+        return BlockedAttentionKernel(op, tile, pieces, block, unroll, lanes).emit()

@@ -23,6 +23,7 @@ from hetero_tvm.codegen import transpose, vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.cpu import register_tile
+from hetero_tvm.schedules.cpu.attention.kernel import Exponents
 from hetero_tvm.schedules.cpu.products import pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import UNROLL, RowReduction, add, maximum
@@ -36,6 +37,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
     """Emits one attention for all lengths of its witnesses' range."""
 
     sum_up = staticmethod(register_tile.accumulate_run_time)
+    whole_rows = True
+    """Whether the scores of all keys of a tile are held at once."""
 
     def __init__(self, witnesses: Witnesses, tile: RegisterTile, pieces: int, unroll: int, lanes: int):
         super().__init__(witnesses.largest, tile, pieces, unroll, lanes)
@@ -62,6 +65,7 @@ class RunTimeAttentionKernel(OneQueryKernel):
             self.query, self.key, self.value = (flat[place.operand] for place in places)
             self.kv_len, self.q_len = _bound(k, op.kv_len), _bound(k, op.q_len)
             self.past = _bound(k, self.witnesses.value(lambda o: o.kv_len - o.q_len, small))
+            self.first_key, self.keys = 0, self.kv_len
             self.panels = k.let(pieces_of(self.kv_len, self.key_columns))
             items = k.let(int32(self.pieces) * op.batch * op.heads)
             with k.imported(transpose.ir(self.lanes)), k.parallel(items) as work:
@@ -80,7 +84,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
         self.batch = k.let(tirx.truncdiv(item, as_index(op.heads)))
         kv_head = tirx.truncdiv(self.head, int32(self.group))
         longest = self.key_panels * self.key_columns
-        self.scores = k.scratch((rows, longest + self.lanes))  # no power of two apart
+        held = rows if self.whole_rows else 1
+        self.scores = k.scratch((held, longest + self.lanes))  # no power of two apart
         self.factors = k.scratch((rows,))
         self.query_base, key_base, value_base = (
             k.let(place.offset + self.batch * place.batch + head * place.head)
@@ -106,15 +111,22 @@ class RunTimeAttentionKernel(OneQueryKernel):
 
     def _tiles(self, work: Expr, last_work: Expr, piece: Expr, key_base: Expr, value_base: Expr) -> None:
         """Emit the tiles of one piece of a head's queries, over packed keys and values."""
-        op, k, pieces, rows = self.op, self.k, self.pieces, self.tile.rows
+        op, k = self.op, self.k
         longest = self.key_panels * self.key_columns
         self.packed_keys = k.scratch((self.key_panels, op.head_dim, self.key_columns))
         self.packed_values = k.scratch((self.value_panels, longest, self.value_columns))
         self._pack_keys(key_base)
-        values = pack.Rows(self.value, value_base, self.value_at.row, self.kv_len, op.values)
-        pack.rows_as_they_are(k, self.packed_values, values, self.value_columns, self.lanes)
+        self._pack_values(value_base)
         self._find_next_head(work, last_work)
+        self._query_tiles(piece)
 
+    def _pack_values(self, base: Expr) -> None:
+        """Values of the keys that are gone through next, in panels of columns."""
+        values = pack.Rows(self.value, base, self.value_at.row, self.keys, self.op.values)
+        pack.rows_as_they_are(self.k, self.packed_values, values, self.value_columns, self.lanes)
+
+    def _query_tiles(self, piece: Expr) -> None:
+        k, pieces, rows = self.k, self.pieces, self.tile.rows
         full = k.let(tirx.truncdiv(self.q_len, int32(rows)))
         rest = k.let(self.q_len - full * rows)
         first = k.let(tirx.truncdiv(piece * full, int32(pieces)))
@@ -127,8 +139,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
     def _pack_keys(self, base: Expr) -> None:
         """Keys transposed to [panel][d][column]; columns behind the last key are zero."""
         k, lanes, columns, dim = self.k, self.lanes, self.key_columns, self.op.head_dim
-        full = k.let(tirx.truncdiv(self.kv_len, int32(columns)))
-        source = pack.Rows(self.key, base, self.key_at.row, self.kv_len, dim)
+        full = k.let(tirx.truncdiv(self.keys, int32(columns)))
+        source = pack.Rows(self.key, base, self.key_at.row, self.keys, dim)
         by_blocks = columns // lanes if dim >= lanes else 0
 
         def column(panel: Expr, j: Expr) -> None:
@@ -140,7 +152,7 @@ class RunTimeAttentionKernel(OneQueryKernel):
             with k.serial(columns - by_blocks * lanes) as j:
                 column(panel, by_blocks * lanes + j)
         with k.when(full < self.panels):
-            rest = k.let(self.kv_len - full * columns)
+            rest = k.let(self.keys - full * columns)
             with k.serial(dim) as d:
                 pack.clear(k, self.packed_keys, [full, d], 0, columns, lanes)
             for block in range(by_blocks):
@@ -219,7 +231,7 @@ class RunTimeAttentionKernel(OneQueryKernel):
 
         def piece(at: Expr, width: int) -> None:
             where = [r, k.ramp(at, width)]
-            mask = self._mask_at(query_row, at, width)
+            mask = self._mask_at(query_row, self.first_key + at, width)
             k.store(self.scores, self._masked(k.load(self.scores, where), mask, width), where)
 
         full = k.let(tirx.truncdiv(end - start, int32(lanes)))
@@ -230,15 +242,31 @@ class RunTimeAttentionKernel(OneQueryKernel):
 
     def _softmax_row(self, query_row: Expr, r: Expr, start: Index, panels: Index) -> None:
         """exp(score - max) in place over ``panels`` of keys from ``start``; ``factors[r]`` = 1 / sum."""
+        peak, _, total = self._exponents_of(query_row, r, start, panels)
+        of_blind = constant(0.0 if self.op.zero_masked else math.nan)
+        if not isinstance(self.kv_len, int):  # a sum over no keys at all is 0
+            of_blind = tirx.Select(self.kv_len > 0, of_blind, constant(0.0))
+        self._store_factor(r, total, tirx.EQ(peak, constant(-math.inf)), of_blind)
+
+    def _seen(self, query_row: Expr, start: Index) -> tuple[Expr, Expr]:
+        """Keys that end before the first that a query does not see; where those among the scores end."""
+        end = self.k.let(query_row + (self.past + 1) if self.op.causal else self.kv_len)
+        return end, end
+
+    def _exponents_of(
+        self, query_row: Expr, r: Expr, start: Index, panels: Index, before: Expr | None = None
+    ) -> Exponents:
+        """Emit exp(score - max) in place over ``panels`` of keys from ``start``; ``before`` is a score seen
+        earlier."""
         k, lanes, scores = self.k, self.lanes, self.scores
         behind = k.let(start + panels * self.key_columns)
-        end = k.let(query_row + (self.past + 1) if self.op.causal else self.kv_len)
+        seen, end = self._seen(query_row, start)
         if self.mask is not None:
             self._add_mask(query_row, r, start, end)
         with k.serial(behind - end) as j:
             k.store(scores, constant(-math.inf), [r, end + j])
         if self.op.window:
-            with k.serial(tirx.max(end - self.op.window - start, int32(0))) as j:
+            with k.serial(tirx.max(tirx.min(seen - self.op.window, behind) - start, int32(0))) as j:
                 k.store(scores, constant(-math.inf), [r, start + j])
 
         def each(body: Callable[[Expr, int], None]) -> None:
@@ -251,7 +279,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
 
         largest = RowReduction(k, lanes, maximum, -math.inf)
         each(lambda c, slot: largest.take(score(c), lanes, slot))
-        peak = k.let(largest.finish())
+        peak = largest.finish()
+        peak = k.let(peak if before is None else tirx.max(before, peak))
         blind = tirx.EQ(peak, constant(-math.inf))  # every key is hidden
         finite_peak = k.let(tirx.Select(blind, constant(0.0), peak))
         total = RowReduction(k, lanes, add, 0.0)
@@ -262,10 +291,7 @@ class RunTimeAttentionKernel(OneQueryKernel):
             total.take(value, lanes, slot)
 
         each(exponent)
-        of_blind = constant(0.0 if self.op.zero_masked else math.nan)
-        if not isinstance(self.kv_len, int):  # a sum over no keys at all is 0
-            of_blind = tirx.Select(self.kv_len > 0, of_blind, constant(0.0))
-        self._store_factor(r, total.finish(), blind, of_blind)
+        return peak, finite_peak, total.finish()
 
     def _keys(self) -> Index:
         return self.kv_len

@@ -15,6 +15,7 @@ from hetero_tvm.schedules.cpu.programs.long_sums import is_long, with_own_accumu
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
+from hetero_tvm.schedules.cpu.symbolic.blocked_attention import BlockedRunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
 from hetero_tvm.schedules.cpu.symbolic.images import change_of_layout, conv2d_blocked, depthwise, pool2d
@@ -64,8 +65,12 @@ def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuMod
 
 
 def _attention(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
-    tile = RegisterTile.of(point["tile"])
-    return RunTimeAttentionKernel(witnesses, tile, point["pieces"], point["unroll"], machine.lanes).emit()
+    tile, lanes = RegisterTile.of(point["tile"]), machine.lanes
+    pieces, unroll = point["pieces"], point["unroll"]
+    if not (block := point.get("block", 0)):
+        return RunTimeAttentionKernel(witnesses, tile, pieces, unroll, lanes).emit()
+    block -= block % tile.columns(lanes)
+    return BlockedRunTimeAttentionKernel(witnesses, tile, pieces, block, unroll, lanes).emit()
 
 
 def _batch_matmul(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:

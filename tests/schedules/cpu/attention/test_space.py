@@ -85,6 +85,48 @@ def test_windows_caps_and_masks_by_period(data):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("block", [128, 256])
+@pytest.mark.parametrize(
+    "forms",
+    [
+        {"mask": (2, 1, 1, 530)},
+        {"causal": True, "zero_masked": True},
+        {"causal": True, "window": 150, "softcap": 1.5, "mask": (1, 2, 19, 530)},
+    ],
+    ids=["mask", "causal", "window"],
+)
+def test_keys_in_blocks(block, forms):
+    machine = AVX2
+    op = Attention(2, 2, 19, 530, 13, 0.4, 1, value_dim=20, **forms)
+    points = [choose(op, machine, tile=(4, 2), pieces=pieces, block=block) for pieces in (1, 4)]
+    check_points(SPACE, op, points, machine, tolerance=3e-6)
+
+
+def test_queries_that_see_nothing_in_some_blocks():
+    """A mask that hides whole blocks, and all keys of one query; infinite scores and NaN."""
+    op = Attention(1, 1, 5, 300, 8, 0.3, 1, mask=(1, 1, 5, 300))
+    arrays = sample_inputs(op)
+    arrays[3][:] = 0
+    arrays[3][0, 0, 0, :128] = arrays[3][0, 0, 1, 128:] = arrays[3][0, 0, 2] = -np.inf
+    arrays[0][0, 3, 0], arrays[0][0, 4] = np.nan, np.inf
+    with np.errstate(invalid="ignore", over="ignore"):
+        truth = op.reference(*arrays)
+    assert np.isfinite(truth[0, :2]).all() and np.isnan(truth[0, 2:]).all()
+    points = [choose(op, AVX2, block=block) for block in (0, 128)]
+    for run in point_runners(SPACE, op, points, AVX2):
+        np.testing.assert_allclose(run(*arrays), truth, atol=1e-5)
+
+
+def test_many_keys_pass_in_blocks():
+    """Where keys and values of a head do not stay in L2, unless only a few queries ask for them."""
+    for machine in MACHINES.values():
+        many = Attention(1, 2, 4096, 4096, 64, 0.1, 2)
+        assert SPACE.default(many, machine)["block"]
+        assert not SPACE.default(dataclasses.replace(many, q_len=1), machine)["block"]
+        assert not SPACE.default(dataclasses.replace(many, q_len=128, kv_len=128), machine)["block"]
+
+
+@pytest.mark.thorough
 @settings(max_examples=14)
 @given(st.data())
 def test_random_shapes_and_points(data):

@@ -38,10 +38,32 @@ def test_attention_of_any_length(dim, kv_heads, mask, options):
     check(make, kernels.emit(witnesses, SPACE, point, AVX2))
 
 
+@pytest.mark.parametrize("block", [8, 24])
+@pytest.mark.parametrize(
+    ("mask", "options"),
+    [
+        (lambda b, s: (b, 1, 1, s), {}),
+        (None, {"packed": True, "causal": True}),
+        pytest.param(lambda b, s: (1, 1, s, s), {"packed": True, "causal": True, "window": 5}, marks=SWEEP),
+        pytest.param(None, {"causal": True, "window": 9, "softcap": 5.0, "zero_masked": True}, marks=SWEEP),
+    ],
+)
+def test_keys_in_blocks(block, mask, options):
+    def make(b, s):
+        shape = mask(b, s) if mask else ()
+        return Attention(b, 2, s, s, 20, 0.3, 2, mask=shape, **options)
+
+    witnesses = witnesses_of(make)
+    point = {**SPACE.default(witnesses.largest, AVX2), "tile": (4, 1), "pieces": 2, "block": block}
+    check(make, kernels.emit(witnesses, SPACE, point, AVX2))
+
+
 @pytest.mark.parametrize("queries", [1, 3])
-def test_attention_to_no_keys_is_zero(queries):
+@pytest.mark.parametrize("block", [0, 16])
+def test_attention_to_no_keys_is_zero(queries, block):
     witnesses = witnesses_of(lambda b, s: Attention(b, 2, queries, s, 16, 0.25, 2))
-    kernel = kernels.emit(witnesses, SPACE, SPACE.default(witnesses.largest, AVX2), AVX2)
+    point = {**SPACE.default(witnesses.largest, AVX2), "tile": (4, 1), "block": block}
+    kernel = kernels.emit(witnesses, SPACE, point, AVX2)
     run = compile_kernels(kernel, TARGET).jit()["main"]
     ones = [np.ones(shape, "float32") for shape in ((2, queries, 32), (2, 0, 32), (2, 0, 32))]
     result = tvm.runtime.tensor(np.full((2, queries, 32), 7.0, "float32"))
