@@ -216,6 +216,35 @@ def test_transposed_convolution_of_groups_has_a_bias_of_each():
     np.testing.assert_allclose(y, wanted.numpy(), rtol=1e-5, atol=1e-5)  # sums of eight products
 
 
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        ((1, 2, 7), "strides = [3], pads = [1, 0], output_padding = [2]"),
+        ((2, 2, 3, 4), "strides = [2, 1], dilations = [2, 3], pads = [0, 1, 2, 1]"),
+        ((1, 2, 4, 3), "strides = [2, 2], output_shape = [8, 6]"),
+        ((1, 2, 4, 3), 'strides = [2, 2], output_shape = [8, 6], auto_pad = "SAME_UPPER"'),
+        ((1, 2, 4, 3), 'strides = [1, 2], auto_pad = "SAME_LOWER"'),
+        ((1, 2, 2, 3, 2), "strides = [2, 1, 2], group = 2"),
+    ],
+)
+def test_transposed_convolution(shape, attributes):
+    """As ONNX Runtime cuts borders; sums of eight products."""
+    runtime = pytest.importorskip("onnxruntime")
+    spatial = len(shape) - 2
+    dims, free = ",".join(map(str, shape)), ",".join("NCDHW"[: spatial + 2])
+    kernel = ",".join("3" * spatial)
+    source = text_model(
+        f"g (float[{dims}] x, float[2,3,{kernel}] w) => (float[{free}] y)"
+        f" {{ y = ConvTranspose <{attributes}> (x, w) }}"
+    )
+    generator = np.random.default_rng(0)
+    feeds = {"x": generator.standard_normal(shape, np.float32)}
+    feeds["w"] = generator.standard_normal((2, 3, *[3] * spatial), np.float32)
+    (expected,) = runtime.InferenceSession(source.SerializeToString()).run(None, feeds)
+    found = run_double(detached(source), feeds, ["y"])
+    np.testing.assert_allclose(found["y"], expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("corners", [0, 1])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Operators of onnx's evaluator on windows: its own are too slow for real networks, give all groups of a
-transposed convolution the first one's bias, and know global maxima of images alone.
+transposed convolution the first one's bias and cut all that is more than a wanted shape off its end, and know
+global maxima of images alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19 as _SlowAveragePool
-from onnx.reference.ops.op_conv_transpose import ConvTranspose as _ConvTransposeOfGroups
 from onnx.reference.ops.op_max_pool import MaxPool as _SlowMaxPool
 
 
@@ -52,17 +52,48 @@ class Conv(OpRun):
         return (result,)
 
 
-class ConvTranspose(_ConvTransposeOfGroups):
-    """Transposed convolution; onnx's own gives all groups the first one's bias, and wants one filter each."""
+class ConvTranspose(OpRun):
+    """Transposed convolution of any rank, with groups: one matrix product per position of the kernel.
+
+    Borders are cut off: ``pads``, or what is more than ``output_shape`` or ``auto_pad`` ask for.
+    """
 
     op_domain = ""
 
-    def _run(self, x, weight, bias=None, group=None, **given):
-        parts = []
-        for image, filters in zip(np.split(x, group or 1, 1), np.split(weight, group or 1), strict=True):
-            parts += super()._run(image, filters, None, group=1, **given)
-        y = np.concatenate(parts, axis=1)
-        return (y if bias is None else y + bias.reshape(-1, *[1] * (x.ndim - 2)),)
+    def _run(
+        self,
+        x,
+        weight,
+        bias=None,
+        auto_pad=None,
+        dilations=None,
+        group=None,
+        kernel_shape=None,
+        output_padding=None,
+        output_shape=None,
+        pads=None,
+        strides=None,
+    ):
+        spatial, group = x.ndim - 2, group or 1
+        kernel, images = weight.shape[2:], x.shape[2:]
+        strides, dilations = strides or [1] * spatial, dilations or [1] * spatial
+        more = output_padding or [0] * spatial
+        whole = [
+            (n - 1) * s + (k - 1) * d + 1
+            for n, s, k, d in zip(images, strides, kernel, dilations, strict=True)
+        ]
+        begins, sizes = _cut_off(images, strides, whole, more, pads, output_shape, auto_pad)
+        batch, channels = x.shape[:2]
+        columns = x.reshape(batch, group, channels // group, -1)
+        filters = weight.reshape(group, channels // group, *weight.shape[1:])
+        extents = [max(n, b + size) for n, b, size in zip(whole, begins, sizes, strict=True)]
+        result = np.zeros((batch, group * weight.shape[1], *extents), x.dtype)
+        for position, window in _windows(result, kernel, strides, dilations, images):
+            taps = filters[(..., *position)].swapaxes(1, 2)
+            window += np.matmul(taps, columns).reshape(window.shape)
+        cut = tuple(slice(b, b + size) for b, size in zip(begins, sizes, strict=True))
+        result = result[(slice(None), slice(None), *cut)]
+        return (result if bias is None else result + bias.reshape(-1, *[1] * spatial),)
 
 
 class MaxPool(_SlowMaxPool):
@@ -193,6 +224,27 @@ def _output_sizes(
     return tuple(
         (n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True)
     )
+
+
+def _cut_off(
+    images: Sequence[int],
+    strides: Sequence[int],
+    whole: Sequence[int],
+    more: Sequence[int],
+    pads: Sequence[int] | None,
+    wanted: Sequence[int] | None,
+    auto_pad: str | None,
+) -> tuple[list[int], list[int]]:
+    """Elements cut off before a transposed convolution of extents ``whole``, ``more`` behind; its sizes."""
+    spatial = len(images)
+    same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
+    if not wanted and not same:
+        pads = pads or [0] * (2 * spatial)
+        begins, ends = pads[:spatial], pads[spatial:]
+        return list(begins), [n + m - b - e for n, m, b, e in zip(whole, more, begins, ends, strict=True)]
+    sizes = list(wanted or [n * s for n, s in zip(images, strides, strict=True)])[-spatial:]
+    surplus = [max(0, n + m - size) for n, m, size in zip(whole, more, sizes, strict=True)]
+    return [over // 2 if auto_pad == "SAME_UPPER" else over - over // 2 for over in surplus], sizes
 
 
 def _windows(
