@@ -10,14 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from hetero_tvm.host.constants import constant
-from hetero_tvm.host.tvm import Call, Var, relax
+from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
-_LAYOUTS = {"relax.nn.conv2d_transpose": ("NCHW", "IOHW"), "relax.nn.conv1d_transpose": ("NCW", "IOW")}
+LAYOUTS = {"relax.nn.conv2d_transpose": ("NCHW", "IOHW"), "relax.nn.conv1d_transpose": ("NCW", "IOW")}
+"""Layouts of images and filters that are taken."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class ConvTransposeAsPhases(Rule):
 
     name = "conv_transpose"
     counted = False
-    anchors = tuple(_LAYOUTS)
+    anchors = tuple(LAYOUTS)
 
     def __init__(self, claims: Claims = lambda op: False):
         self.claims = claims
@@ -77,71 +78,105 @@ class ConvTransposeAsPhases(Rule):
         attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
         if weight is None or dtype_of(var) != "float32" or 0 in shape_of(var):
             return None
-        if (str(attrs.data_layout), str(attrs.kernel_layout)) != _LAYOUTS[graph.op_name(var)]:
+        if (str(attrs.data_layout), str(attrs.kernel_layout)) != LAYOUTS[graph.op_name(var)]:
             return None
         top, bias = channel_bias(graph, var)
         return _Phased(call, weight, bias, top)
 
     def rewrite(self, graph: Graph, var: Var, found: _Phased) -> None:
         call, weight, bias, top = found
-        attrs, x, out = call.attrs, call.args[0], shape_of(top)
-        flat = len(out) == 3
-        batch, channels, *extents = shape_of(x)
+        bind = graph.binder(top, [var])
+        plan = Plan.of(call, weight, shape_of(top))
+        x = call.args[0] if not plan.flat else bind(relax.op.reshape(call.args[0], plan.image), "image")
+        op = plan.op
+        claimed = op.strides != (1, 1) and self.claims(op)
+        kinds = plan.kinds if claimed and _apart_pays(op.groups, op.channels, plan.kinds) else plan.together
+        y = _computed(bind, x, plan.weight, bias, op.groups, plan.axes, kinds)
+        y = interleaved(graph, bind, y, op, claimed)
+        graph.replace(top, relax.op.reshape(y, shape_of(top)) if plan.flat else y, [var])
+
+
+class Plan(NamedTuple):
+    """A transposed convolution as one of phases.
+
+    Parameters
+    ----------
+    image : shape of x as images; rows are images of one row where the result is ``flat``.
+    weight : filters [C, O / groups, H, W] with the zeros of a dilation.
+    op : what puts the phases side by side.
+    kinds : of the phases of each axis.
+    """
+
+    image: tuple[int, ...]
+    flat: bool
+    weight: np.ndarray
+    axes: list[Axis]
+    op: Interleave
+    kinds: list[list[Kind]]
+
+    @classmethod
+    def of(cls, call: Call, weight: np.ndarray, out: tuple[int, ...]) -> Plan:
+        """The plan of a call with constant filters."""
+        attrs = call.attrs
+        batch, channels, *extents = shape_of(call.args[0])
         strides, dilation, extra = (
             integers(values) for values in (attrs.strides, attrs.dilation, attrs.output_padding)
         )
         padding = integers(attrs.padding)
         padding = padding * (2 * len(extents) // len(padding))
         sides = list(zip(padding[: len(extents)], padding[len(extents) :], strict=True))
-        bind = graph.binder(top, [var])
         reach = [d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[2:], strict=True)]
         weight = _spread(weight, dilation)
         axes = [Axis.of(*numbers) for numbers in zip(extents, reach, strides, sides, extra, strict=True)]
+        flat = len(out) == 3
         if flat:
             axes, dilation, extents = [Axis.of(1, 1, 1, (0, 0), 0), *axes], [1, *dilation], [1, *extents]
             weight = weight[:, :, None, :]
-            x = bind(relax.op.reshape(x, (batch, channels, *extents)), "image")
         down, across = axes
-        groups, each = int(attrs.groups), weight.shape[1]
         rows, columns = (
             extent + axis.before + axis.after - axis.taps + 1
             for extent, axis in zip(extents, axes, strict=True)
         )
         op = Interleave(
             batch,
-            groups,
-            each,
+            int(attrs.groups),
+            weight.shape[1],
             rows,
             columns,
             (down.stride, across.stride),
             (down.cut, across.cut),
             (down.out, across.out),
         )
-        claimed = op.strides != (1, 1) and self.claims(op)
         kinds = [
             kinds_of(*numbers) for numbers in zip(axes, weight.shape[2:], dilation, extents, strict=True)
         ]
-        if not (claimed and _apart_pays(groups, each, kinds)):
-            kinds = [_together(axis, found) for axis, found in zip(axes, kinds, strict=True)]
-        y = _computed(bind, x, weight, bias, groups, axes, kinds)
-        if claimed:
-            ty = relax.TensorType(op.output.shape, op.output.dtype)
-            kernel = graph.add_function(op.workload(), op.label)
-            y = bind(relax.call_tir(kernel, [y], out_ty=ty), "whole")
-            graph.replace(top, relax.op.reshape(y, out) if flat else y, [var])
-            return
-        if op.strides != (1, 1):
-            y = bind(
-                relax.op.reshape(y, (batch, groups, down.stride, across.stride, each, rows, columns)), "apart"
-            )
-            y = bind(relax.op.permute_dims(y, [0, 1, 4, 5, 2, 6, 3]), "turns")
-            whole = (batch, groups * each, rows * down.stride, columns * across.stride)
-            y = bind(relax.op.reshape(y, whole), "whole")
-        begin = [down.cut, across.cut]
-        end = [down.cut + down.out, across.cut + across.out]
-        if begin != [0, 0] or tuple(end) != shape_of(y)[2:]:
-            y = bind(relax.op.strided_slice(y, [2, 3], begin, end), "cut")
-        graph.replace(top, relax.op.reshape(y, out) if flat else y, [var])
+        return cls((batch, channels, *extents), flat, weight, axes, op, kinds)
+
+    @property
+    def together(self) -> list[list[Kind]]:
+        """One kind of all phases of each axis."""
+        return [_together(axis, found) for axis, found in zip(self.axes, self.kinds, strict=True)]
+
+
+def interleaved(
+    graph: Graph, bind: Callable[[Call, str], Var], y: Var, op: Interleave, claimed: bool
+) -> Expr:
+    """The phases in ``y`` put side by side: by the kernel of ``op`` where it is ``claimed``."""
+    if claimed:
+        ty = relax.TensorType(op.output.shape, op.output.dtype)
+        kernel = graph.add_function(op.workload(), op.label)
+        return bind(relax.call_tir(kernel, [y], out_ty=ty), "whole")
+    if op.strides != (1, 1):
+        apart = (op.batch, op.groups, *op.strides, op.channels, op.rows, op.columns)
+        y = bind(relax.op.reshape(y, apart), "apart")
+        y = bind(relax.op.permute_dims(y, [0, 1, 4, 5, 2, 6, 3]), "turns")
+        (down, across), channels = op.strides, op.groups * op.channels
+        whole = (op.batch, channels, op.rows * down, op.columns * across)
+        y = bind(relax.op.reshape(y, whole), "whole")
+    end = [first + size for first, size in zip(op.cut, op.out, strict=True)]
+    if op.cut != (0, 0) or tuple(end) != shape_of(y)[2:]:
+        y = bind(relax.op.strided_slice(y, [2, 3], list(op.cut), end), "cut")
+    return y
 
 
 class Kind(NamedTuple):
@@ -217,7 +252,7 @@ def _computed(
         y = bind(
             relax.op.nn.conv2d(
                 image,
-                constant(_filters(weight, groups, axes, kind)),
+                constant(filters_of(weight, groups, axes, kind)),
                 groups=groups,
                 padding=(top, left, bottom, right),
                 dilation=tuple(one.gap for one in kind),
@@ -263,7 +298,7 @@ def _computed(
     return y if every else biased(y, math.prod(strides))
 
 
-def _filters(weight: np.ndarray, groups: int, axes: list[Axis], kind: tuple[Kind, ...]) -> np.ndarray:
+def filters_of(weight: np.ndarray, groups: int, axes: list[Axis], kind: tuple[Kind, ...]) -> np.ndarray:
     """W [C, O / groups, H, W] as filters [groups x phases x O / groups, C / groups, *taps of a phase]."""
     channels, each, *kernel = weight.shape
     wide = [axis.taps * axis.stride for axis in axes]

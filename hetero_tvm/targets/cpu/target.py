@@ -22,6 +22,7 @@ from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsKernel
 from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
+from hetero_tvm.relax_passes.forms.quantized_conv_transpose import QuantConvTransposeAsConv2d
 from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime, GatherAsKernel
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
@@ -319,6 +320,7 @@ class CpuTarget(Target):
         return (
             SinkDequantizers(),  # first: moves between two quantisers are moves of bytes
             QuantConv1dAsConv2d(),  # before the fusion, for which rows are images of one row
+            QuantConvTransposeAsConv2d(claims),  # likewise transposed ones, which are convolutions of phases
             FuseQuantized(claims, safe, bounds=True),  # before constants are folded: its weights are integers
             FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
             FuseForest(claims),  # before lookups take other forms

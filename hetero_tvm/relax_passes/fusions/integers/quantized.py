@@ -70,7 +70,7 @@ class FuseQuantized(Rule):
     """
 
     name = "quantized"
-    anchors = ("relax.matmul", "relax.nn.conv2d")
+    anchors = ("relax.matmul", "relax.nn.conv2d", "relax.nn.conv3d")
 
     def __init__(
         self,
@@ -83,10 +83,13 @@ class FuseQuantized(Rule):
     def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
         if dtype_of(var) == "int32":
+            if call.op.name == "relax.nn.conv3d":
+                return None
             return self._integers(graph, var, call)
         x = graph.call(call.args[0], "relax.dequantize")
         if x is None or _source(graph, call.args[1], "relax.dequantize") is None:
             return None
+        _need(call.op.name != "relax.nn.conv3d", "convolutions of volumes are computed in float32")
         return self._between_quantizers(graph, var, call, x)
 
     # --- the two spellings -----------------------------------------------------------------------
@@ -150,7 +153,7 @@ class FuseQuantized(Rule):
         source, zero = _shifted(graph, call.args[0])
         if source is None or array_of(graph.value(source)) is not None or dtype_of(source) not in OFFSET:
             return None
-        w = _value(graph, call.args[1])
+        w = constant_of(graph, call.args[1])
         if w is None:
             return None
         w, parts = _narrow(call, w.astype(np.int64))
@@ -327,26 +330,26 @@ def _source(graph: Graph, expr: Expr, name: str) -> Call | None:
 
 def scalar_value(graph: Graph, expr: Expr) -> float | None:
     """The value of a constant with one element; None for anything else."""
-    array = _value(graph, expr)
+    array = constant_of(graph, expr)
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
-def _value(graph: Graph, expr: Expr) -> np.ndarray | None:
-    """The value of a constant, behind views, casts, arithmetic and dequantisers."""
+def constant_of(graph: Graph, expr: Expr) -> np.ndarray | None:
+    """The array of a constant behind views, casts, arithmetic and dequantisers; None for anything else."""
     value = graph.value(expr)
     if (array := array_of(value)) is not None:
         return array
     call = graph.call(expr, *_VIEWS, "relax.astype", *_ARITHMETIC, "relax.dequantize")
     if call is None:
         return None
-    first = _value(graph, call.args[0])
+    first = constant_of(graph, call.args[0])
     if first is None:
         return None
     name = call.op.name
     if name == "relax.astype":
         return first.astype(str(call.attrs.dtype))
     if name in _ARITHMETIC:
-        second = _value(graph, call.args[1])
+        second = constant_of(graph, call.args[1])
         return None if second is None else _ARITHMETIC[name](first, second)
     if name == "relax.dequantize":
         numbers = _dequantizer(graph, call)
@@ -360,7 +363,7 @@ def _value(graph: Graph, expr: Expr) -> np.ndarray | None:
 
 
 def _dequantizer(graph: Graph, call: Call) -> tuple[np.ndarray, np.ndarray, int] | None:
-    scale, zero = _value(graph, call.args[1]), _value(graph, call.args[2])
+    scale, zero = constant_of(graph, call.args[1]), constant_of(graph, call.args[2])
     if scale is None or zero is None:
         return None
     return scale.astype(np.float64), zero.astype(np.int64), int(call.attrs.axis)
@@ -382,7 +385,7 @@ def _weights(graph: Graph, expr: Expr) -> tuple[np.ndarray, np.ndarray]:
         views.append((expr, view))
         expr = view.args[0]
     call = graph.call(expr, "relax.dequantize")
-    stored, numbers = _value(graph, call.args[0]), _dequantizer(graph, call)
+    stored, numbers = constant_of(graph, call.args[0]), _dequantizer(graph, call)
     _need(stored is not None and numbers is not None, "the weights or their scales are not constant")
     scale, zero, axis = numbers
     w = stored.astype(np.int64) - _along(zero, stored.ndim, axis)
@@ -410,7 +413,7 @@ def _bias(graph: Graph, var: Var, shape: tuple[int, ...], call: Call) -> tuple[n
     user = graph.only_user(var)
     if user is not None and graph.op_name(user) == "relax.add":
         for arg in graph.value(user).args:
-            value = _value(graph, arg)
+            value = constant_of(graph, arg)
             if value is None or value.size not in (1, columns):
                 continue
             last = value.shape[-3:] if conv else value.shape[-1:]
@@ -423,7 +426,7 @@ def _shifted(graph: Graph, expr: Expr) -> tuple[Expr | None, np.ndarray | Expr]:
     """(8-bit tensor, zero point): the zero point is an array, or the expression of one scalar."""
     zero: np.ndarray | Expr = np.zeros((), np.int64)
     if (call := graph.call(expr, "relax.subtract")) is not None:
-        constant = _value(graph, call.args[1])
+        constant = constant_of(graph, call.args[1])
         if constant is None:
             if not is_tensor(call.args[1]) or int(np.prod(shape_of(call.args[1]))) != 1:
                 raise Miss("the zero point of the input differs by row")

@@ -33,8 +33,8 @@ class InterleaveSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Interleave):
             return "not an interleaving of phases"
-        if op.dtype != "float32":
-            return f"it moves float32, not {op.dtype}"
+        if op.dtype not in ("float32", "int8", "uint8"):
+            return f"it moves float32 and bytes, not {op.dtype}"
         if min(*op.inputs[0].shape, *op.output.shape) < 1:
             return "an extent is zero"
         if op.strides[1] > _MOST_PHASES:
@@ -61,7 +61,7 @@ class InterleaveSpace(DesignSpace):
         whole = max(0, (left + width) // sw - first)
         planes = op.batch * op.groups * op.channels
         with k:
-            arguments = (k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape))
+            arguments = [k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output)]
             x = k.view(arguments[0], (op.batch * op.groups * sh * sw * op.channels, op.rows * op.columns))
             y = k.view(arguments[1], (planes * height, width))
             with k.parallel(planes * height, op.output.nbytes) as line:

@@ -1,13 +1,17 @@
 """Interleaved phases of transposed convolutions."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.interleave import InterleaveSpace
 from tests.ops.helpers import sample_inputs
-from tests.schedules.cpu.running import MACHINES, check_shapes, compiled, exact
+from tests.schedules.cpu.running import MACHINES, TARGET, check_shapes, compiled, exact
 
 SPACE = InterleaveSpace()
 OPS = [
@@ -25,6 +29,17 @@ OPS = [
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_interleaving(machine):
     check_shapes(SPACE, OPS, machine, tolerance=0)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_bytes(machine, dtype):
+    for op in (dataclasses.replace(op, dtype=dtype) for op in OPS[:3]):
+        x = np.random.default_rng(0).integers(0, 256, op.inputs[0].shape).astype(np.uint8).view(dtype)
+        y = tvm.runtime.tensor(np.zeros(op.output.shape, dtype))
+        kernel = compile_kernels(SPACE.emit(op, SPACE.default(op, machine), machine), TARGET)
+        kernel.jit()["main"](tvm.runtime.tensor(x), y)
+        np.testing.assert_array_equal(y.numpy(), op.reference(x))
 
 
 def test_workloads_say_the_same():
