@@ -1,4 +1,4 @@
-"""Pools that round up, whose last window ONNX's inference of shapes counts where it begins in the end pads."""
+"""Pools that round up, whose last window begins in the end pads: ONNX's inference of shapes counts it."""
 
 import pytest
 
@@ -13,13 +13,13 @@ def pooled(op: str, size: str, attributes: str, opset: int):
     )
 
 
-@pytest.mark.parametrize("opset", [11, 17, 21, 22])
+@pytest.mark.parametrize("opset", [11, 21])
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize(
     "size, attributes",
     {
         "5": "kernel_shape = [2], strides = [2], pads = [1, 1]",
-        "5,6": "kernel_shape = [2, 3], strides = [2, 2], pads = [1, 0, 1, 0]",  # one axis ends beyond its pads
+        "5,6": "kernel_shape = [2, 3], strides = [2, 2], pads = [1, 0, 1, 0]",  # one ends beyond its pads
         "7,5,5": "kernel_shape = [2, 1, 2], strides = [2, 2, 2], pads = [1, 0, 1, 1, 0, 1]",
     }.items(),
 )
