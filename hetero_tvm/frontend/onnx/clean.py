@@ -47,6 +47,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
 )
 from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
 from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms, settle_pools
+from hetero_tvm.frontend.onnx.graph.vectors import settle_vectors
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
@@ -328,6 +329,7 @@ def _simplify(
     tracker, opset = Tracker(), opset_of(model)
     for _ in range(_MOST_ROUNDS):
         check_size(model, limits, "written_nodes")
+        settle_vectors(model.graph, pool, constant_value)
         # Before anything is folded: the extents of padded tensors are not those that the model asks for.
         while tracker.is_active and tracker.follow(
             model.graph, _types(_infer(model, pool, limits, strict=False).graph), pool, opset

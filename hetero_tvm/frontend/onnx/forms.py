@@ -384,6 +384,21 @@ def _pad(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> 
     return b.nodes
 
 
+def _quantize(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Scales of 0, as channels of nothing but zeros have, as the least number: nothing is divided by 0."""
+    b = Body(node, opset)
+    scale = b.input(1)
+    if scale not in pool or pool.array(scale).all() or pool.dtype(scale, types) not in ("float32", "float64"):
+        return None
+    array = pool.array(scale)
+    least = b.const(np.where(array == 0, np.finfo(array.dtype).tiny, array), array.dtype.name)
+    rest = [b.input(2)] if b.input(2) else []
+    b.op("QuantizeLinear", b.input(0), least, *rest, output=b.wants(0), **b.attributes)
+    return b.nodes
+
+
 def _top_k(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
     """Refusal of more elements than there are."""
     b = Body(node, opset)
@@ -407,6 +422,7 @@ FORMS: dict[str, Expansion] = {
     "LpPool": _lp_pool,
     "MeanVarianceNormalization": _mean_variance_normalization,
     "Pad": _pad,
+    "QuantizeLinear": _quantize,
     "ReduceL1": _noop_reduction,
     "ReduceL2": _noop_reduction,
     "ReduceLogSum": _noop_reduction,

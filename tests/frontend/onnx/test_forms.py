@@ -346,3 +346,15 @@ def test_reflections_reach_no_further_than_the_operand():
     )
     with pytest.raises(UnsupportedOperatorError, match="4 reflections of an axis with 4 elements"):
         import_onnx(source)
+
+
+def test_a_scale_of_nothing():
+    source = text_model("""
+        g (float[2, 3] x) => (uint8[2, 3] q, float[2, 3] y)
+        <float[3] s = {0, 0.5, 0.25}, uint8[3] z = {3, 4, 5}>
+        { q = QuantizeLinear<axis = 1>(x, s, z) y = DequantizeLinear<axis = 1>(q, s, z) }""")
+    optimized = optimize_model(import_onnx(source))
+    given = {"x": np.float32([[1, 2, 3], [-1, -2, -0.3]])}
+    quantised, back = build_model(optimized, use_shipped=False).run(given)
+    np.testing.assert_array_equal(quantised, [[255, 8, 17], [0, 0, 4]])
+    np.testing.assert_array_equal(back, [[0, 2, 3], [0, -2, -0.25]])
