@@ -6,7 +6,7 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend import import_onnx
-from tests.frontend.onnx.helpers import run_tvm, text_model
+from tests.frontend.onnx.helpers import run_onnxruntime, run_tvm, text_model
 
 ONE = "<value_int = 1>"
 
@@ -23,14 +23,17 @@ ONE = "<value_int = 1>"
         "c = Cast<to = 1>(r) y = Add(x, c) }",
     ],
 )
-def test_ranks_that_the_evaluator_takes(body):
+def test_ranks_that_others_take(body):
     if body.endswith(">"):
         nodes, _, constants = body.rpartition("<")
         body = nodes.replace("<", f"<{constants[:-1]}, ", 1)
     model = text_model(f"g (float[2, 3] x) => (float[?] y) {body}")
     model.graph.output[0].type.tensor_type.ClearField("shape")
     given = {"x": np.float32([[1, -2, 3], [0.5, 4, -1]])}
-    (expected,) = ReferenceEvaluator(model).run(None, given)
+    if "int64[2] a" in body:  # the evaluator takes no axis that is named twice
+        (expected,) = run_onnxruntime(model, given)
+    else:
+        (expected,) = ReferenceEvaluator(model).run(None, given)
     np.testing.assert_allclose(run_tvm(import_onnx(model), given)[0], expected, rtol=1e-6)
 
 
