@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hetero_tvm.compile.dynamic.low_ends import with_low_ends
 from hetero_tvm.compile.dynamic.quotients import images_differ, with_quotients
 from hetero_tvm.compile.dynamic.steps import checks_first, step_of
 from hetero_tvm.compile.tasks import tasks_of
@@ -263,7 +264,7 @@ def optimize_model(
         )
     if model.open is not None:
         disabled |= target.fixed_size_passes
-        model = with_quotients(model)
+        model = with_low_ends(with_quotients(model))
         images = images_differ(model)
         target = target.for_ranges(images)
         if images:

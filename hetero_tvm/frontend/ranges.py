@@ -102,7 +102,14 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
                 f"{first.name}: its inputs and outputs depend on the sizes",
                 hint="build it for fixed shapes, one library each",
             )
-    return dataclasses.replace(first, open=OpenShapes(symbols, sizes, tuple(others), at))
+    given_ends = {
+        names[name, axis]
+        for name, dims in given.items()
+        for axis, dim in enumerate(dims)
+        if isinstance(dim, Span) and dim != Span()
+    }
+    decided = frozenset(s.name for s in symbols if s.name not in given_ends)
+    return dataclasses.replace(first, open=OpenShapes(symbols, sizes, tuple(others), at, decided))
 
 
 def _symbols(given: Given, declared: Declared) -> tuple[dict[tuple[str, int], str], tuple[Symbol, ...]]:

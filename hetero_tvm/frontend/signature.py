@@ -135,12 +135,14 @@ class OpenShapes:
     sizes : of the symbols, one per import, in the order of :mod:`hetero_tvm.schedules.symbolic`.
     others : the imports after the first one, which holds this.
     at : imports the model at other sizes.
+    decided : names of the symbols whose ranges nobody gave.
     """
 
     symbols: tuple[Symbol, ...]
     sizes: tuple[Mapping[str, int], ...]
     others: tuple[ImportedModel, ...]
     at: Callable[[Mapping[str, int]], ImportedModel]
+    decided: frozenset[str] = frozenset()
 
 
 def parse_shape_option(text: str) -> tuple[str, tuple[int | str | Span, ...]]:

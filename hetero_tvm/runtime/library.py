@@ -45,7 +45,13 @@ class Library:
 
     Forks: a child may call what its parent has loaded.  A fork waits for calls that run in other
     threads, 5 s at most; a child of a fork in the middle of a call gets a :class:`LibraryError`.
+
+    Pickles (for processes that are spawned, and ``copy.deepcopy``) hold the path and the options of
+    ``load``, not the model: whoever reads one loads the file again.
     """
+
+    reopen: Callable[[], Library] | None = None
+    """Loads the same file with the same options; None where nothing was loaded by :func:`load`."""
 
     def __init__(self, path: Path, manifest: Manifest, pinning: ThreadPinning):
         self.path = path
@@ -129,6 +135,11 @@ class Library:
         except (HeteroTVMError, ImportError):  # no C++ compiler here: no roofs
             peaks, bandwidth, cached = {}, None, None
         return profile_calls(observer, self.manifest, call, self.threads, seconds, peaks, bandwidth, cached)
+
+    def __reduce__(self) -> tuple[Callable[[], Library], tuple[()]]:
+        if self.reopen is None:
+            raise LibraryError(f"{self.path} cannot be pickled", hint="hand on its path, and load() it there")
+        return self.reopen, ()
 
     def __repr__(self) -> str:
         return f"<Library {self.manifest.name!r} {self.signature} on {self.threads} threads>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from hetero_tvm import host
@@ -61,11 +62,16 @@ def load(
         checksum.verify(so_path)
     if verify or verify is None and wanted not in ("", "0"):
         verify_sidecar(so_path)
+    pin = pin if pin is None or isinstance(pin, bool) else list(pin)
     pinning = choose_pinning(threads, pin)
     tvm_runtime.check_versions(manifest.versions)
     if (open_library := opener(manifest.target.kind)) is not None:
-        return open_library(so_path, manifest, pinning, device, cuda_graph)
-    return Library(so_path, manifest, pinning)
+        library = open_library(so_path, manifest, pinning, device, cuda_graph)
+    else:
+        library = Library(so_path, manifest, pinning)
+    options = {"threads": threads, "pin": pin, "verify": verify, "device": device, "cuda_graph": cuda_graph}
+    library.reopen = partial(load, str(so_path), **options)
+    return library
 
 
 def resolve(path: Path) -> Path:

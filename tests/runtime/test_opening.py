@@ -1,5 +1,7 @@
 """Files that can be opened, and those that are refused before any of their code runs."""
 
+import copy
+import pickle
 import shutil
 import subprocess
 import sys
@@ -127,3 +129,19 @@ def test_impossible_threads(mlp):
         load(mlp, threads=0)
     with pytest.raises(UsageError, match="not available"):
         load(mlp, pin=[100_000])
+
+
+@pytest.mark.parametrize("copied", [lambda net: pickle.loads(pickle.dumps(net)), copy.deepcopy])
+def test_a_pickle_loads_the_file_again(mlp, copied):
+    net = load(mlp, threads=1, pin=False)
+    other = copied(net)
+    assert other is not net and (other.path, other.threads, other.cores) == (net.path, 1, None)
+    np.testing.assert_array_equal(other(sample()), net(sample()))
+
+
+def test_a_pickle_whose_file_is_gone(tmp_path, mlp):
+    moved = shutil.copy(mlp, tmp_path / "moved.so")
+    pickled = pickle.dumps(load(moved))
+    (tmp_path / "moved.so").unlink()
+    with pytest.raises(LibraryError, match="moved.so does not exist"):
+        pickle.loads(pickled)

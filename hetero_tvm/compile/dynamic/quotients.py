@@ -44,7 +44,7 @@ def with_quotients(model: ImportedModel) -> ImportedModel:
     """
     opened = model.open
     assert opened is not None
-    known = list(map(_extents, (model, *opened.others)))
+    known = list(map(extents_of, (model, *opened.others)))
     beside = {s.name: _beside(s, opened.sizes[0][s.name]) for s in opened.symbols}
     if len(set(map(len, known))) > 1 or _hold(known, opened, beside):
         return model
@@ -72,7 +72,7 @@ def with_quotients(model: ImportedModel) -> ImportedModel:
             break  # the lifting says where they differ
         others = fewer
     _refuse_untold(model, opened, names, sizes)
-    fresh = OpenShapes(opened.symbols, sizes, tuple(several[1:]), opened.at)
+    fresh = dataclasses.replace(opened, sizes=sizes, others=tuple(several[1:]))
     return dataclasses.replace(several[0], open=fresh)
 
 
@@ -165,7 +165,7 @@ def _key(sizes: Sizes) -> tuple[tuple[str, int], ...]:
     return tuple((name, size) for name, size in sizes.items() if quotient_parts(name) is None)
 
 
-def _extents(model: ImportedModel) -> list[int]:
+def extents_of(model: ImportedModel) -> list[int]:
     """Extents of all that a model computes, in order."""
     return [extent for shape in _shapes(model) for extent in shape]
 
@@ -191,7 +191,7 @@ def _hold(known: Sequence[Sequence[int]], opened: OpenShapes, at: Sizes) -> bool
     """Whether all extents are polynomials of the symbols, next to the largest sizes too."""
     try:
         found = [fit(values, opened.sizes) for values in dict.fromkeys(zip(*known, strict=True))]
-        there = _extents(opened.at(at))
+        there = extents_of(opened.at(at))
     except Unfit:
         return False
     except HeteroTVMError:  # the model may refuse sizes that nobody asked for
@@ -274,7 +274,7 @@ class _Search:
         try:
             if _key(at) not in self._imported:
                 self._imported[_key(at)] = self._opened.at(at)
-            extents = _extents(self._imported[_key(at)])
+            extents = extents_of(self._imported[_key(at)])
         except HeteroTVMError:
             extents = []
         if self._known and len(extents) != len(self._known[self._top]):

@@ -46,7 +46,8 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
 )
 from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
-from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms
+from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms, settle_pools
+from hetero_tvm.frontend.onnx.graph.vectors import settle_vectors
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
@@ -123,12 +124,21 @@ def clean(
     _check_narrow_outputs(model, pool)
     types = _types_beside(model, pool, "BitCast")
     widen(model, pool, {name: element for name, (element, _) in types.items()})
-    if any(node.op_type == "MeanVarianceNormalization" for node in model.graph.node):
-        while settle_axes(model.graph, _types(_infer(model, pool, limits, strict=False).graph), pool):
-            pass  # what follows one has no shape before
+    if any(_is_misread(node) for node in model.graph.node):
+        settled = True
+        while settled:  # what follows one has no shape before, or a wrong one
+            types = _types(_infer(model, pool, limits, strict=False).graph)
+            settled = settle_axes(model.graph, types, pool) or settle_pools(
+                model.graph, types, opset_of(model)
+            )
     inferred = _simplify(model, pool, supported, limits, promises, open_sizes)
     refuse_unsupported(model.graph, opset_of(model), supported)
     return _join(model, pool, inferred)
+
+
+def _is_misread(node: onnx.NodeProto) -> bool:
+    """Whether ONNX's inference of shapes may stop at a node, or get its extents wrong."""
+    return node.op_type == "MeanVarianceNormalization" or any(a.name == "ceil_mode" for a in node.attribute)
 
 
 def _has_doubles(graph: onnx.GraphProto, pool: ConstantPool) -> bool:
@@ -319,6 +329,7 @@ def _simplify(
     tracker, opset = Tracker(), opset_of(model)
     for _ in range(_MOST_ROUNDS):
         check_size(model, limits, "written_nodes")
+        settle_vectors(model.graph, pool, constant_value)
         # Before anything is folded: the extents of padded tensors are not those that the model asks for.
         while tracker.is_active and tracker.follow(
             model.graph, _types(_infer(model, pool, limits, strict=False).graph), pool, opset

@@ -354,6 +354,61 @@ def _cumulative_sum(node: onnx.NodeProto, opset: int, types: Types, pool: Consta
             raise refusal(node, f"axis {axis} of a tensor with {len(shape)} dimensions")
 
 
+def _pad(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
+    """A cut before the operand is padded by its own values: what falls off is none of these.
+
+    Reflections that reach further than the operand are refused, as by ONNX Runtime: TVM reads beside it.
+    """
+    b = Body(node, opset)
+    x, shape, mode = (
+        node.input[0],
+        pool.shape(node.input[0], types),
+        as_text(b.attributes.get("mode", "constant")),
+    )
+    given, axes = b.input(1), b.input(3)
+    if mode == "constant" or shape is None or 0 in shape or given not in pool or (axes and axes not in pool):
+        return None
+    along = [int(axis) % len(shape) for axis in pool.array(axes).reshape(-1)] if axes else range(len(shape))
+    pads = np.zeros((2, len(shape)), np.int64)
+    pads[:, list(along)] = pool.array(given).reshape(2, -1)
+    kept = [extent + int(cut) for extent, cut in zip(shape, np.minimum(pads, 0).sum(0), strict=True)]
+    for before, after, extent in zip(*pads.tolist(), kept, strict=True):
+        if mode == "reflect" and max(before, after) >= max(extent, 1):
+            raise refusal(node, f"{max(before, after)} reflections of an axis with {extent} elements")
+    if (pads >= 0).all() or mode == "edge":
+        return None
+    for axis, (before, extent) in enumerate(zip(pads[0].tolist(), kept, strict=True)):
+        if extent < shape[axis]:
+            x = b.cut(x, axis, max(-before, 0), max(-before, 0) + extent)
+    b.op("Pad", x, b.const(np.maximum(pads, 0).reshape(-1), "int64"), output=b.wants(0), mode=mode)
+    return b.nodes
+
+
+def _quantize(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Scales of 0, as channels of nothing but zeros have, as the least number: nothing is divided by 0."""
+    b = Body(node, opset)
+    scale = b.input(1)
+    if scale not in pool or pool.array(scale).all() or pool.dtype(scale, types) not in ("float32", "float64"):
+        return None
+    array = pool.array(scale)
+    least = b.const(np.where(array == 0, np.finfo(array.dtype).tiny, array), array.dtype.name)
+    rest = [b.input(2)] if b.input(2) else []
+    b.op("QuantizeLinear", b.input(0), least, *rest, output=b.wants(0), **b.attributes)
+    return b.nodes
+
+
+def _top_k(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
+    """Refusal of more elements than there are."""
+    b = Body(node, opset)
+    shape, count = pool.shape(node.input[0], types), b.input(1)
+    if shape and count in pool and pool.array(count).size == 1:
+        most, asked = shape[int(b.attributes.get("axis", -1))], int(pool.array(count).reshape(()))
+        if asked > most:
+            raise refusal(node, f"k={asked} of {most} elements")
+
+
 FORMS: dict[str, Expansion] = {
     **EMPTY,
     "AffineGrid": affine_grid,
@@ -366,6 +421,8 @@ FORMS: dict[str, Expansion] = {
     "LpNormalization": _lp_normalization,
     "LpPool": _lp_pool,
     "MeanVarianceNormalization": _mean_variance_normalization,
+    "Pad": _pad,
+    "QuantizeLinear": _quantize,
     "ReduceL1": _noop_reduction,
     "ReduceL2": _noop_reduction,
     "ReduceLogSum": _noop_reduction,
@@ -376,5 +433,6 @@ FORMS: dict[str, Expansion] = {
     "SequenceInsert": _sequence_step,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,
+    "TopK": _top_k,
 }
 """Operator -> function that writes a form out, refuses it, or gives None for one that TVM has right."""

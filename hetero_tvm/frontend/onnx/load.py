@@ -167,7 +167,7 @@ def _load_external(model: onnx.ModelProto, path: Path) -> dict[str, np.ndarray]:
                     continue
                 stream.seek(offset)
                 tensor.raw_data = stream.read(length)
-        except (ModelError, OSError, ValueError, OverflowError, EOFError) as error:
+        except (ModelError, OSError, RuntimeError, ValueError, OverflowError, EOFError) as error:
             problems.append(f"{tensor.name or '(unnamed tensor)'}: {error}")
             continue
         tensor.data_location = TensorProto.DEFAULT

@@ -316,6 +316,15 @@ def _substituted(value: Expr, old: Expr, new: Expr) -> Expr:
     if isinstance(value, tvm.ir.Call):
         args = [_substituted(arg, old, new) for arg in value.args]
         return relax.Call(value.op, args, value.attrs, value.ty_args)
+    if isinstance(value, relax.If):
+        parts = (value.cond, value.true_branch, value.false_branch)
+        return relax.If(*(_substituted(part, old, new) for part in parts))
+    if isinstance(value, relax.SeqExpr):
+        blocks = [
+            type(block)([relax.VarBinding(b.var, _substituted(b.value, old, new)) for b in block.bindings])
+            for block in value.blocks
+        ]
+        return relax.SeqExpr(blocks, _substituted(value.body, old, new))
     return value
 
 

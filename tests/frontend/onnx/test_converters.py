@@ -565,3 +565,26 @@ def test_celu_of_a_scalar_is_a_scalar():
         (y,) = run_tvm(import_onnx(source), {"x": np.float32(x)})
         assert y.shape == ()
         np.testing.assert_allclose(y, x if x > 0 else 1.5 * np.expm1(x / 1.5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("operator", ["Sum", "Mean"])
+@pytest.mark.parametrize("operands", ["x", "x, z", "x, z, s, x"])
+def test_sums_of_several(operator, operands):
+    model = against_original(
+        text_model(
+            "g (float[2,3] x, float[3] z, float s) => (float[2,3] y) "
+            f"{{ n = Neg(x) o = Mul(z, s) y = {operator}(n, {operands}, o) }}"
+        )
+    )
+    assert "relax.stack" not in {getattr(b.value.op, "name", "") for b in bindings(model)}
+
+
+def test_a_sum_of_one_without_elements():
+    source = text_model("g (float[2,0,3] x) => (float[2,0,3] y) { y = Sum(x) }")
+    assert import_onnx(source).signature.outputs[0].shape == (2, 0, 3)
+
+
+def test_slopes_that_do_not_fit():
+    source = text_model("g (float[2,4] x, float[3] s) => (float[2,4] y) { y = PRelu(x, s) }", "slope")
+    with pytest.raises(ModelError, match="'slope'.*do not fit"):
+        import_onnx(source)

@@ -328,3 +328,33 @@ def test_a_cumulative_sum_along_no_axis_is_refused(axis):
     source = text_model("g (float[2,3] x) => (float[2,3] y) { y = CumSum(x, a) }")
     with pytest.raises(UnsupportedOperatorError, match=f"axis {axis} of a tensor with 2 dimensions"):
         import_onnx(add_weight(source, "a", np.array(axis, np.int64)))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@pytest.mark.parametrize("pads", ["0, -1, 0, 2", "1, -2, 0, 1", "0, 2, -1, -1"])
+def test_operands_are_cut_before_they_are_padded(mode, pads):
+    source = text_model(
+        f'g (float[3, 4] x) => (float[a, b] y) <int64[4] p = {{{pads}}}>{{ y = Pad<mode = "{mode}">(x, p) }}',
+        opset=19,
+    )
+    against_original(source)
+
+
+def test_reflections_reach_no_further_than_the_operand():
+    source = text_model(
+        'g (float[3, 4] x) => (float[a, b] y) <int64[4] p = {0, 4, 0, 0}> { y = Pad<mode = "reflect">(x, p) }'
+    )
+    with pytest.raises(UnsupportedOperatorError, match="4 reflections of an axis with 4 elements"):
+        import_onnx(source)
+
+
+def test_a_scale_of_nothing():
+    source = text_model("""
+        g (float[2, 3] x) => (uint8[2, 3] q, float[2, 3] y)
+        <float[3] s = {0, 0.5, 0.25}, uint8[3] z = {3, 4, 5}>
+        { q = QuantizeLinear<axis = 1>(x, s, z) y = DequantizeLinear<axis = 1>(q, s, z) }""")
+    optimized = optimize_model(import_onnx(source))
+    given = {"x": np.float32([[1, 2, 3], [-1, -2, -0.3]])}
+    quantised, back = build_model(optimized, use_shipped=False).run(given)
+    np.testing.assert_array_equal(quantised, [[255, 8, 17], [0, 0, 4]])
+    np.testing.assert_array_equal(back, [[0, 2, 3], [0, -2, -0.25]])

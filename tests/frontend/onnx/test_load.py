@@ -204,6 +204,14 @@ def test_external_data_outside_the_folder(external, location):
         import_model(external)
 
 
+def test_links_in_a_circle_are_refused(external):
+    data = external.parent / "net.onnx.data"
+    data.unlink()
+    data.symlink_to(data.name)
+    with pytest.raises(ModelError, match="external files that cannot be used"):
+        import_model(external)
+
+
 def test_link_out_of_the_folder_is_refused(external, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "data"
     os.replace(external.parent / "net.onnx.data", elsewhere)

@@ -5,7 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.api import build_model, optimize_model
+from hetero_tvm.frontend import import_onnx
 from hetero_tvm.relax_passes.fusions.fold_scales import FoldInputScales, FoldOutputScales
+from tests.frontend.onnx.helpers import run_onnxruntime, text_model
 from tests.relax_passes.graphs import calls, constant, fuse, module, names_of, op, same_numbers, weights
 from tests.relax_passes.rewrite import Rewrite
 
@@ -117,6 +120,20 @@ def test_random_products(data):
         return y if outside is None else emit(op.multiply(y, constant(weights(*outside, seed=6))))
 
     folded(body, {"matmul": 1, "add": 1}, {"x": (m, k)})
+
+
+@pytest.mark.parametrize("condition", [False, True])
+def test_a_branch_reads_the_scaled_product(condition):
+    source = text_model("""
+        g (bool c, float[2, 2] x) => (float[2, 3] y)
+        < float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] s = {2, 3, 0.5} >
+        { p = MatMul(x, w)
+          m = Mul(p, s)
+          y = If(c) <then_branch = t () => (float[2, 3] a) { a = Tanh(m) },
+                     else_branch = e () => (float[2, 3] b) { b = Sigmoid(m) }> }""")
+    given = {"c": np.array(condition), "x": np.float32([[0.1, -0.2], [0.3, 0.05]])}
+    built = build_model(optimize_model(import_onnx(source)), use_shipped=False)
+    np.testing.assert_allclose(built.run(given)[0], run_onnxruntime(source, given)[0], rtol=1e-5)
 
 
 class TestFoldOutputScales(Rewrite):

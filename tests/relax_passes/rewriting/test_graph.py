@@ -2,9 +2,19 @@
 
 import numpy as np
 
+from hetero_tvm.frontend import import_onnx
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.relax_passes.rewriting.fused import contract, contract_of, is_call_tir
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, scalar_of, shape_of
+from hetero_tvm.relax_passes.rewriting.graph import (
+    Graph,
+    array_of,
+    dtype_of,
+    is_tensor,
+    scalar_of,
+    shape_of,
+    variables_in,
+)
+from tests.frontend.onnx.helpers import text_model
 from tests.relax_passes.graphs import (
     bindings,
     calls,
@@ -109,6 +119,28 @@ def test_an_alias_is_no_operator():
     after, _, report = fuse(before)
     assert report.fusions == {"matmul_epilogue": 1}
     same_numbers(before, after)
+
+
+def test_branches_read_what_a_value_is_forwarded_to():
+    """A branch that went on reading a factor that is in the weights already got it twice."""
+    source = text_model("""
+        g (bool c, float[2, 3] x, float[2, 3] z) => (float[2, 3] y)
+        { h = Tanh(x)
+          m = Neg(h)
+          y = If(c) <then_branch = t () => (float[2, 3] a) { n = Relu(m)
+                                                             a = If(c) <then_branch = i () => (float[2, 3] d)
+                                                                        { d = Mul(n, m) },
+                                                                        else_branch = j () => (float[2, 3] e)
+                                                                        { e = Exp(m) }> },
+                     else_branch = e () => (float[2, 3] b) { b = Sigmoid(z) }> }""")
+    graph = Graph(import_onnx(source).module)
+    named = {graph.op_name(var): var for var in graph.bindings()}
+    tanh, negative = named["relax.tanh"], named["relax.negative"]
+    graph.forward(negative, tanh)
+    assert not graph.is_live(negative) and graph.is_live(tanh)
+    after, _ = graph.rebuild()
+    branches = [b.value for b in bindings(after) if isinstance(b.value, relax.If)]
+    assert branches and negative.name not in {var.name for branch in branches for var in variables_in(branch)}
 
 
 def test_insert_before():

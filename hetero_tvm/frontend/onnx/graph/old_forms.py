@@ -9,6 +9,10 @@ from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
 from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes, refusal, set_nodes
 
+_POOLS = ("MaxPool", "AveragePool", "LpPool")
+_FIRST_RIGHT_CEIL = 22
+"""Opset from which on ONNX infers the extents of pools that round up as they are."""
+
 
 def settle_old_forms(graph: onnx.GraphProto, opset: int, types: Types) -> None:
     """Write out or refuse what ONNX's version converter would change the meaning of.
@@ -61,6 +65,54 @@ def settle_axes(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> boo
                     )
                     changed = True
     return changed
+
+
+def settle_pools(graph: onnx.GraphProto, types: Types, opset: int) -> bool:
+    """Say by pads where the windows of pools that round up end; returns whether any pool changed.
+
+    A last window that would begin in the end pads is none, for ONNX Runtime and PyTorch.  ONNX's inference of
+    shapes counts it before opset 22, and the reference evaluator does not.
+    """
+    changed = False
+    for node in (*graph.node, *inner_nodes(graph)):
+        if opset >= _FIRST_RIGHT_CEIL or node.op_type not in _POOLS or node.domain not in ONNX_DOMAINS:
+            continue
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        shape = types.get(node.input[0], (0, None))[1]
+        kernel = attributes.get("kernel_shape", ())
+        padded = attributes.get("auto_pad", b"NOTSET") in (b"NOTSET", b"")
+        if not attributes.get("ceil_mode", 0) or not padded or shape is None or len(shape) != 2 + len(kernel):
+            continue
+        ones = [1] * len(kernel)
+        strides, dilations = attributes.get("strides", ones), attributes.get("dilations", ones)
+        pads = list(attributes.get("pads", [0] * 2 * len(kernel)))
+        before, after = pads[: len(kernel)], pads[len(kernel) :]
+        axes = list(zip(shape[2:], kernel, strides, dilations, before, after, strict=True))
+        if not all(isinstance(axis[0], int) and axis[0] > 0 for axis in axes):
+            continue
+        beyond = [_window_in_pads(*axis) for axis in axes]
+        rest = [0 if over else _beyond_pads(*axis) for over, axis in zip(beyond, axes, strict=True)]
+        if not any(beyond) or (any(rest) and attributes.get("count_include_pad", 0)):
+            continue  # a mean counts pads, and what lies beyond them it does not
+        kept = [a for a in node.attribute if a.name not in ("ceil_mode", "pads")]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        ends = [end + more for end, more in zip(after, rest, strict=True)]
+        node.attribute.append(helper.make_attribute("pads", [*before, *ends]))
+        changed = True
+    return changed
+
+
+def _window_in_pads(extent: int, taps: int, stride: int, dilation: int, before: int, after: int) -> bool:
+    """Whether the last window, rounded up, begins behind the pads before and what is pooled."""
+    room = extent + before + after - dilation * (taps - 1) - 1
+    return -(-room // stride) * stride >= extent + before
+
+
+def _beyond_pads(extent: int, taps: int, stride: int, dilation: int, before: int, after: int) -> int:
+    """Places behind the end pads that the last window, rounded up, covers."""
+    room = extent + before + after - dilation * (taps - 1) - 1
+    return -room % stride
 
 
 def _flattened(node: onnx.NodeProto, axis: int, opset: int) -> list[onnx.NodeProto]:

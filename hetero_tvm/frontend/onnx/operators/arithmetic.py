@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -172,6 +173,9 @@ def _prelu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     shape, slopes = static_shape(x), static_shape(slope)
     if shape is None or slopes is None:
         return None
+    wide = (1,) * (len(shape) - len(slopes)) + slopes
+    if len(wide) > max(len(shape), 1) or any(n not in (1, m) for n, m in zip(wide, shape, strict=False)):
+        raise ValueError(f"slopes of shape {slopes} do not fit an operand of shape {shape}")
     if shape or any(extent != 1 for extent in slopes):
         return None
     slope = relax.op.reshape(slope, ())
@@ -179,11 +183,23 @@ def _prelu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return relax.op.where(relax.op.less(x, zero), relax.op.multiply(x, slope), x)
 
 
+def _sum(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
+    """Sums of two, one after the other; TVM's converter stacks copies, and fails without elements."""
+    return functools.reduce(relax.op.add, inputs)
+
+
+def _mean(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
+    """A sum by the number of its terms, likewise."""
+    total = _sum(inputs, attrs)
+    return relax.op.divide(total, relax.const(len(inputs), str(inputs[0].ty.dtype)))
+
+
 ARITHMETIC: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Cast": _cast,
     "Cosh": _hyperbolic(odd=False),
     "Div": _divided,
     "Elu": _exponential_below_zero(1.0, 1.0),
+    "Mean": _mean,
     "Mul": _times,
     "PRelu": _prelu,
     "Pow": _pow,
@@ -191,6 +207,7 @@ ARITHMETIC: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Selu": _exponential_below_zero(1.67326319217681884765625, 1.05070102214813232421875),
     "Sign": _sign,
     "Sinh": _hyperbolic(odd=True),
+    "Sum": _sum,
     "ThresholdedRelu": _thresholded_relu,
 }
 """Operator -> its converter."""

@@ -1,0 +1,171 @@
+"""The low end of ranges: sizes at which a model is another one than at those that it is derived from.
+
+Kernels for all sizes are derived from large ones.  At small ones an index may lie outside, a reflection reach
+further than its operand, a slice be cut short, a window not fit: the kernels would read, and write, what is
+not theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from hetero_tvm.compile.dynamic.quotients import extents_of
+from hetero_tvm.errors import HeteroTVMError, ShapeError
+from hetero_tvm.frontend import ImportedModel
+from hetero_tvm.frontend.ranges import steps
+from hetero_tvm.frontend.signature import Symbol
+from hetero_tvm.host.tvm import Expr, Var, relax, tvm
+from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed
+from hetero_tvm.schedules.fitting import fit
+
+Fitted = Sequence["int | Extent"]
+
+
+def with_low_ends(model: ImportedModel) -> ImportedModel:
+    """The model with open sizes, as it came where it is one and the same at the least sizes of its ranges.
+
+    Ranges that nobody gave begin at the least sizes that are like the others.
+
+    Raises
+    ------
+    ShapeError : sizes of a range that was given are special; says where it may begin.
+    """
+    opened = model.open
+    assert opened is not None
+    try:
+        why = _Judge(model)
+    except Unfit:  # the lifting says which extent has no form
+        return model
+    problem = why(_lows(opened.symbols))
+    if problem is None:
+        return model
+    found = _narrowed(opened.symbols, why)
+    if found is None:
+        return model  # no small size tells: the lifting, and the check at both ends, have the word
+    symbols, changed = found, {s.name for s, f in zip(opened.symbols, found, strict=True) if s != f}
+    if changed <= opened.decided:
+        return dataclasses.replace(model, open=dataclasses.replace(opened, symbols=symbols))
+    at = ", ".join(f"{name} = {size}" for name, size in _lows(opened.symbols).items())
+    raise ShapeError(
+        f"{model.name} does something else at the least sizes of its range ({at}) than at others.",
+        problems=[problem],
+        hint=f"give the ranges as {', '.join(map(str, symbols))}",
+    )
+
+
+def _lows(symbols: Sequence[Symbol]) -> dict[str, int]:
+    """The least sizes that hold anything."""
+    return {s.name: max(s.low, s.step) for s in symbols}
+
+
+class _Judge:
+    """Reason why sizes are special, or None."""
+
+    def __init__(self, model: ImportedModel):
+        assert model.open is not None
+        self._model, self._at = model, model.open.at
+        self._quotients = [name for name in model.open.sizes[0] if name not in _names(model.open.symbols)]
+        several, sizes = (model, *model.open.others), model.open.sizes
+
+        def fitted(values: Callable[[ImportedModel], list[int]]) -> list[int | Extent]:
+            columns = list(map(values, several))
+            if len(set(map(len, columns))) > 1:
+                raise Unfit("other steps")
+            return [fit(column, sizes) for column in zip(*columns, strict=True)]
+
+        self._extents, self._results = fitted(extents_of), fitted(_results)
+        self._windows, cuts = fitted(_windows), fitted(_cuts)
+        self._cuts = list(zip(cuts[::2], cuts[1::2], strict=True))
+
+    def __call__(self, sizes: dict[str, int]) -> str | None:
+        at = completed(sizes, self._quotients)
+        if any(_value(extent, at) < 0 for extent in self._extents):
+            return "something has fewer than 0 elements"
+        if any(_value(extent, at) < 1 for extent in self._windows):
+            return "a window of a convolution or a pool does not fit"
+        if any(_value(part, at) > _value(whole, at) for part, whole in self._cuts):
+            return "a slice is longer than what it is a part of"
+        try:
+            one = self._at(sizes)
+        except HeteroTVMError as error:
+            return error.message
+        # Where it takes other steps (a reshape that does nothing at 1), its results alone can be compared.
+        same = steps(one) == steps(self._model) and len(extents_of(one)) == len(self._extents)
+        wanted = self._extents if same else self._results
+        found = extents_of(one) if same else _results(one)
+        if len(found) != len(wanted):
+            return "its results have other dimensions"
+        for extent, there in zip(wanted, found, strict=True):
+            if _value(extent, at) != there:
+                return f"a tensor has {there} elements along an axis, where other sizes make it {extent}"
+        return None
+
+
+def _narrowed(symbols: tuple[Symbol, ...], why: _Judge) -> tuple[Symbol, ...] | None:
+    """The ranges from the least sizes on that are not special; None where none of them is found."""
+
+    def raised(by: int, among: Sequence[Symbol] = symbols) -> tuple[Symbol, ...]:
+        lows = (min(max(s.low, s.step) + by * s.step, s.high) for s in among)
+        return tuple(dataclasses.replace(s, low=low) for s, low in zip(among, lows, strict=True))
+
+    most = max((s.high - s.low) // s.step for s in symbols)
+    special, fine = 0, 1
+    while why(_lows(raised(fine))) is not None:
+        special, fine = fine, 2 * fine
+        if special >= most:
+            return None
+    while fine - special > 1:
+        middle = (special + fine) // 2
+        special, fine = (special, middle) if why(_lows(raised(middle))) is None else (middle, fine)
+    found = raised(fine)
+    for n, symbol in enumerate(symbols):
+        fewer = (*found[:n], symbol, *found[n + 1 :])
+        if fewer != found and why(_lows(fewer)) is None:
+            found = fewer
+    return found
+
+
+def _names(symbols: Sequence[Symbol]) -> set[str]:
+    return {s.name for s in symbols}
+
+
+def _value(extent: int | Extent, at: Sizes) -> int:
+    return extent.at(at) if isinstance(extent, Extent) else extent
+
+
+def _results(model: ImportedModel) -> list[int]:
+    """Extents of the results, each behind its number of dimensions."""
+    return [n for spec in model.signature.outputs for n in (len(spec.shape), *map(int, spec.shape))]
+
+
+def _cuts(model: ImportedModel) -> list[int]:
+    """Extents of what slices give and take, in turn."""
+    found: list[int] = []
+    for var, call in _calls(model):
+        if call.op.name == "relax.strided_slice":
+            found += [n for pair in zip(_shape(var), _shape(call.args[0]), strict=True) for n in pair]
+    return found
+
+
+def _windows(model: ImportedModel) -> list[int]:
+    """Extents of what convolutions and pools give."""
+    named = [(var, call.op.name) for var, call in _calls(model)]
+    windows = (
+        var for var, name in named if name.startswith("relax.nn.") and ("conv" in name or "pool" in name)
+    )
+    return [n for var in windows for n in _shape(var)]
+
+
+def _calls(model: ImportedModel) -> Iterator[tuple[Var, Any]]:
+    """Bindings that call operators, with their calls."""
+    for block in model.module["main"].body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, tvm.ir.Call) and isinstance(binding.value.op, tvm.ir.Op):
+                yield binding.var, binding.value
+
+
+def _shape(expr: Expr) -> tuple[int, ...]:
+    shape = getattr(expr.ty, "shape", None)
+    return tuple(map(int, shape.values)) if isinstance(shape, relax.ShapeExpr) else ()

@@ -1,0 +1,66 @@
+"""Ranges begin where a model is what it is at large sizes: below, kernels would read what is not theirs."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm import Span
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import InputError, ShapeError
+from tests.frontend.onnx.helpers import run_onnxruntime, text_model
+
+ROWS = "g (float[1, n, 4] x) => (float[1, m, 4] y)"
+SPECIAL = {
+    "reflection": ('<int64[6] p = {0, 3, 0, 0, 3, 0}> { y = Pad<mode = "reflect">(x, p) }', 4),
+    "slice": ("<int64[1] b = {1}, int64[1] e = {4}> { y = Slice(x, b, e, b) }", 4),
+    "slice from the end": (
+        "<int64[1] b = {-3}, int64[1] e = {99}, int64[1] a = {1}> { y = Slice(x, b, e, a) }",
+        3,
+    ),
+    "index": ("<int64[1] i = {2}> { y = Gather<axis = 1>(x, i) }", 3),
+    "update": (
+        "<int64[1, 2] i = {0, 2}, float[1, 4] u = {1, 2, 3, 4}> { y = ScatterND(x, i, u) }",
+        3,
+    ),
+    "hidden": (
+        "<int64[1] b = {-3}, int64[1] e = {99}, int64[1] a = {1}>"
+        "{ s = Slice(x, b, e, a) r = ReduceMax<axes = [1]>(s) y = Add(r, x) }",
+        3,
+    ),
+    "window": (
+        "<float[4, 4, 3] w> { t = Transpose<perm = [0, 2, 1]>(x) c = Conv(t, w) "
+        "y = Transpose<perm = [0, 2, 1]>(c) }",
+        3,
+    ),
+}
+
+
+def model_of(body):
+    body = body.replace("float[4, 4, 3] w", f"float[4, 4, 3] w = {{{', '.join(map(str, range(48)))}}}")
+    return text_model(f"{ROWS} {body}")
+
+
+@pytest.mark.parametrize("body, least", SPECIAL.values(), ids=SPECIAL)
+def test_special_sizes_are_refused(body, least):
+    source = model_of(body)
+    with pytest.raises(ShapeError, match=rf"n = {least}\.\.13$"):
+        optimize_model(import_model(source, shapes={"x": (1, Span(1, 13), 4)}))
+    optimize_model(import_model(source, shapes={"x": (1, Span(least, 13), 4)}))
+
+
+def test_ranges_that_nobody_gave_begin_there():
+    body, least = SPECIAL["reflection"]
+    source = model_of(body)
+    built = build_model(optimize_model(import_model(source, shapes={"x": (1, Span(), 4)})), use_shipped=False)
+    given = {"x": np.random.default_rng(0).standard_normal((1, least, 4)).astype(np.float32)}
+    np.testing.assert_allclose(built.run(given)[0], run_onnxruntime(source, given)[0], rtol=1e-6)
+    with pytest.raises(InputError, match=f"{least}"):
+        built.run({"x": given["x"][:, :-1]})
+
+
+def test_least_sizes_that_are_like_the_others():
+    """A reshape that does nothing at 1, and a window that is padded."""
+    pooled = "m = MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x)"
+    source = text_model(f"g (float[n, 3, h, 5] x) => (float[n, k] y) {{ {pooled} y = Flatten(m) }}")
+    shapes = {"x": (Span(1, 8), 3, Span(1, 9), 5)}
+    optimized = optimize_model(import_model(source, shapes=shapes))
+    assert [s.low for s in optimized.lengths.symbols] == [1, 1]
