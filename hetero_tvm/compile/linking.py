@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import tempfile
@@ -14,11 +15,15 @@ from hetero_tvm.errors import BuildError, HeteroTVMError, shortened
 from hetero_tvm.host import native
 from hetero_tvm.host.files import is_full
 from hetero_tvm.host.scratch import temporary_folder
+from hetero_tvm.host.side_by_side import side_by_side
 from hetero_tvm.host.tvm import Executable, relax, tvm
 from hetero_tvm.runtime.quiet import quiet_fd2
 
 _OBJECTS = 16
 """Object files that one executable may have."""
+
+_PREFIX = "__tvm_ffi_"
+"""Prefix of TVM's symbols of functions."""
 
 
 def link(
@@ -33,17 +38,39 @@ def link(
     native.find_compiler()
     try:
         with object_folder() as folder, quiet_fd2():
-            executable.export_library(
-                str(path),
-                addons=[str(source) for source in sources],
-                options=list(options),
-                workspace_dir=folder,
-                fcompile=_compiler_within(folder),
-            )
+            compile_to, addons = _compiler_within(folder), [str(source) for source in sources]
+            parts = executable.mod._collect_dso_modules()
+            if all(part.kind == "llvm" for part in parts):
+                compile_to(str(path), addons + _objects(executable, parts, folder), list(options))
+            else:
+                executable.export_library(
+                    str(path),
+                    addons=addons,
+                    options=list(options),
+                    workspace_dir=folder,
+                    fcompile=compile_to,
+                )
     except HeteroTVMError:
         raise
     except Exception as error:  # TVM raises many kinds
         raise failure(path, error) from error
+
+
+def _objects(executable: Executable, parts: Sequence[Any], folder: str) -> list[str]:
+    """Object files of an executable: its parts, side by side, and what TVM reads when it loads them."""
+    files = [str(Path(folder) / f"lib{number}.o") for number in range(len(parts))]
+    side_by_side(lambda one: one[0].write_to_file(one[1]), zip(parts, files, strict=True))
+    target = parts[0].get_function("_get_target_string")() if parts else _host_target()
+    packed = tvm.runtime._ffi_api.ModulePackImportsToLLVM(executable.mod, False, target, "")
+    files.append(str(Path(folder) / "devc.o"))
+    packed.write_to_file(files[-1])
+    return files
+
+
+def _host_target() -> str:
+    """Target of what a library imports where it has no kernel."""
+    triple = tvm.support.cc.create_shared.get_target_triple()
+    return json.dumps({"kind": "llvm", "mtriple": triple.strip()})
 
 
 def _compiler_within(folder: str) -> Callable[..., None]:
@@ -78,6 +105,8 @@ def machine(executable: Executable, devices: Sequence[Any]) -> Any:
             link(executable, path)
             with quiet_fd2():
                 module = tvm.runtime.load_module(str(path))
+    else:
+        side_by_side(_make_machine_code, [part for part in _imported(executable) if part.kind == "llvm"])
     with quiet_fd2():
         return relax.VirtualMachine(module, list(devices))
 
@@ -120,9 +149,21 @@ def object_folder() -> Iterator[str]:
 
 def _has_objects(executable: Executable) -> bool:
     """Whether it has parts that must be linked before they can be run."""
-    modules, seen = [executable.mod], []
+    return any(not part.is_runnable() for part in _imported(executable))
+
+
+def _imported(executable: Executable) -> list[Any]:
+    """Modules that an executable has, parts of parts as well."""
+    modules, seen = list(executable.mod.imports), []
     while modules:
-        module = modules.pop()
-        seen.append(module)
-        modules += list(module.imports)
-    return any(not module.is_runnable() for module in seen[1:])
+        seen.append(modules.pop())
+        modules += list(seen[-1].imports)
+    return seen
+
+
+def _make_machine_code(part: Any) -> None:
+    """Have LLVM make a part's machine code, which it does when a function is asked for."""
+    names = part.get_function("get_func_names")()
+    name = next((name for name in map(str, names) if name.startswith(_PREFIX)), None)
+    if name is not None:
+        part.get_function(name.removeprefix(_PREFIX))

@@ -14,7 +14,7 @@ from hetero_tvm.codegen.pipeline import ARGUMENT_ALIGNMENT, PIPELINE, compile_ke
 from hetero_tvm.codegen.thread_pool import export_library
 from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.host.cpu import fma_units_of
-from hetero_tvm.host.tvm import IRModule, PrimFunc, TVMTarget, relax, tvm
+from hetero_tvm.host.tvm import IRModule, PrimFunc, TVMTarget, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
@@ -56,6 +56,7 @@ from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.targets.base import Compiled, Target
 from hetero_tvm.targets.cpu.forms import forms
+from hetero_tvm.targets.cpu.parts import build_in_parts
 from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
 from hetero_tvm.targets.cpu.spaces import CPU_SPACES
 from hetero_tvm.targets.cpu.tuner import CpuTuner
@@ -394,7 +395,7 @@ class CpuTarget(Target):
         if drivers:
             given = (module.attrs or {}).get("external_mods", [])
             module = module.with_attr("external_mods", [*given, *(driver.module() for driver in drivers)])
-        return Compiled(relax.build(module, self.tvm_target, relax_pipeline=None, tir_pipeline=PIPELINE))
+        return Compiled(build_in_parts(module, self.tvm_target, PIPELINE))
 
     def describe(self) -> dict[str, Any]:
         return {
