@@ -60,16 +60,19 @@ class Decoder:
     ropes, rotated : tables of rotations; channels of a head that are rotated.
     learned, learned_offset : rows of a table of positions, 0 for none; what is added to a position.
     activation, gated : of the MLP.
-    head_norms : queries and keys are normalised head by head.
+    head_norms : queries and keys are normalised head by head; all heads together where norms are wide.
+    pre_norms : attention and MLP read normalised rows.
     post_norms : what attention and MLP give is normalised before it is added.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
     embed_scale : of the embeddings.
     embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
     norms_after : norms stand behind the additions, and there is no last one (BART).
-    parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi).
+    parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi); each by a
+        norm of its own with ``parallel_norm`` (GPT-NeoX).
     embed_norm : embeddings are normalised.
     sinusoids : ``marian`` or ``m2m_100`` where the positions are computed; else the checkpoint has them.
     relative : biases by distance; None for none.
+    slopes : of ALiBi, by which scores fall with the distance, for each head; empty for none.
     cross : every layer attends to a source as well.
     final_scale : of the rows that the logits are made of.
     mels : channels of audio that an encoder takes in the place of tokens; 0 for tokens.
@@ -96,6 +99,8 @@ class Decoder:
     activation: str = "silu"
     gated: bool = True
     head_norms: bool = False
+    wide_head_norms: bool = False
+    pre_norms: bool = True
     post_norms: bool = False
     scale: float = 1.0
     softcap: float = 0.0
@@ -104,9 +109,11 @@ class Decoder:
     embed_width: int = 0
     norms_after: bool = False
     parallel: bool = False
+    parallel_norm: bool = False
     embed_norm: bool = False
     sinusoids: str = ""
     relative: Relative | None = None
+    slopes: tuple[float, ...] = ()
     cross: bool = False
     final_scale: float = 1.0
     mels: int = 0
@@ -123,6 +130,8 @@ class Names:
     ----------
     prefixes : what may stand before every name, in the order in which it is tried.
     qkv, up : matrices that are stacked: queries, keys, values; gate and up.
+    qkv_rows : rows of the stacked ``qkv`` in the order of queries, keys, values, whose rotated channels are
+        halves of a head; empty where the checkpoint has this order.
     transposed : matrices are [in, out].
     embed : the table; ``shared`` is looked for where there is none of this name.
     project_in, project_out : matrices from the embeddings' channels and to them.
@@ -139,6 +148,7 @@ class Names:
     attention_norm: str = "input_layernorm"
     attention_post_norm: str = ""
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    qkv_rows: tuple[int, ...] = ()
     head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
     out: str = "self_attn.o_proj"
     mlp_norm: str = "post_attention_layernorm"

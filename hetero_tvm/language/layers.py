@@ -86,7 +86,7 @@ class LayerBuilder:
 
     def before(self, x: Expr, name: str) -> Expr:
         """Input of a block: the stream, normalised where the model does that first."""
-        return x if self.decoder.norms_after else self.norm(x, name)
+        return x if self.decoder.norms_after or not self.decoder.pre_norms else self.norm(x, name)
 
     def feed_forward(self, x: Expr, base: str, last: bool = False, normed: Expr | None = None) -> Expr:
         """The stream after the MLP of a layer whose names begin with ``base``; ``normed`` is what the MLP
@@ -109,12 +109,14 @@ class LayerBuilder:
         gated: bool = False,
         residual: Expr | None = None,
         weights: DecoderWeights | None = None,
+        rows: tuple[int, ...] = (),
     ) -> Expr:
-        """Product with matrices of these names, below one another; ``weights``: of another half."""
+        """Product with matrices of these names, below one another; ``weights``: of another half; ``rows``: of
+        the matrices, in the order of the result."""
         stacked = n * (1 + gated)
         weights = weights or self.weights
-        weight = weights.matrix(names, stacked, k)
-        bias = weights.bias(names, stacked)
+        weight = weights.matrix(names, stacked, k, rows)
+        bias = weights.bias(names, stacked, rows)
         op = Linear(n, k, storage_of(weight), bias is not None, activation, gated, residual is not None)
         return self.product(x, weight, op, bias=bias, residual=residual)
 
