@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language import gemmas, gpts, llamas
+from hetero_tvm.language import gemmas, gpts, llamas, mixtures
 from hetero_tvm.language.configuration import Config
 from hetero_tvm.language.decoder import Decoder, Names
 
@@ -94,6 +94,8 @@ def check_sizes(d: Decoder) -> None:
         problems.append(f"{d.heads} query heads cannot share {d.kv_heads} key heads")
     if not problems and (d.rotated % 2 or d.rotated > d.dim):
         problems.append(f"{d.rotated} of {d.dim} channels of a head cannot be rotated")
+    if not problems and d.experts is not None and not 0 < d.experts.top <= d.experts.count < 1 << 16:
+        problems.append(f"rows go through {d.experts.top} of {d.experts.count} experts")
     if problems:
         raise ModelError(f"this {d.architecture} configuration makes no model", problems=problems)
 
@@ -121,6 +123,10 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "olmo2": gemmas.olmo2,
     "olmo3": gemmas.olmo3,
     "exaone4": gemmas.exaone4,
+    "mixtral": mixtures.mixtral,
+    "qwen2_moe": mixtures.qwen2_moe,
+    "qwen3_moe": mixtures.qwen3_moe,
+    "olmoe": mixtures.olmoe,
     "gpt2": gpts.gpt2,
     "opt": gpts.opt,
     "gpt_neox": gpts.gpt_neox,

@@ -26,10 +26,30 @@ class Layer:
     ----------
     window : keys that a token sees; 0 for all.
     rope : number of the table of rotations.
+    mixed : whether its MLP is the mixture of experts.
     """
 
     window: int = 0
     rope: int = 0
+    mixed: bool = False
+
+
+@dataclass(frozen=True)
+class Experts:
+    """MLPs of which a router picks a few for each row.
+
+    Parameters
+    ----------
+    count, top, inner : number of them; of those that a row goes through; channels inside of each.
+    normalised : the shares of a row have the sum 1; else they are parts of the softmax over all experts.
+    shared : channels inside of one more that all rows go through, times a gate; 0 for none.
+    """
+
+    count: int
+    top: int
+    inner: int
+    normalised: bool = True
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,6 +87,7 @@ class Decoder:
     embed_scale : of the embeddings.
     embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
     norms_after : norms stand behind the additions, and there is no last one (BART).
+    experts : of the mixed layers; None where there are none.
     parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi); each by a
         norm of its own with ``parallel_norm`` (GPT-NeoX).
     embed_norm : embeddings are normalised.
@@ -108,6 +129,7 @@ class Decoder:
     embed_scale: float = 1.0
     embed_width: int = 0
     norms_after: bool = False
+    experts: Experts | None = None
     parallel: bool = False
     parallel_norm: bool = False
     embed_norm: bool = False
@@ -135,6 +157,9 @@ class Names:
     transposed : matrices are [in, out].
     embed : the table; ``shared`` is looked for where there is none of this name.
     project_in, project_out : matrices from the embeddings' channels and to them.
+    router, expert : matrix that picks experts; what stands before the names of an expert's matrices.
+    expert_up, expert_down : matrices of one.
+    shared_expert, shared_gate : of the one that all rows go through.
     cross_norm, cross_q, cross_kv, cross_out : of the attention to a source.
     relative : table of biases by distance.
     head_bias : added to the logits.
@@ -162,6 +187,12 @@ class Names:
     embed_norm: str = ""
     project_in: str = "project_in"
     project_out: str = "project_out"
+    router: str = "mlp.gate"
+    expert: str = "mlp.experts.{}."
+    expert_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    expert_down: str = "down_proj"
+    shared_expert: str = "mlp.shared_expert."
+    shared_gate: str = "mlp.shared_expert_gate"
     cross_norm: str = ""
     cross_q: str = ""
     cross_kv: tuple[str, ...] = ()

@@ -137,6 +137,8 @@ class _Step(LayerBuilder):
         x = self.added(x, out, base + names.out, width, base + after)
         if d.cross:
             x = self._cross(x, base, index)
+        if layer.mixed:
+            return self.mixture(x, base, self.before(x, base + names.mlp_norm)), pools
         last = d.norms_after and number == len(d.layers) - 1
         return self.feed_forward(x, base, last, beside if d.parallel else None), pools
 

@@ -218,6 +218,20 @@ CASES |= {
     ),
 }
 
+_EXPERTS = {**_COMMON, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+CASES |= {
+    "mixtral": ("MixtralConfig", {**_COMMON, "num_local_experts": 4, "sliding_window": 24}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {**_EXPERTS, "num_hidden_layers": 3, "mlp_only_layers": [1], "norm_topk_prob": True, "head_dim": 16},
+    ),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        {**_EXPERTS, "num_experts_per_tok": 4, "shared_expert_intermediate_size": 48},
+    ),
+    "olmoe": ("OlmoeConfig", {**_COMMON, "num_experts": 8, "num_experts_per_tok": 3}),
+}
+
 
 def reference(kind: str, folder: Path) -> tuple[list[int], list[list[int]]]:
     """Write a checkpoint; gives what transformers adds to the first prompt, and to all with padding."""

@@ -3,6 +3,7 @@ import pytest
 from hetero_tvm.errors import ModelError
 from hetero_tvm.language.architectures import ARCHITECTURES, describe
 from hetero_tvm.language.configuration import rows_of_groups, rows_of_pairs
+from hetero_tvm.language.decoder import Experts
 from tests.tiny_llama import CONFIG
 
 GEMMA = {**CONFIG, "model_type": "gemma3_text", "head_dim": 16, "sliding_window": 20, "num_hidden_layers": 7}
@@ -108,6 +109,23 @@ def test_rows_of_queries_keys_and_values_in_other_orders():
     assert rows == (0, 1, 6, 7, 12, 13, 18, 19, 4, 5, 10, 11, 16, 17, 22, 23, 2, 3, 8, 9, 14, 15, 20, 21)
 
 
+def test_mixtures_of_experts():
+    few = {**CONFIG, "num_experts_per_tok": 2}
+    mixtral, names = describe({**few, "model_type": "mixtral", "num_local_experts": 4})
+    assert mixtral.experts == Experts(4, 2, CONFIG["intermediate_size"])
+    assert all(layer.mixed for layer in mixtral.layers) and names.expert_up == ("w1", "w3")
+    qwen = {**few, "model_type": "qwen3_moe", "moe_intermediate_size": 24, "num_experts": 8}
+    some, _ = describe({**qwen, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]})
+    assert [layer.mixed for layer in some.layers] == [False, True, False, False]
+    assert (some.experts.normalised, some.experts.inner, some.inner) == (False, 24, 40)
+    older = {**qwen, "model_type": "qwen2_moe", "shared_expert_intermediate_size": 12, "norm_topk_prob": True}
+    assert describe(older)[0].experts == Experts(8, 2, 24, True, 12)
+    # transformers writes either name.
+    spelled = {**qwen, "num_local_experts": 8}
+    del spelled["num_experts"]
+    assert describe(spelled)[0] == describe(qwen)[0]
+
+
 def test_slopes_of_alibi():
     bloom = {
         "model_type": "bloom",
@@ -140,6 +158,7 @@ def test_slopes_of_alibi():
         ({**CONFIG, "hidden_act": "xielu"}, "xielu"),
         ({**OPT, "_remove_final_layer_norm": True}, "not supported"),
         ({**GEMMA, "use_bidirectional_attention": True}, "both directions"),
+        ({**CONFIG, "model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, "3 of 2"),
         ({**CONFIG, "model_type": "cohere", "use_qk_norm": True}, "use_qk_norm"),
         ({**CONFIG, "model_type": "falcon", "alibi": True}, "alibi"),
         ({"model_type": "mpt", "attn_config": {"clip_qkv": 8, "qk_ln": True}}, "clip_qkv is 8"),
@@ -154,7 +173,8 @@ def test_all_that_are_known():
     known = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "gpt2", "opt"}
     known |= {"granite", "starcoder2", "stablelm", "phi", "smollm3", "ernie4_5", "helium", "glm", "glm4"}
     known |= {"cohere", "cohere2", "gemma", "olmo2", "olmo3", "exaone4", "gpt_neox", "gptj", "codegen"}
-    assert set(ARCHITECTURES) == known | {"falcon", "bloom", "mpt"}
+    known |= {"falcon", "bloom", "mpt", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}
+    assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
     assert (narrow.embed_width, narrow.norms_after) == (16, True)
