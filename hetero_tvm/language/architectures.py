@@ -30,17 +30,19 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     ------
     ModelError : the architecture is unknown, or the configuration asks for what it cannot have.
     """
-    kind = kind_of(config)
+    kind, part = kind_of(config), False
     if kind not in ARCHITECTURES and isinstance(config.get("text_config"), Mapping):
         outer = config
         config = {**outer["text_config"]}
         for name in ("eos_token_id", "tie_word_embeddings"):
             if config.get(name) is None and outer.get(name) is not None:
                 config[name] = outer[name]
-        kind = kind_of(config)
+        kind, part = kind_of(config), True
     if kind not in ARCHITECTURES:
         raise ModelError(
-            f"there is no language model of type {kind!r}", hint=f"known: {', '.join(sorted(ARCHITECTURES))}"
+            f"there is no language model of type {kind!r}",
+            hint=f"known: {', '.join(sorted(ARCHITECTURES))}; others run in PyTorch by "
+            "torch.compile(model, backend='hetero_tvm')",
         )
     if config.get("quantization_config"):
         method = dict(config["quantization_config"]).get("quant_method", "an unknown method")
@@ -50,6 +52,8 @@ def describe(config: Config) -> tuple[Decoder, Names]:
         )
     with reading(config, kind):
         decoder, names = ARCHITECTURES[kind](config)
+    if part:
+        names = dataclasses.replace(names, prefixes=llamas.MULTIMODAL)
     decoder = dataclasses.replace(decoder, tied=bool(config.get("tie_word_embeddings", decoder.tied)))
     check_sizes(decoder)
     return decoder, names

@@ -18,7 +18,7 @@ from hetero_tvm.language.configuration import (
 from hetero_tvm.language.decoder import Decoder, Layer, Names
 from hetero_tvm.language.rope import rope_of
 
-MULTIMODAL = ("model.language_model.", "language_model.model.", "model.", "")
+MULTIMODAL = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
 """Beginnings of the names of the text part of a model for images and text, by version of transformers."""
 
 

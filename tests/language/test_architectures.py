@@ -47,6 +47,8 @@ def test_the_text_part_of_a_multimodal_model():
     assert decoder.architecture == "gemma3_text"
     assert decoder.stop == (96,)  # its own comes first
     assert "model.language_model." in names.prefixes
+    decoder, names = describe({"model_type": "mistral3", "text_config": {**CONFIG, "model_type": "mistral"}})
+    assert decoder.architecture == "mistral" and "language_model." in names.prefixes  # of its lm_head
 
 
 def test_a_granite_keeps_its_stream_divided():
@@ -141,7 +143,7 @@ def test_slopes_of_alibi():
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"model_type": "mamba"}, "mamba"),
+        ({"model_type": "mamba"}, "(?s)mamba.*backend='hetero_tvm'"),
         ({}, "None"),
         ({**CONFIG, "model_type": "phi", "qk_layernorm": True, "layer_norm_eps": 1e-5}, "qk_layernorm"),
         ({**CONFIG, "model_type": "granite"}, "attention_multiplier"),

@@ -4,18 +4,22 @@ Structure of a product::
 
     threads share (panel, slot):   slots in the order of their experts, so that a panel of one
                                    is read from memory once and stays in L2 for its other slots
-        sums along K               of one slot, in several accumulators that are independent
+        sums along K               of one slot, in several accumulators that are independent; integers by
+                               the instructions of :mod:`.integer_words`, where the machine has them
 
 Every slot is summed up in the same order whatever its company.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
+from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
 from hetero_tvm.schedules.cpu.decoding.parts import Parts
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient
@@ -23,6 +27,8 @@ from hetero_tvm.schedules.cpu.decoding.words import WordProduct
 from hetero_tvm.schedules.cpu.rows.row_reduction import each_vector
 from hetero_tvm.schedules.emit import Index, constant, int32
 
+SumsAt = Callable[[Index, int], Expr]
+"""(column of a panel, width) -> its sums."""
 _LOWEST = -3.0e38
 _SPLITS = 4
 """Accumulators of a column, which neighbours along K go to in turn."""
@@ -91,7 +97,8 @@ def emit_expert_linear(op: ExpertLinear, machine: CpuModel) -> PrimFunc:
     k = SymbolicKernel("experts")
     with k:
         slots = k.symbol("s")
-        x = k.argument("X", (k.symbol("m"), op.linear.k))
+        rows = k.symbol("m")
+        x = k.argument("X", (rows, op.linear.k))
         chosen, order = (k.argument(name, (slots,), "int32") for name in ("chosen", "order"))
         weight = [k.argument(n, (op.experts * s[0], *s[1:]), dtype) for n, s, dtype in layout.arrays()]
         y = k.argument("Y", (slots, op.linear.n))
@@ -99,19 +106,40 @@ def emit_expert_linear(op: ExpertLinear, machine: CpuModel) -> PrimFunc:
         activation = ActivationCode([name] if name else [], machine)
         parts = Parts(op.linear, machine, layout, k, x, weight, None, None, y, activation)
         count = k.count(slots)
-        with k.imported(*activation.imports):
+        words: _SlotWords | None = None
+        if op.linear.storage.bits and has_integer_words(machine):
+            words = _SlotWords(parts)
+        with k.imported(*activation.imports, *(words.imports if words else ())):
+            if words is not None:
+                words.prepare(k.count(rows))
             with k.shared_out(count * -(-op.linear.n // layout.columns)) as work:
                 panel = k.let(tirx.truncdiv(work, count))
                 slot = k.let(k.load(order, [work - panel * count]))
                 row = k.let(quotient(slot, op.spread))
                 first = k.let(k.load(chosen, [slot]) * layout.panels + panel)
-                total = (_integers if op.linear.storage.bits else _floats)(parts, row, first)
 
-                def value_at(start: Index, width: int) -> Expr:
-                    return k.load(total, [k.ramp(start, width)])
+                def finish(value_at: SumsAt) -> None:
+                    parts.finish(slot, panel, value_at)
 
-                parts.finish(slot, panel, value_at)
+                if words is not None:
+                    words.multiply(row, first, finish)
+                else:
+                    total = (_integers if op.linear.storage.bits else _floats)(parts, row, first)
+                    finish(lambda start, width: k.load(total, [k.ramp(start, width)]))
     return k.function
+
+
+class _SlotWords(IntegerWordProduct):
+    """Products of one row at a time with a panel of integers, by integer instructions."""
+
+    def prepare(self, rows: Expr) -> None:
+        """Integers of all rows of X."""
+        self._prepare(rows, rows)
+
+    def multiply(self, row: Expr, panel: Expr, finish: Callable[[SumsAt], None]) -> None:
+        """A row times a panel; ``finish`` stores the sums."""
+        self._finish = lambda _row, _panel, value_at: finish(value_at)
+        self._tile([row], panel, 1)
 
 
 class _Sums:
