@@ -61,6 +61,7 @@ def write_safetensors(path, tensors):
         "bfloat16": "BF16",
         "float8_e4m3fn": "F8_E4M3",
         "int8": "I8",
+        "uint8": "U8",
         "int32": "I32",
         "int64": "I64",
     }

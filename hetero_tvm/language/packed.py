@@ -170,7 +170,7 @@ def _read_plan(method: str, plan: Mapping[str, Any]) -> tuple[int, int, bool, li
         if method == "awq" and version != "gemm":
             problems.append(f"version is {version!r}, known is 'gemm'")
     else:
-        return 0, 0, False, ["known methods: gptq, awq, compressed-tensors, fp8"]
+        return 0, 0, False, ["known methods: gptq, awq, compressed-tensors, fp8, bitsandbytes"]
     known = (4,) if method == "awq" else tuple(_BITS)
     if bits not in known:
         problems.append(f"weights have {bits} bits, known are {' and '.join(map(str, known))}")

@@ -133,7 +133,7 @@ def test_columns_in_the_order_of_activations_become_floats(tmp_path):
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        ({"quant_method": "bitsandbytes"}, ("bitsandbytes", "known methods")),
+        ({"quant_method": "hqq"}, ("hqq", "known methods")),
         ({**PLANS["gptq"], "bits": 3, "group_size": 0}, ("3 bits", "group_size is 0")),
         ({**PLANS["awq"], "version": "marlin"}, ("marlin",)),
         (
