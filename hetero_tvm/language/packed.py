@@ -182,7 +182,7 @@ def _read_plan(method: str, plan: Mapping[str, Any]) -> tuple[int, int, bool, li
 
 
 def _weights_of(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What compressed-tensors says of the weights of each group of layers."""
+    """Options of the weights of each group of layers, as compressed-tensors states them."""
     groups = plan.get("config_groups")
     schemes = list(groups.values()) if isinstance(groups, Mapping) else []
     weights = [scheme.get("weights") for scheme in schemes if isinstance(scheme, Mapping)]
