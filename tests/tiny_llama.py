@@ -55,7 +55,16 @@ def weights(config=CONFIG, seed=0):
 
 def write_safetensors(path, tensors):
     """Arrays by name in the format of safetensors."""
-    names = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "int64": "I64"}
+    names = {
+        "float32": "F32",
+        "float16": "F16",
+        "bfloat16": "BF16",
+        "float8_e4m3fn": "F8_E4M3",
+        "int8": "I8",
+        "uint8": "U8",
+        "int32": "I32",
+        "int64": "I64",
+    }
     header, at = {}, 0
     for name, array in tensors.items():
         kind = names[array.dtype.name]

@@ -117,8 +117,11 @@ class Batch:
             problems.append(f"{request.max_new_tokens} new tokens are asked for")
         if request.logprobs is not None and not 0 <= request.logprobs <= MOST:
             problems.append(f"logprobs is {request.logprobs}, expected 0 to {MOST}")
+        outside = [token for token, _ in request.sampling.bias if not 0 <= token < self.model.facts.vocab]
+        problems += [f"the bias of token {token}, which is not in the vocabulary" for token in outside[:1]]
         if problems:
             raise InputError("the prompt cannot be continued", problems=problems)
+        request.sampling = request.sampling.behind(len(request.prompt))
         total = self._total(request)
         if total > self.model.context:
             raise CapacityError(
@@ -187,7 +190,7 @@ class Batch:
         sources = self.model.sources
         if sources is not None:
             logits = sources.allowed(logits, first=not request.tokens)
-        text = [*request.prompt, *request.tokens] if request.sampling.repetition_penalty != 1 else ()
+        text = [*request.prompt, *request.tokens] if request.sampling.reads_text else ()
         token = request.sampling.choose(logits, text, request._random)
         if request.logprobs is not None:
             request.likelihoods += likelihoods(logits[None], [token], request.logprobs)

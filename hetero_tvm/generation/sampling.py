@@ -22,6 +22,10 @@ class Sampling:
     top_p : only the likeliest tokens that have this probability together remain.
     min_p : only tokens remain that are at least this much as likely as the likeliest.
     seed : of the random numbers; None for new ones with every text.
+    presence_penalty, frequency_penalty : taken off the logits of tokens that were generated, once and as
+        often as they were (as OpenAI does); -2 to 2.
+    bias : pairs of a token and what is added to its logit.
+    given : tokens of a text that were not generated but given.
     """
 
     repetition_penalty: float = 1.0
@@ -30,6 +34,10 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    bias: tuple[tuple[int, float], ...] = ()
+    given: int = 0
 
     def __post_init__(self) -> None:
         problems = []
@@ -43,6 +51,9 @@ class Sampling:
             problems.append(f"top_p is {self.top_p}, expected more than 0 and at most 1")
         if not 0 <= self.min_p <= 1:
             problems.append(f"min_p is {self.min_p}, expected 0 to 1")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2 <= getattr(self, name) <= 2:
+                problems.append(f"{name} is {getattr(self, name)}, expected -2 to 2")
         if problems:
             raise UsageError("options that no sampling can have", problems=problems)
 
@@ -55,15 +66,31 @@ class Sampling:
         """Whether the likeliest token is taken always."""
         return self.temperature == 0
 
+    def behind(self, given: int) -> Sampling:
+        """The same for a text that begins with so many tokens that are given."""
+        return self if given == self.given else replace(self, given=given)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the choice depends on the tokens so far beside the logits."""
+        return self.repetition_penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
+
     def adjusted(self, logits: np.ndarray, text: Sequence[int]) -> np.ndarray:
-        """Logits [vocab] after the repetition penalty; ``text`` is all tokens so far."""
-        if self.repetition_penalty == 1 or not len(text):
+        """Logits [vocab] after penalties and biases; ``text`` is all tokens so far."""
+        if not self.bias and not (self.reads_text and len(text)):
             return logits
         logits = logits.copy()
-        seen = np.unique(np.asarray(text, np.int64))
-        values = logits[seen]
-        penalty = np.float32(self.repetition_penalty)
-        logits[seen] = np.where(values < 0, values * penalty, values / penalty)
+        if self.repetition_penalty != 1:
+            seen = np.unique(np.asarray(text, np.int64))
+            values = logits[seen]
+            penalty = np.float32(self.repetition_penalty)
+            logits[seen] = np.where(values < 0, values * penalty, values / penalty)
+        if self.presence_penalty or self.frequency_penalty:
+            made, times = np.unique(np.asarray(text[self.given :], np.int64), return_counts=True)
+            penalties = self.presence_penalty + self.frequency_penalty * times
+            logits[made] -= penalties.astype(logits.dtype)
+        for token, value in self.bias:
+            logits[token] += value
         return logits
 
     def distribution(self, logits: np.ndarray, text: Sequence[int] = ()) -> np.ndarray:

@@ -47,6 +47,7 @@ def speculate(
     stop = frozenset(model.facts.stop if stop is None else stop)
     random = np.random.default_rng(sampling.seed)
     text, end = list(prompt), len(prompt) + max_new_tokens
+    sampling = sampling.behind(len(text))
     with model.session() as large, draft.session() as small:
         first = sampling.distribution(large.append(text), text)
         fresh = [drawn(first, random)]

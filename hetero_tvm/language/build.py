@@ -24,6 +24,7 @@ from hetero_tvm.errors import (
 from hetero_tvm.generation.facts import LanguageFacts, SourceFacts
 from hetero_tvm.generation.source import ENTRY
 from hetero_tvm.language.architectures import describe
+from hetero_tvm.language.bitsandbytes import BitsAndBytesFolder
 from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder, read_json
 from hetero_tvm.language.decoder import Decoder
 from hetero_tvm.language.encoder import build_encoder
@@ -68,8 +69,8 @@ def build_language_model(
 
     Parameters
     ----------
-    checkpoint : folder with ``config.json`` and safetensors (floats, or packed by GPTQ, AWQ or
-        compressed-tensors), or a GGUF file.
+    checkpoint : folder with ``config.json`` and safetensors (floats, or quantized by GPTQ, AWQ,
+        compressed-tensors, bitsandbytes or as FP8), or a GGUF file.
     out : folder, which gets ``model.so`` and the checkpoint's tokenizer.
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:x86-64-v3``.
     precision : form of the weights in memory: ``f32``, ``f16``, ``bf16``, ``int8``, ``int4``; arithmetic
@@ -171,7 +172,9 @@ def _open(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
         return GgufFile(path)
     plan = read_json(path / "config.json").get("quantization_config")
-    return PackedFolder(path) if isinstance(plan, Mapping) else SafetensorsFolder(path)
+    if not isinstance(plan, Mapping):
+        return SafetensorsFolder(path)
+    return BitsAndBytesFolder(path) if plan.get("quant_method") == "bitsandbytes" else PackedFolder(path)
 
 
 def _check(decoder: Decoder, cache: str | None, context: int | None, rows: int, page: int) -> None:

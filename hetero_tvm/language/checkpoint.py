@@ -24,7 +24,7 @@ _DTYPES: dict[str, Any] = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,
 }
-INTEGERS: Mapping[str, Any] = {"I32": np.int32, "I64": np.int64}
+INTEGERS: Mapping[str, Any] = {"I8": np.int8, "I32": np.int32, "I64": np.int64}
 """Types of packed weights; elsewhere they are buffers such as masks."""
 _GENERATION = (
     "eos_token_id",

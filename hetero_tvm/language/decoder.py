@@ -26,10 +26,30 @@ class Layer:
     ----------
     window : keys that a token sees; 0 for all.
     rope : number of the table of rotations.
+    mixed : whether its MLP is the mixture of experts.
     """
 
     window: int = 0
     rope: int = 0
+    mixed: bool = False
+
+
+@dataclass(frozen=True)
+class Experts:
+    """MLPs of which a router picks a few for each row.
+
+    Parameters
+    ----------
+    count, top, inner : number of them; of those that a row goes through; channels inside of each.
+    normalised : the shares of a row have the sum 1; else they are parts of the softmax over all experts.
+    shared : channels inside of one more that all rows go through, times a gate; 0 for none.
+    """
+
+    count: int
+    top: int
+    inner: int
+    normalised: bool = True
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,16 +80,20 @@ class Decoder:
     ropes, rotated : tables of rotations; channels of a head that are rotated.
     learned, learned_offset : rows of a table of positions, 0 for none; what is added to a position.
     activation, gated : of the MLP.
-    head_norms : queries and keys are normalised head by head.
+    head_norms : queries and keys are normalised head by head; all heads together where norms are wide.
+    pre_norms : attention and MLP read normalised rows.
     post_norms : what attention and MLP give is normalised before it is added.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
     embed_scale : of the embeddings.
     embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
     norms_after : norms stand behind the additions, and there is no last one (BART).
-    parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi).
+    experts : of the mixed layers; None where there are none.
+    parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi); each by a
+        norm of its own with ``parallel_norm`` (GPT-NeoX).
     embed_norm : embeddings are normalised.
     sinusoids : ``marian`` or ``m2m_100`` where the positions are computed; else the checkpoint has them.
     relative : biases by distance; None for none.
+    slopes : of ALiBi, by which scores fall with the distance, for each head; empty for none.
     cross : every layer attends to a source as well.
     final_scale : of the rows that the logits are made of.
     mels : channels of audio that an encoder takes in the place of tokens; 0 for tokens.
@@ -96,6 +120,8 @@ class Decoder:
     activation: str = "silu"
     gated: bool = True
     head_norms: bool = False
+    wide_head_norms: bool = False
+    pre_norms: bool = True
     post_norms: bool = False
     scale: float = 1.0
     softcap: float = 0.0
@@ -103,10 +129,13 @@ class Decoder:
     embed_scale: float = 1.0
     embed_width: int = 0
     norms_after: bool = False
+    experts: Experts | None = None
     parallel: bool = False
+    parallel_norm: bool = False
     embed_norm: bool = False
     sinusoids: str = ""
     relative: Relative | None = None
+    slopes: tuple[float, ...] = ()
     cross: bool = False
     final_scale: float = 1.0
     mels: int = 0
@@ -123,9 +152,14 @@ class Names:
     ----------
     prefixes : what may stand before every name, in the order in which it is tried.
     qkv, up : matrices that are stacked: queries, keys, values; gate and up.
+    qkv_rows : rows of the stacked ``qkv`` in the order of queries, keys, values, whose rotated channels are
+        halves of a head; empty where the checkpoint has this order.
     transposed : matrices are [in, out].
     embed : the table; ``shared`` is looked for where there is none of this name.
     project_in, project_out : matrices from the embeddings' channels and to them.
+    router, expert : matrix that picks experts; what stands before the names of an expert's matrices.
+    expert_up, expert_down : matrices of one.
+    shared_expert, shared_gate : of the one that all rows go through.
     cross_norm, cross_q, cross_kv, cross_out : of the attention to a source.
     relative : table of biases by distance.
     head_bias : added to the logits.
@@ -139,6 +173,7 @@ class Names:
     attention_norm: str = "input_layernorm"
     attention_post_norm: str = ""
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    qkv_rows: tuple[int, ...] = ()
     head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
     out: str = "self_attn.o_proj"
     mlp_norm: str = "post_attention_layernorm"
@@ -152,6 +187,12 @@ class Names:
     embed_norm: str = ""
     project_in: str = "project_in"
     project_out: str = "project_out"
+    router: str = "mlp.gate"
+    expert: str = "mlp.experts.{}."
+    expert_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    expert_down: str = "down_proj"
+    shared_expert: str = "mlp.shared_expert."
+    shared_gate: str = "mlp.shared_expert_gate"
     cross_norm: str = ""
     cross_q: str = ""
     cross_kv: tuple[str, ...] = ()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import activation_of, check_sizes, kind_of, reading, stop_of
+from hetero_tvm.language.architectures import check_sizes, kind_of, reading
+from hetero_tvm.language.configuration import activation_of, stop_of
 from hetero_tvm.language.decoder import Decoder, Layer, Names, Relative
 
 Config = Mapping[str, Any]

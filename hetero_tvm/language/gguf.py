@@ -24,7 +24,9 @@ _MODEL_TYPES = {
     "llama": "llama",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    "qwen3moe": "qwen3_moe",
     "phi3": "phi3",
+    "gemma": "gemma",
     "gemma2": "gemma2",
     "gemma3": "gemma3_text",
     "gpt2": "gpt2",
@@ -47,6 +49,17 @@ _COMMON = {
     "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_EXPERTS = {
+    "mlp.gate": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+    "gate_proj": "ffn_gate_exps",
+    "up_proj": "ffn_up_exps",
+    "down_proj": "ffn_down_exps",
+    "w1": "ffn_gate_exps",
+    "w3": "ffn_up_exps",
+    "w2": "ffn_down_exps",
+}
+"""The router; matrices of all experts in one tensor, by their names behind the expert's number."""
 _GEMMA = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
@@ -70,6 +83,7 @@ _UNSAID = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "att
 """Values that the first files of Gemma 2 leave out."""
 _PREFIX = re.compile(r"^(?:model\.language_model|language_model\.model|model|transformer)\.")
 _LAYER = re.compile(r"^(?:layers|h)\.(\d+)\.(.+)$")
+_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)\.weight$")
 
 
 class GgufFile:
@@ -99,7 +113,7 @@ class GgufFile:
             raise ModelError(
                 f"{path} holds a model of type {self._kind!r}", hint=f"known: {', '.join(_MODEL_TYPES)}"
             )
-        self._words = _COMMON | (_GEMMA if self._kind.startswith("gemma") else {})
+        self._words = _COMMON | _EXPERTS | (_GEMMA if self._kind in ("gemma2", "gemma3") else {})
         if self._kind == "gpt2":
             self._words = _GPT2
         try:
@@ -148,21 +162,26 @@ class GgufFile:
         if stored not in self._tensors:
             raise ModelError(f"{self.path} has no tensor {stored!r} ({name})")
         try:
-            return self._turned_back(name, self._weight(stored))
+            expert = _EXPERT.search(name)
+            return self._turned_back(name, self._weight(stored, int(expert[1]) if expert else None))
         except (TypeError, ValueError) as error:
             raise ModelError(f"{stored} in {self.path} is damaged: {error}") from error
 
-    def _weight(self, stored: str) -> Weight:
-        """A tensor by its name in the file."""
+    def _weight(self, stored: str, expert: int | None = None) -> Weight:
+        """A tensor by its name in the file; the matrix of one expert where it has all."""
         tensor = self._tensors[stored]
-        shape = tuple(int(extent) for extent in reversed(tensor.shape))
+        shape, data = tuple(int(extent) for extent in reversed(tensor.shape)), np.asarray(tensor.data)
+        if expert is not None:
+            if len(shape) != 3 or expert >= shape[0]:
+                raise ValueError(f"it is {list(shape)} and has no expert {expert}")
+            data, shape = data.reshape(shape[0], shape[1], -1)[expert], shape[1:]
         kind = tensor.tensor_type.name
         if kind in _FLOATS:
-            return np.asarray(tensor.data).reshape(shape)
+            return data.reshape(shape)
         if kind in ("Q4_0", "Q8_0") and len(shape) == 2:
-            return _integers(np.asarray(tensor.data), kind, shape)
+            return _integers(data, kind, shape)
         try:
-            return self._gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(shape)
+            return self._gguf.quants.dequantize(data, tensor.tensor_type).reshape(shape)
         except NotImplementedError as error:
             raise ModelError(f"{stored} is of type {kind}, which cannot be read: {error}") from error
 
@@ -181,6 +200,8 @@ class GgufFile:
         """``model.layers.0.mlp.up_proj.weight`` -> ``blk.0.ffn_up.weight``."""
         base, _, suffix = _PREFIX.sub("", name).rpartition(".")
         if layer := _LAYER.match(base):
+            if expert := _EXPERT.match(f"{layer[2]}.{suffix}"):
+                return f"blk.{layer[1]}.{_EXPERTS.get(expert[2], expert[2])}.{suffix}"
             return f"blk.{layer[1]}.{self._words.get(layer[2], layer[2])}.{suffix}"
         return f"{self._words.get(base, base)}.{suffix}"
 
@@ -217,12 +238,18 @@ class GgufFile:
                 "layer_norm_epsilon": epsilon,
                 "activation_function": "gelu_new",
             }
+        if count := int(self._get("expert_count") or 0):
+            common |= self._experts(count)
+        inner = int(self._get("expert_feed_forward_length") or 0)
         return common | {
+            "moe_intermediate_size": inner or None,
             "hidden_size": width,
             "num_attention_heads": heads,
             "num_key_value_heads": int(self._get("attention.head_count_kv") or heads),
             "num_hidden_layers": int(self._need("block_count")),
-            "intermediate_size": int(self._need("feed_forward_length")),
+            "intermediate_size": int(
+                self._get("feed_forward_length") or inner or self._need("feed_forward_length")
+            ),
             "max_position_embeddings": int(self._need("context_length")),
             "head_dim": dim,
             "rms_norm_eps": epsilon,
@@ -235,6 +262,19 @@ class GgufFile:
             "final_logit_softcapping": self._get("final_logit_softcapping"),
             "query_pre_attn_scalar": width // heads if self._is_largest_gemma() else dim,
         }
+
+    def _experts(self, count: int) -> dict[str, Any]:
+        """Entries of a mixture of experts; llama's are Mixtral."""
+        if self._kind not in ("llama", "qwen3moe"):
+            raise ModelError(
+                f"{self.path} holds a mixture of experts of type {self._kind!r}, which is not known"
+            )
+        entries = {
+            "num_local_experts": count,
+            "num_experts_per_tok": int(self._need("expert_used_count")),
+            "norm_topk_prob": True,
+        }
+        return entries | ({"model_type": "mixtral"} if self._kind == "llama" else {})
 
     def _is_largest_gemma(self) -> bool:
         return int(self._need("block_count")) == _LARGEST_GEMMA.get(self._kind)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from hetero_tvm.errors import ModelError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, relax, tirx
 from hetero_tvm.language.decoder import Decoder
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
+from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.ops.decoding.storage import Storage, Weight, storage_of, stored
 from hetero_tvm.targets.base.compiling import StepKernels
 
@@ -86,7 +89,7 @@ class LayerBuilder:
 
     def before(self, x: Expr, name: str) -> Expr:
         """Input of a block: the stream, normalised where the model does that first."""
-        return x if self.decoder.norms_after else self.norm(x, name)
+        return x if self.decoder.norms_after or not self.decoder.pre_norms else self.norm(x, name)
 
     def feed_forward(self, x: Expr, base: str, last: bool = False, normed: Expr | None = None) -> Expr:
         """The stream after the MLP of a layer whose names begin with ``base``; ``normed`` is what the MLP
@@ -99,6 +102,53 @@ class LayerBuilder:
         norm = base + (names.mlp_norm if d.norms_after else names.mlp_post_norm)
         return self.added(x, inner, base + names.down, d.inner, norm, last)
 
+    def mixture(self, x: Expr, base: str, normed: Expr) -> Expr:
+        """The stream after the mixture of experts of a layer whose names begin with ``base``."""
+        d, names = self.decoder, self.weights.names
+        experts = d.experts
+        assert experts is not None
+        router = self.weights.checkpoint.array(self.weights.need(base + names.router))
+        if router.shape != (experts.count, d.width):
+            problem = f"expected [{experts.count}, {d.width}]"
+            raise ModelError(f"{base}{names.router} is {list(router.shape)}, {problem}")
+        logits = self.product(normed, router, Linear(experts.count, d.width))  # rounding would pick others
+        slots = self.rows * experts.top
+        types = [relax.TensorType([slots], dtype) for dtype in ("int32", "float32", "int32")]
+        route = self.function(Route(experts.count, experts.top, experts.normalised))
+        picked = self.builder.emit(relax.call_tir(route, [logits], types))
+        chosen, shares, order = (self.builder.emit(relax.TupleGetItem(picked, i)) for i in range(3))
+        paths = [base + names.expert.format(number) for number in range(experts.count)]
+
+        def all_experts(x: Expr, matrices: Sequence[str], op: Linear, spread: int) -> Expr:
+            rows = op.n * (1 + op.gated)
+            parts = [self.weights.matrix([path + name for name in matrices], rows, op.k) for path in paths]
+            forms = {storage_of(part) for part in parts}
+            if len(forms) > 1:
+                raise ModelError(f"experts of {base.rstrip('.')} are stored in different forms")
+            op = dataclasses.replace(op, storage=forms.pop())
+            packed = [constant(np.concatenate(all)) for all in self._packed(op, parts)]
+            self.read += round(experts.top * rows * op.k * op.storage.bytes_per_weight)
+            made = self.type(slots, op.n)
+            return self.call(ExpertLinear(op, experts.count, spread), [x, chosen, order, *packed], made)
+
+        up = Linear(experts.inner, d.width, activation=d.activation, gated=d.gated)
+        inner = all_experts(normed, names.expert_up, up, experts.top)
+        out = all_experts(inner, [names.expert_down], Linear(d.width, experts.inner), 1)
+        arguments = [out, shares, x]
+        if experts.shared:
+            path, width = base + names.shared_expert, experts.shared
+            up_names = [path + name for name in names.expert_up]
+            beside = self.linear(normed, up_names, width, d.width, activation=d.activation, gated=d.gated)
+            gate = self.weights.checkpoint.array(self.weights.need(base + names.shared_gate))
+            arguments.append(self.linear(beside, [path + names.expert_down], d.width, width))
+            arguments.append(self.product(normed, gate, Linear(1, d.width)))
+        combine = Combine(d.width, experts.top, bool(experts.shared))
+        return self.call(combine, arguments, self.type(self.rows, d.width))
+
+    def _packed(self, op: Linear, weights: Sequence[Weight]) -> Iterator[tuple[np.ndarray, ...]]:
+        """The arrays of several weights, each with its like."""
+        return zip(*(self.kernels.pack(op, weight) for weight in weights), strict=True)
+
     def linear(
         self,
         x: Expr,
@@ -109,12 +159,14 @@ class LayerBuilder:
         gated: bool = False,
         residual: Expr | None = None,
         weights: DecoderWeights | None = None,
+        rows: tuple[int, ...] = (),
     ) -> Expr:
-        """Product with matrices of these names, below one another; ``weights``: of another half."""
+        """Product with matrices of these names, below one another; ``weights``: of another half; ``rows``: of
+        the matrices, in the order of the result."""
         stacked = n * (1 + gated)
         weights = weights or self.weights
-        weight = weights.matrix(names, stacked, k)
-        bias = weights.bias(names, stacked)
+        weight = weights.matrix(names, stacked, k, rows)
+        bias = weights.bias(names, stacked, rows)
         op = Linear(n, k, storage_of(weight), bias is not None, activation, gated, residual is not None)
         return self.product(x, weight, op, bias=bias, residual=residual)
 

@@ -1,7 +1,7 @@
-"""Checkpoints whose integers are packed already: GPTQ, AWQ and compressed-tensors.
+"""Checkpoints whose weights are quantized already: GPTQ, AWQ, compressed-tensors and FP8.
 
-All three hold ``w = (q - zero) * scale`` with several integers in an int32, and differ in where these lie; K
-is the input's width, N the result's, ``b`` the bits, ``p = 32 / b``:
+The first three hold ``w = (q - zero) * scale`` with several integers in an int32, and differ in where these
+lie; K is the input's width, N the result's, ``b`` the bits, ``p = 32 / b``:
 
 =====================  =====================  =========================  ==================================
 method                 integers               zeros                      order in an int32, low bits first
@@ -15,6 +15,10 @@ compressed-tensors     weight_packed          none: 2 ** (b - 1)         neighbo
 Scales are [groups, N] in the first two, [N, groups] in the last.  They become :class:`QuantizedWeight`
 without any rounding where their groups are multiples of 32, 64 or 128, else float32, which the build stores
 as its precision says; so do columns in GPTQ's order of activations, which no group of neighbours has.
+
+Weights of 8 bits that nothing packs (``fp8`` of transformers, and ``float-quantized``, ``int-quantized`` and
+``naive-quantized`` of compressed-tensors) are ``weight * scale``, with a scale for all, each row, group or
+block; they become float32.  Rounding of activations, which such a checkpoint may ask for, is left out.
 """
 
 from __future__ import annotations
@@ -32,6 +36,10 @@ from hetero_tvm.ops.decoding.storage import GROUPS, QuantizedWeight, Storage, We
 
 _AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 _BITS = {4: "int4", 8: "int8"}
+_PLAIN = ("float-quantized", "int-quantized", "naive-quantized")
+"""Formats of compressed-tensors whose weights are not packed."""
+_SCALES = ("weight_scale_inv", "weight_scale")
+_BLOCK = (128, 128)
 
 
 class PackedFolder(SafetensorsFolder):
@@ -49,6 +57,7 @@ class PackedFolder(SafetensorsFolder):
         plan = dict(self.config["quantization_config"])
         self.config = {name: value for name, value in self.config.items() if name != "quantization_config"}
         self._method = str(plan.get("quant_method", "of an unknown name"))
+        self._block = plan.get("weight_block_size") or _BLOCK
         self._bits, self._group, self._symmetric, problems = _read_plan(self._method, plan)
         if problems:
             raise ModelError(
@@ -73,11 +82,13 @@ class PackedFolder(SafetensorsFolder):
 
     def matrix(self, name: str) -> Weight:
         """A matrix [N, K]: floats, or integers with scales."""
-        if name in self._tensors or not name.endswith(".weight"):
-            return super().matrix(name)
         base = name.removesuffix(".weight")
+        scale = next((f"{base}.{part}" for part in _SCALES if f"{base}.{part}" in self._tensors), None)
+        plain = name in self._tensors
+        if not name.endswith(".weight") or (plain and scale is None):
+            return super().matrix(name)
         try:
-            return self._unpacked(base)
+            return self._scaled(name, scale) if plain and scale else self._unpacked(base)
         except (ValueError, IndexError) as error:
             raise ModelError(f"the parts of {base} in {self.folder} do not fit together: {error}") from error
 
@@ -94,6 +105,19 @@ class PackedFolder(SafetensorsFolder):
         if name not in self._tensors:
             raise ModelError(f"{self.folder} has no tensor {name!r}")
         return self._raw(name)
+
+    def _scaled(self, name: str, scale: str) -> np.ndarray:
+        """A weight of 8 bits times its scales [1], [N], [N, groups] or [blocks, blocks], as float32."""
+        weight, scales = self._raw(name).astype(np.float32), self._raw(scale).astype(np.float32)
+        scales = scales.reshape(-1, 1) if scales.ndim < 2 else scales
+        (n, k), (rows, columns) = weight.shape, scales.shape
+        if (rows, columns) == (-(-n // self._block[0]), -(-k // self._block[1])):
+            high, wide = self._block
+        else:
+            high, wide = n // rows, k // columns
+            if (rows * high, columns * wide) != (n, k):
+                raise ValueError(f"scales {list(scales.shape)} of weights {list(weight.shape)}")
+        return weight * np.repeat(np.repeat(scales, high, 0)[:n], wide, 1)[:, :k]
 
     def _unpacked(self, base: str) -> Weight:
         bits = self._bits
@@ -119,14 +143,21 @@ class PackedFolder(SafetensorsFolder):
 def _read_plan(method: str, plan: Mapping[str, Any]) -> tuple[int, int, bool, list[str]]:
     """Bits, columns of a group (0: all), whether groups have no zero of their own, and what is unknown."""
     problems = []
+    if method == "fp8":
+        if plan.get("fmt", "e4m3") != "e4m3":
+            problems.append(f"fmt is {plan['fmt']!r}, known is 'e4m3'")
+        return 8, 0, True, problems
+    if method == "compressed-tensors" and plan.get("format") in _PLAIN:
+        weights = _weights_of(plan)
+        if any(w.get("num_bits") != 8 or w.get("symmetric") is not True for w in weights):
+            problems.append("weights have other than 8 bits, or zeros of their own")
+        return 8, 0, True, problems
     if method == "compressed-tensors":
         if plan.get("format") != "pack-quantized":
-            problems.append(f"format is {plan.get('format')!r}, known is 'pack-quantized'")
-        groups = plan.get("config_groups")
-        schemes = list(groups.values()) if isinstance(groups, Mapping) else []
-        weights = [s.get("weights") for s in schemes if isinstance(s, Mapping)]
+            known = ", ".join(("pack-quantized", *_PLAIN))
+            problems.append(f"format is {plan.get('format')!r}, known are {known}")
         names = ("num_bits", "group_size", "symmetric", "actorder")
-        found = {tuple(map(w.get, names)) for w in weights if isinstance(w, Mapping)}
+        found = {tuple(map(w.get, names)) for w in _weights_of(plan)}
         bits, group, symmetric, order = found.pop() if len(found) == 1 else (None,) * 4
         if order not in (None, "static", "weight"):  # these two leave columns where they were
             problems.append(f"columns are in the order {order!r}")
@@ -139,7 +170,7 @@ def _read_plan(method: str, plan: Mapping[str, Any]) -> tuple[int, int, bool, li
         if method == "awq" and version != "gemm":
             problems.append(f"version is {version!r}, known is 'gemm'")
     else:
-        return 0, 0, False, ["known methods: gptq, awq, compressed-tensors"]
+        return 0, 0, False, ["known methods: gptq, awq, compressed-tensors, fp8, bitsandbytes"]
     known = (4,) if method == "awq" else tuple(_BITS)
     if bits not in known:
         problems.append(f"weights have {bits} bits, known are {' and '.join(map(str, known))}")
@@ -148,6 +179,14 @@ def _read_plan(method: str, plan: Mapping[str, Any]) -> tuple[int, int, bool, li
         problems.append(f"group_size is {group!r}")
         group = -1
     return int(bits) if bits in known else 0, max(group, 0), bool(symmetric), problems
+
+
+def _weights_of(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Options of the weights of each group of layers, as compressed-tensors states them."""
+    groups = plan.get("config_groups")
+    schemes = list(groups.values()) if isinstance(groups, Mapping) else []
+    weights = [scheme.get("weights") for scheme in schemes if isinstance(scheme, Mapping)]
+    return [one for one in weights if isinstance(one, Mapping)]
 
 
 def _integers(packed: np.ndarray, bits: int) -> np.ndarray:

@@ -68,8 +68,9 @@ class _Step(LayerBuilder):
                     self._source_places = [source[0], sequences, source[1]]
                     self._source = source[2:]
                 self._rope = rope_table
-                if d.relative is not None:
-                    table = self.weights.relative(d.context, both=False)
+                if d.relative is not None or d.slopes:
+                    weights, longest = self.weights, d.context
+                    table = weights.slopes(longest) if d.slopes else weights.relative(longest, both=False)
                     self._biases = [constant(np.pad(table, ((0, 0), (0, KEYS))))]
                 x, finish = self._embedding(ids, positions)
                 for number, layer in enumerate(d.layers):
@@ -112,7 +113,8 @@ class _Step(LayerBuilder):
         d, names = self.decoder, self.weights.names
         base = names.layer.format(number)
         normed = self.before(x, base + names.attention_norm)
-        qkv = self.linear(normed, [base + name for name in names.qkv], self._heads.width, d.width)
+        matrices = [base + name for name in names.qkv]
+        qkv = self.linear(normed, matrices, self._heads.width, d.width, rows=names.qkv_rows)
         index = constant(np.array([number], np.int32))
         scales = []
         if d.head_norms:
@@ -121,20 +123,24 @@ class _Step(LayerBuilder):
                 scales.append(
                     constant(self.weights.checkpoint.array(self.weights.need(base + name)) + offset)
                 )
-        append = Append(self._heads, d.rotated, layer.rope, d.eps if d.head_norms else None)
+        eps = d.eps if d.head_norms else None
+        append = Append(self._heads, d.rotated, layer.rope, eps, d.wide_head_norms)
         arguments = [qkv, *self._places, self._rope, *scales, index, *pools]
         width = d.heads * d.dim
         types = [self.type(self.rows, width), *(pool.ty for pool in pools)]
         q, *pools = self.in_place(append, arguments, 2, types)
-        relative = d.context if d.relative is not None else 0
+        relative = d.context if self._biases else 0
         attention = CachedAttention(self._heads, d.scale, layer.window, d.softcap, relative)
         out = self.call(attention, [q, *self._places, index, *pools, *self._biases], types[0])
         after = names.attention_norm if d.norms_after else names.attention_post_norm
+        beside = self.norm(x, base + names.mlp_norm) if d.parallel_norm else normed
         x = self.added(x, out, base + names.out, width, base + after)
         if d.cross:
             x = self._cross(x, base, index)
+        if layer.mixed:
+            return self.mixture(x, base, self.before(x, base + names.mlp_norm)), pools
         last = d.norms_after and number == len(d.layers) - 1
-        return self.feed_forward(x, base, last, normed if d.parallel else None), pools
+        return self.feed_forward(x, base, last, beside if d.parallel else None), pools
 
     def _cross(self, x: Expr, base: str, index: Expr) -> Expr:
         """The stream after attention to the source."""

@@ -11,7 +11,7 @@ import numpy as np
 from hetero_tvm.errors import ModelError
 from hetero_tvm.language.checkpoint import Checkpoint
 from hetero_tvm.language.decoder import Decoder, Names
-from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, Weight, joined, stored
+from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, Weight, joined, stored, taken
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class DecoderWeights:
             )
         return found
 
-    def matrix(self, names: list[str], n: int, k: int) -> Weight:
-        """Matrices below one another in the stored form, [n, k] together."""
+    def matrix(self, names: list[str], n: int, k: int, rows: tuple[int, ...] = ()) -> Weight:
+        """Matrices below one another in the stored form, [n, k] together; ``rows`` of them in this order."""
         parts = []
         for name in names:
             weight = self.checkpoint.matrix(self.need(name))
@@ -54,21 +54,21 @@ class DecoderWeights:
         whole = joined([stored(part, self.storage) for part in parts])
         if whole.shape != (n, k):
             raise ModelError(f"{', '.join(names)} are {list(whole.shape)} together, expected [{n}, {k}]")
-        return whole
+        return taken(whole, rows) if rows else whole
 
-    def bias(self, names: list[str], n: int) -> np.ndarray | None:
+    def bias(self, names: list[str], n: int, rows: tuple[int, ...] = ()) -> np.ndarray | None:
         """Biases of stacked matrices, float32 [n]; zeros where only some have one; None where none has."""
         found = [self.find(name, ".bias") for name in names]
         if not any(found):
             return None
         parts = []
         for name, full in zip(names, found, strict=True):
-            rows = self.checkpoint.matrix(self.need(name)).shape[1 if self.names.transposed else 0]
-            parts.append(np.zeros(rows, np.float32) if full is None else self.checkpoint.array(full))
+            count = self.checkpoint.matrix(self.need(name)).shape[1 if self.names.transposed else 0]
+            parts.append(np.zeros(count, np.float32) if full is None else self.checkpoint.array(full))
         whole = np.concatenate(parts)
         if whole.shape != (n,):
             raise ModelError(f"the biases of {', '.join(names)} are {list(whole.shape)}, expected [{n}]")
-        return whole
+        return whole[list(rows)] if rows else whole
 
     def norm(self, name: str, n: int) -> list[np.ndarray]:
         """Scale, and shift of a centered norm, each float32 [n]."""
@@ -110,6 +110,11 @@ class DecoderWeights:
             angles = at * np.exp(np.arange(half) * (-math.log(10000.0) / (half - 1)))
             table[:, :half], table[:, half : 2 * half] = np.sin(angles), np.cos(angles)
         return table
+
+    def slopes(self, longest: int) -> np.ndarray:
+        """Biases by distance of ALiBi, float32 [heads, distances], in the order of :meth:`relative`."""
+        ahead = np.arange(1 - longest, 1, dtype=np.float32)
+        return np.asarray(self.decoder.slopes, np.float32)[:, None] * ahead
 
     def relative(self, longest: int, both: bool) -> np.ndarray:
         """Biases by distance, float32 [heads, distances]: of the tokens ``longest - 1`` before a token to the

@@ -78,7 +78,7 @@ class OwnSymbols:
 
 
 def _product_name(names: Sequence[str]) -> str:
-    return "_x_".join(names)
+    return "_x_".join(map(variable_name, names))  # of quotients as well, which no symbol is called
 
 
 def _joined(names: tuple[str, ...], product: tuple[str, ...]) -> tuple[str, ...]:

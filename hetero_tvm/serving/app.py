@@ -239,6 +239,8 @@ async def _whole(form: _Form, http: HttpRequest) -> Response:
     finally:
         watch.cancel()
         texts.cancel()
+        with contextlib.suppress(asyncio.CancelledError, HeteroTVMError):
+            await texts  # else its end would be told as one that nobody has heard of
         for answer in form.answers:
             answer.text.request.cancel()
 

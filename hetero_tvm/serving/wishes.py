@@ -13,15 +13,20 @@ from hetero_tvm.generation.sampling import Sampling
 _MOST_CHOICES = 16
 _MOST_STOPS = 16
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
     "best_of": (1,),
     "suffix": ("",),
     "tools": ([],),
     "functions": ([],),
     "tool_choice": ("none", "auto"),
     "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "ignore_eos": (False,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
 }
 """Fields that are not built, with the values that ask for nothing."""
 
@@ -140,6 +145,9 @@ class _Fields:
             "min_p": self.number("min_p", float, 0.0, 0.0),
             "repetition_penalty": self.number("repetition_penalty", float, 1.0, 0.0),
             "seed": self.number("seed", int, None, 0),
+            "presence_penalty": self.number("presence_penalty", float, 0.0, -2.0),
+            "frequency_penalty": self.number("frequency_penalty", float, 0.0, -2.0),
+            "bias": self.biases(),
         }
         values["top_k"] = max(values["top_k"], 0)  # clients of vLLM write -1 for all
         try:
@@ -147,6 +155,21 @@ class _Fields:
         except UsageError as error:
             self.problems += error.problems
             return None
+
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """``logit_bias``: tokens, which JSON writes as text, and numbers from -100 to 100."""
+        found = self._body.get("logit_bias")
+        if found is None:
+            return ()
+
+        def is_bias(token: str, value: Any) -> bool:
+            number = isinstance(value, int | float) and not isinstance(value, bool) and -100 <= value <= 100
+            return number and token.isascii() and token.isdecimal() and len(token) < 10
+
+        if not isinstance(found, Mapping) or not all(is_bias(*item) for item in found.items()):
+            self.problems.append("logit_bias is not an object of tokens and numbers from -100 to 100")
+            return ()
+        return tuple((int(token), float(value)) for token, value in found.items())
 
     def prompts(self) -> list[str | list[int]]:
         found = self._body.get("prompt")

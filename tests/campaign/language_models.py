@@ -151,6 +151,87 @@ CASES |= {
     ),
 }
 
+_GROUPS = {**_COMMON, "num_hidden_layers": 4, "sliding_window": 20}
+_OLDER = {**_COMMON, "num_attention_heads": 4}
+_GPTJ = {
+    "vocab_size": 211,
+    "n_positions": 256,
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "rotary_dim": 8,
+    **_ENDS,
+}
+_FALCON = {
+    "vocab_size": 211,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 256,
+    **_ENDS,
+}
+CASES |= {
+    "gemma": ("GemmaConfig", {**_COMMON, "head_dim": 16}),
+    "smollm3": ("SmolLM3Config", {**_COMMON, "num_hidden_layers": 5}),
+    "smollm3_windows": ("SmolLM3Config", {**_GROUPS, "use_sliding_window": True}),
+    "ernie4_5": ("Ernie4_5Config", {**_COMMON, "head_dim": 16, "use_bias": True}),
+    "helium": ("HeliumConfig", {**_COMMON, "head_dim": 8}),
+    "glm": ("GlmConfig", {**_COMMON, "head_dim": 16, "attention_bias": True}),
+    "glm4": ("Glm4Config", {**_COMMON, "head_dim": 16, "attention_bias": True}),
+    "cohere": ("CohereConfig", _COMMON),
+    "cohere2": ("Cohere2Config", _GROUPS),
+    "olmo2": ("Olmo2Config", _COMMON),
+    "olmo3": (
+        "Olmo3Config",
+        {
+            **_GROUPS,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 10000.0,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                },
+            },
+        },
+    ),
+    "exaone4": ("Exaone4Config", _GROUPS),
+    "exaone4_whole": (
+        "Exaone4Config",
+        {**_COMMON, "sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
+    "gpt_neox": ("GPTNeoXConfig", _OLDER),
+    "gpt_neox_sequential": ("GPTNeoXConfig", {**_OLDER, "use_parallel_residual": False}),
+    "gptj": ("GPTJConfig", _GPTJ),
+    "codegen": ("CodeGenConfig", _GPTJ),
+    "falcon": ("FalconConfig", _FALCON),
+    "falcon_groups": ("FalconConfig", {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon_sequential": (
+        "FalconConfig",
+        {**_FALCON, "multi_query": False, "parallel_attn": False, "bias": True},
+    ),
+    "bloom": ("BloomConfig", {"vocab_size": 211, "hidden_size": 60, "n_layer": 2, "n_head": 6, **_ENDS}),
+    "mpt": (
+        "MptConfig",
+        {"vocab_size": 211, "d_model": 60, "n_layers": 2, "n_heads": 6, "max_seq_len": 256, **_ENDS},
+    ),
+}
+
+_EXPERTS = {**_COMMON, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+CASES |= {
+    "mixtral": ("MixtralConfig", {**_COMMON, "num_local_experts": 4, "sliding_window": 24}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {**_EXPERTS, "num_hidden_layers": 3, "mlp_only_layers": [1], "norm_topk_prob": True, "head_dim": 16},
+    ),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        {**_EXPERTS, "num_experts_per_tok": 4, "shared_expert_intermediate_size": 48},
+    ),
+    "olmoe": ("OlmoeConfig", {**_COMMON, "num_experts": 8, "num_experts_per_tok": 3}),
+}
+
 
 def reference(kind: str, folder: Path) -> tuple[list[int], list[list[int]]]:
     """Write a checkpoint; gives what transformers adds to the first prompt, and to all with padding."""

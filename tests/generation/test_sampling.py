@@ -36,6 +36,17 @@ def test_temperature_and_cuts():
     assert Sampling(temperature=1.0, top_k=99).distribution(LOGITS).all()
 
 
+def test_penalties_of_what_was_generated_and_biases():
+    text = [0, 1, 1, 1, 4]  # the first two were given
+    sampling = Sampling(presence_penalty=0.5, frequency_penalty=0.25).behind(2)
+    np.testing.assert_allclose(sampling.adjusted(LOGITS, text), LOGITS - [0, 1.0, 0, 0, 0.75])
+    assert sampling.adjusted(LOGITS, text[:2]) == pytest.approx(LOGITS)
+    assert Sampling(bias=((3, 100.0),)).choose(LOGITS, (), None) == 3
+    assert Sampling(bias=((1, -100.0),)).choose(LOGITS, (), None) == 4
+    with pytest.raises(UsageError, match="presence_penalty is 3.0"):
+        Sampling(presence_penalty=3.0)
+
+
 def test_repetition_penalty():
     adjusted = Sampling(2.0).adjusted(LOGITS, [1, 1, 3])
     np.testing.assert_array_equal(adjusted, [1.0, 1.5, 2.0, -2.0, 2.5])

@@ -2,6 +2,8 @@ import pytest
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.language.architectures import ARCHITECTURES, describe
+from hetero_tvm.language.configuration import rows_of_groups, rows_of_pairs
+from hetero_tvm.language.decoder import Experts
 from tests.tiny_llama import CONFIG
 
 GEMMA = {**CONFIG, "model_type": "gemma3_text", "head_dim": 16, "sliding_window": 20, "num_hidden_layers": 7}
@@ -45,6 +47,8 @@ def test_the_text_part_of_a_multimodal_model():
     assert decoder.architecture == "gemma3_text"
     assert decoder.stop == (96,)  # its own comes first
     assert "model.language_model." in names.prefixes
+    decoder, names = describe({"model_type": "mistral3", "text_config": {**CONFIG, "model_type": "mistral"}})
+    assert decoder.architecture == "mistral" and "language_model." in names.prefixes  # of its lm_head
 
 
 def test_a_granite_keeps_its_stream_divided():
@@ -66,10 +70,80 @@ def test_layer_norms_and_parallel_branches():
     assert (coder.gated, coder.eps, coder.layers[0].window, names.up) == (False, 1e-4, 7, ("mlp.c_fc",))
 
 
+def test_layers_that_do_not_rotate():
+    """Their angles are 0, whatever the position."""
+    small = {**CONFIG, "num_hidden_layers": 4, "sliding_window": 8}
+    smol, _ = describe({**small, "model_type": "smollm3", "no_rope_layers": [1, 0, 1, 1]})
+    assert [layer.rope for layer in smol.layers] == [0, 1, 0, 0]
+    assert any(smol.ropes[0].inverse) and not any(smol.ropes[1].inverse)
+    command, names = describe({**small, "model_type": "cohere2", "layer_norm_eps": 1e-5, "logit_scale": 0.25})
+    assert [(layer.window, layer.rope) for layer in command.layers] == [(8, 0)] * 3 + [(0, 1)]
+    assert (command.final_scale, command.tied, command.parallel) == (0.25, True, True)
+    exaone, _ = describe({**small, "model_type": "exaone4", "sliding_window_pattern": "LLLG"})
+    assert [(layer.window, layer.rope) for layer in exaone.layers] == [(8, 0)] * 3 + [(0, 1)]
+    assert (exaone.pre_norms, exaone.post_norms, exaone.wide_head_norms) == (False, True, False)
+
+
+def test_scaled_positions_of_layers_without_a_window():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    older = {
+        **CONFIG,
+        "model_type": "olmo3",
+        "sliding_window": 8,
+        "num_hidden_layers": 4,
+        "rope_scaling": yarn,
+    }
+    decoder, _ = describe(older)
+    assert [(layer.window, layer.rope) for layer in decoder.layers] == [(8, 0)] * 3 + [(0, 1)]
+    assert decoder.ropes[0] == describe(CONFIG)[0].ropes[0] != decoder.ropes[1]
+    plain = {"rope_type": "default", "rope_theta": 10000.0}
+    kinds = {"sliding_attention": plain, "full_attention": {**yarn, "rope_theta": 10000.0}}
+    del older["rope_scaling"]
+    assert describe({**older, "rope_parameters": kinds})[0] == decoder
+
+
+def test_rows_of_queries_keys_and_values_in_other_orders():
+    assert rows_of_pairs(1, 1, 6, 4) == (0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17)
+    assert rows_of_groups(4, 2, 1) == (0, 1, 4, 5, 2, 6, 3, 7)
+    width = {"n_embd": 8, "n_head": 4, "n_layer": 1, "n_positions": 32, "vocab_size": 9, "rotary_dim": 2}
+    parts = {**width, "model_type": "codegen", "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
+    rows = describe(parts)[1].qkv_rows  # of each of 4 parts: queries, values, keys of 2 rows
+    assert rows == (0, 1, 6, 7, 12, 13, 18, 19, 4, 5, 10, 11, 16, 17, 22, 23, 2, 3, 8, 9, 14, 15, 20, 21)
+
+
+def test_mixtures_of_experts():
+    few = {**CONFIG, "num_experts_per_tok": 2}
+    mixtral, names = describe({**few, "model_type": "mixtral", "num_local_experts": 4})
+    assert mixtral.experts == Experts(4, 2, CONFIG["intermediate_size"])
+    assert all(layer.mixed for layer in mixtral.layers) and names.expert_up == ("w1", "w3")
+    qwen = {**few, "model_type": "qwen3_moe", "moe_intermediate_size": 24, "num_experts": 8}
+    some, _ = describe({**qwen, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]})
+    assert [layer.mixed for layer in some.layers] == [False, True, False, False]
+    assert (some.experts.normalised, some.experts.inner, some.inner) == (False, 24, 40)
+    older = {**qwen, "model_type": "qwen2_moe", "shared_expert_intermediate_size": 12, "norm_topk_prob": True}
+    assert describe(older)[0].experts == Experts(8, 2, 24, True, 12)
+    # transformers writes either name.
+    spelled = {**qwen, "num_local_experts": 8}
+    del spelled["num_experts"]
+    assert describe(spelled)[0] == describe(qwen)[0]
+
+
+def test_slopes_of_alibi():
+    bloom = {
+        "model_type": "bloom",
+        "vocab_size": 9,
+        "hidden_size": 12,
+        "n_layer": 1,
+        "layer_norm_epsilon": 1e-5,
+    }
+    assert describe({**bloom, "n_head": 4})[0].slopes == (0.25, 0.0625, 0.015625, 0.00390625)
+    assert describe({**bloom, "n_head": 3})[0].slopes == (0.0625, 0.00390625, 0.25)
+
+
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"model_type": "mamba"}, "mamba"),
+        ({"model_type": "mamba"}, "(?s)mamba.*backend='hetero_tvm'"),
         ({}, "None"),
         ({**CONFIG, "model_type": "phi", "qk_layernorm": True, "layer_norm_eps": 1e-5}, "qk_layernorm"),
         ({**CONFIG, "model_type": "granite"}, "attention_multiplier"),
@@ -86,6 +160,10 @@ def test_layer_norms_and_parallel_branches():
         ({**CONFIG, "hidden_act": "xielu"}, "xielu"),
         ({**OPT, "_remove_final_layer_norm": True}, "not supported"),
         ({**GEMMA, "use_bidirectional_attention": True}, "both directions"),
+        ({**CONFIG, "model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, "3 of 2"),
+        ({**CONFIG, "model_type": "cohere", "use_qk_norm": True}, "use_qk_norm"),
+        ({**CONFIG, "model_type": "falcon", "alibi": True}, "alibi"),
+        ({"model_type": "mpt", "attn_config": {"clip_qkv": 8, "qk_ln": True}}, "clip_qkv is 8"),
     ],
 )
 def test_what_cannot_be_built_is_refused_by_name(config, match):
@@ -95,7 +173,10 @@ def test_what_cannot_be_built_is_refused_by_name(config, match):
 
 def test_all_that_are_known():
     known = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "gpt2", "opt"}
-    assert set(ARCHITECTURES) == known | {"granite", "starcoder2", "stablelm", "phi"}
+    known |= {"granite", "starcoder2", "stablelm", "phi", "smollm3", "ernie4_5", "helium", "glm", "glm4"}
+    known |= {"cohere", "cohere2", "gemma", "olmo2", "olmo3", "exaone4", "gpt_neox", "gptj", "codegen"}
+    known |= {"falcon", "bloom", "mpt", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}
+    assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
     assert (narrow.embed_width, narrow.norms_after) == (16, True)

@@ -24,6 +24,8 @@ NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 } | {f"self_attn.{n}_proj": f"attn_{n}" for n in "qkv"}
+NAMES |= {"block_sparse_moe.gate": "ffn_gate_inp", "mlp.gate": "ffn_gate_inp"}
+NAMES |= {f"experts.{n}": f"ffn_{n}_exps" for n in ("gate", "up", "down")}
 
 
 def interleaved(weight, heads):
@@ -200,6 +202,42 @@ def test_a_file_of_many_types_continues_texts(tmp_path):
     # Where weights stay 4 and 8 bits their products round rows to 8 and 16 bits.
     assert np.linalg.norm(found - wanted) < 0.05 * np.linalg.norm(wanted)
     assert int(found.argmax()) == int(wanted.argmax())
+
+
+def mixture(experts=3, inner=32):
+    """Tensors of a Llama whose MLPs are mixtures, those of all experts in one."""
+    random = np.random.default_rng(5)
+    tensors = {name: array for name, array in weights().items() if "mlp" not in name}
+    for layer in range(CONFIG["num_hidden_layers"]):
+        base, width = f"model.layers.{layer}.", CONFIG["hidden_size"]
+        shapes = {"block_sparse_moe.gate": (experts, width), "experts.down": (experts, width, inner)}
+        shapes |= {f"experts.{name}": (experts, inner, width) for name in ("gate", "up")}
+        tensors |= {base + n + ".weight": random.standard_normal(s).astype("f") for n, s in shapes.items()}
+    return tensors
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q4_0", "Q4_1"])
+def test_a_mixture_of_experts(tmp_path, kind):
+    tensors, of = mixture(), gguf.GGMLQuantizationType[kind]
+    raw = {n: (of, gguf.quants.quantize(a, of)) for n, a in tensors.items() if "experts" in n}
+    more = {"add_expert_count": 3, "add_expert_used_count": 2}
+    raw = {} if kind == "F32" else raw
+    file = GgufFile(write_gguf(tmp_path / "m.gguf", tensors, raw=raw, more=more))
+    decoder, names = describe(file.config)
+    assert decoder.architecture == "mixtral" and decoder.experts.count == 3 and decoder.experts.top == 2
+    base = "model.layers.1.block_sparse_moe."
+    np.testing.assert_array_equal(file.array(base + "gate.weight"), tensors[base + "gate.weight"])
+    for name, stored in (("w1", "gate"), ("w3", "up"), ("w2", "down")):
+        whole = tensors[f"model.layers.1.experts.{stored}.weight"]
+        if raw:
+            whole = gguf.quants.dequantize(raw[f"model.layers.1.experts.{stored}.weight"][1], of)
+        for expert in range(3):
+            full = f"{base}experts.{expert}.{name}.weight"
+            assert full in file
+            assert isinstance(file.matrix(full), QuantizedWeight) == (kind == "Q4_0")
+            np.testing.assert_array_equal(file.array(full), whole[expert])
+    with pytest.raises(ModelError, match="no expert 3"):
+        file.matrix(base + "experts.3.w1.weight")
 
 
 def test_all_tokens_that_end_a_turn(tmp_path):

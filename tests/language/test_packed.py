@@ -2,6 +2,7 @@
 
 import json
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -132,19 +133,59 @@ def test_columns_in_the_order_of_activations_become_floats(tmp_path):
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        ({"quant_method": "bitsandbytes"}, ("bitsandbytes", "known methods")),
+        ({"quant_method": "hqq"}, ("hqq", "known methods")),
         ({**PLANS["gptq"], "bits": 3, "group_size": 0}, ("3 bits", "group_size is 0")),
         ({**PLANS["awq"], "version": "marlin"}, ("marlin",)),
         (
-            {**PLANS["compressed"], "format": "float-quantized", "config_groups": {}},
-            ("float-quantized", "zeros"),
+            {**PLANS["compressed"], "format": "marlin-24", "config_groups": {}},
+            ("marlin-24", "zeros"),
         ),
+        (
+            {
+                **PLANS["compressed"],
+                "format": "int-quantized",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8, "symmetric": False}}},
+            },
+            ("zeros",),
+        ),
+        ({"quant_method": "fp8", "fmt": "e5m2"}, ("e5m2",)),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_all_reasons(tmp_path, plan, words):
     with pytest.raises(ModelError) as caught:
         PackedFolder(write(tmp_path / "c", "", {"a.weight": np.zeros((2, 2), np.float32)}, plan))
     assert all(word in str(caught.value) for word in words)
+
+
+EIGHT = {"config_groups": {"group_0": {"weights": {"num_bits": 8, "symmetric": True}}}}
+
+
+@pytest.mark.parametrize(
+    ("plan", "name", "dtype", "shape", "block"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [16, 32]}, "weight_scale_inv", "fp8", (2, 3), (16, 32)),
+        ({"format": "float-quantized", **EIGHT}, "weight_scale", "fp8", (24, 1), (1, 96)),
+        ({"format": "float-quantized", **EIGHT}, "weight_scale", "fp8", (1,), (24, 96)),
+        ({"format": "int-quantized", **EIGHT}, "weight_scale", "int8", (24, 1), (1, 96)),
+        ({"format": "int-quantized", **EIGHT}, "weight_scale", "int8", (24, 3), (1, 32)),
+    ],
+)
+def test_eight_bits_that_are_not_packed(tmp_path, plan, name, dtype, shape, block):
+    random = np.random.default_rng(3)
+    q = random.integers(-127, 128, (24, 96)).astype(np.int8)
+    if dtype == "fp8":
+        q = q.astype(np.float32).astype(ml_dtypes.float8_e4m3fn)
+    scale = random.uniform(0.01, 0.1, shape).astype(np.float32)
+    tensors = {"a.weight": q, f"a.{name}": scale, "b.weight": np.ones((2, 2), np.float32)}
+    plan = {"quant_method": "compressed-tensors", **plan}
+    read = PackedFolder(write(tmp_path / "c", "", tensors, plan))
+    grid = scale.reshape(-1, 1) if scale.ndim < 2 else scale
+    rows, columns = np.arange(24)[:, None] // block[0], np.arange(96)[None] // block[1]
+    np.testing.assert_array_equal(read.matrix("a.weight"), q.astype(np.float32) * grid[rows, columns])
+    np.testing.assert_array_equal(read.matrix("b.weight"), 1)
+    wrong = {**tensors, f"a.{name}": np.ones((5, 7), np.float32)}
+    with pytest.raises(ModelError, match="do not fit"):
+        PackedFolder(write(tmp_path / "d", "", wrong, plan)).matrix("a.weight")
 
 
 @pytest.mark.parametrize("part", ["qweight", "qzeros", "scales", "g_idx"])

@@ -80,6 +80,17 @@ def test_a_kernel_counts_in_what_its_operands_tell():
     assert str(own.of(both)) == "b_x_s" and str(own.of(area)) == "3*b_x_s*s"
 
 
+def test_a_product_with_a_quotient_is_one_symbol():
+    """Rows of an image in strides of 16 times columns that are computed: neither is told alone."""
+    rows = quotient(Extent(((("h",), 1),)), 16)
+    area = Extent(tuple(((*names, "w"), factor) for names, factor in rows.terms))
+    own = rebased([area])
+    assert own.of(area).symbol == "h_16_x_w"
+    twice = Extent(tuple((names, 2 * factor) for names, factor in area.terms))
+    assert str(own.of(twice)) == "2*h_16_x_w" and own.of(twice).at({"h_16_x_w": 15}) == 30
+    assert rebased([area, Extent(((("h",), 1),))]).of(area).at({"h_16_x_w": 6, "h": 32}) == 6
+
+
 def test_a_multiple_of_a_symbol_is_one():
     images, pairs, b = (of_sizes(*(count * at["b"] for at in SIZES)) for count in (16, 24, 1))
     own = rebased([images, pairs])

@@ -1,8 +1,11 @@
 """The routes: texts are those that the model gives alone, whole or as a stream; refusals are OpenAI's."""
 
+import asyncio
+import gc
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ tokenizers = pytest.importorskip("tokenizers")
 from starlette.testclient import TestClient  # noqa: E402
 
 import hetero_tvm  # noqa: E402
-from hetero_tvm.serving.app import Server  # noqa: E402
+from hetero_tvm.serving.app import Server, _whole  # noqa: E402
 from tests import tiny_llama  # noqa: E402
 from tests.generation.test_text import write_tokenizer  # noqa: E402
 
@@ -77,6 +80,19 @@ def test_a_stream_has_the_same_text(client):
     text = "".join(piece["choices"][0]["text"] for piece in pieces)
     assert len(pieces) == 6 and text == text_of(tiny_llama.greedy([5, 6, 7], 6))
     assert end["choices"][0]["finish_reason"] == "length" and usage["usage"]["completion_tokens"] == 6
+
+
+def test_biases_and_penalties(client):
+    ask = {"prompt": [5, 6, 7], **GREEDY}
+    made = tiny_llama.greedy([5, 6, 7], 6)
+    text = client.post("/v1/completions", json={**ask, "logit_bias": {str(made[0]): -100}}).json()
+    assert not text["choices"][0]["text"].startswith(text_of(made[:1]) + " ")
+    forced = client.post("/v1/completions", json={**ask, "logit_bias": {"42": 100}}).json()
+    assert forced["choices"][0]["text"] == " ".join(["w42"] * 6)
+    # Two that are told once each and then again: the one of the two that was told less comes next.
+    both = {"logit_bias": {"42": 100, "43": 100}, "frequency_penalty": 2, "max_tokens": 40}
+    words = client.post("/v1/completions", json={**ask, **both}).json()["choices"][0]["text"].split()
+    assert set(words) == {"w42", "w43"}
 
 
 def test_chat(client):
@@ -200,6 +216,7 @@ def test_seeds_repeat(client):
         ({"prompt": [5, 4000]}, 400, ("token 4000",)),
         ({"prompt": [5], "max_tokens": 100_000}, 400, ("the context is",)),
         ({"prompt": []}, 400, ("prompt",)),
+        ({"prompt": [5], "logit_bias": {"4000": 1}}, 400, ("bias of token 4000",)),
         ({"prompt": "w5 \ud83d w6"}, 400, ("character 3", "surrogate")),
     ],
 )
@@ -241,3 +258,27 @@ def test_without_a_template_conversations_are_refused(folder, tmp_path):
         ask = {"messages": [{"role": "user", "content": "w3"}]}
         response = client.post("/v1/chat/completions", json=ask)
         assert response.status_code == 400 and "chat template" in response.json()["error"]["message"]
+
+
+def test_who_goes_away_before_the_whole_text_leaves_no_traceback():
+    class Endless:
+        text = SimpleNamespace(request=SimpleNamespace(cancel=lambda: None))
+
+        async def pieces(self):
+            await asyncio.Event().wait()
+            yield
+
+    async def gone():
+        told = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+
+        async def is_disconnected():
+            return True
+
+        form = SimpleNamespace(answers=[Endless()])
+        response = await _whole(form, SimpleNamespace(is_disconnected=is_disconnected))
+        gc.collect()
+        await asyncio.sleep(0)
+        return response.status_code, told
+
+    assert asyncio.run(gone()) == (499, [])

@@ -34,6 +34,25 @@ def test_fields():
     )
 
 
+def test_penalties_and_biases():
+    body = {"presence_penalty": -0.5, "frequency_penalty": 1, "logit_bias": {"5": -100, "7": 0.5}}
+    sampling = read({**TALK, **body}, chat=True).sampling
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (-0.5, 1.0)
+    assert sampling.bias == ((5, -100.0), (7, 0.5))
+
+
+@pytest.mark.parametrize("bias", [[5], {"w5": 1}, {"5": 101}, {"5": True}, {"-1": 3}, {"9" * 30: 1}, "x"])
+def test_biases_that_cannot_be_read(bias):
+    with pytest.raises(InputError, match="logit_bias is not"):
+        read({**TALK, "logit_bias": bias}, chat=True)
+
+
+@pytest.mark.parametrize("name", ["guided_json", "ignore_eos", "min_tokens", "modalities"])
+def test_what_is_not_built_is_not_ignored(name):
+    with pytest.raises(InputError, match=f"{name} is not built"):
+        read({**TALK, name: ["audio"]}, chat=True)
+
+
 def test_parts_of_a_message_are_joined():
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     wishes = read({"messages": [{"role": "user", "content": parts}]}, chat=True)

@@ -101,12 +101,14 @@ class Append:
     ----------
     rotated : channels of a head that are rotated (even; 0 for none), by the table ``rope`` of the step.
     norm_eps : epsilon of an RMS norm of each query and key head, with scales of their own; None for none.
+    wide : that norm is one of all query heads, and one of all key heads, with a scale per channel.
     """
 
     heads: Heads
     rotated: int
     rope: int = 0
     norm_eps: float | None = None
+    wide: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Arithmetic is float32 whatever the form; a form says how many bytes a product ha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -161,6 +162,15 @@ def joined(weights: list[Weight]) -> Weight:
         np.concatenate([w.scale for w in weights]),
         None if zeros[0] is None else np.concatenate(zeros),
     )
+
+
+def taken(weight: Weight, rows: Sequence[int]) -> Weight:
+    """Some rows of a matrix, in this order."""
+    at = np.asarray(rows)
+    if isinstance(weight, np.ndarray):
+        return weight[at]
+    zero = None if weight.zero is None else weight.zero[at]
+    return QuantizedWeight(weight.storage, weight.q[at], weight.scale[at], zero)
 
 
 def storage_of(weight: Weight) -> Storage:

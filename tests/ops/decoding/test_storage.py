@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import UsageError
-from hetero_tvm.ops.decoding.storage import Storage, joined, quantized, storage_of, stored
+from hetero_tvm.ops.decoding.storage import (
+    QuantizedWeight,
+    Storage,
+    joined,
+    quantized,
+    storage_of,
+    stored,
+    taken,
+)
 
 
 @pytest.mark.parametrize("zero_points", [False, True])
@@ -67,3 +75,12 @@ def test_bytes_per_weight():
     assert Storage.named("bf16").bytes_per_weight == 2
     assert Storage.named("int4", 32).bytes_per_weight == 0.5 + 2 / 32
     assert Storage.named("int8", 128, True).bytes_per_weight == 1 + 3 / 128
+
+
+@pytest.mark.parametrize("storage", [Storage("f16"), Storage("int4", 32, True), Storage("int8", 64)], ids=str)
+def test_some_rows_in_another_order(storage):
+    weight = stored(np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32), storage)
+    some = taken(weight, (4, 0, 5))
+    floats = [w.dequantized() if isinstance(w, QuantizedWeight) else w for w in (weight, some)]
+    assert storage_of(some) == storage
+    np.testing.assert_array_equal(floats[1], floats[0][[4, 0, 5]])

@@ -143,7 +143,9 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
         qkv = k.argument("QKV", (symbol, h.width))
         positions, sequences, tables, _ = _places(k, symbol)
         rope = k.argument("rope", (k.symbol("c"), k.symbol("t"), max(op.rotated, 1)))
-        scales = [k.argument(name, (h.dim,)) for name in ("q_scale", "k_scale")] if op.norm_eps else []
+        extents = [h.heads * h.dim, h.kv_heads * h.dim] if op.wide else [h.dim] * 2
+        names = ("q_scale", "k_scale") if op.norm_eps else ()
+        scales = [k.argument(name, (n,)) for name, n in zip(names, extents, strict=False)]
         layer = k.argument("layer", (1,), "int32")
         pool = _Pool(k, h, machine.lanes)
         out = k.argument("Q", (symbol, h.heads * h.dim))
@@ -157,23 +159,30 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
             slot = k.let(remainder(position, h.page))
             head_values = k.scratch((h.dim,))
 
-            def normalized(base: Expr, which: int) -> None:
+            def unit(base: Expr | int, extent: int) -> Expr:
+                """Factor that gives channels a mean square of 1."""
+
+                def square(c: Index, width: int) -> Expr:
+                    value = k.let(k.load(qkv, [i, k.ramp(base + c, width)]))
+                    return value * value
+
+                mean = reduce_row(k, extent, machine.lanes, square, add, 0.0) * constant(1.0 / extent)
+                return k.let(constant(1.0) / tirx.sqrt(mean + constant(op.norm_eps)))
+
+            firsts = (0, h.heads * h.dim)
+            wide = [unit(*part) for part in zip(firsts, extents, strict=True)] if op.wide else []
+
+            def normalized(head: Expr, which: int) -> None:
                 """Copy a head to scratch, scaled to unit mean square when the model wants that."""
-                width = math.gcd(h.dim, machine.lanes)
+                base, width = firsts[which] + head * h.dim, math.gcd(h.dim, machine.lanes)
                 factor = None
                 if op.norm_eps:
-
-                    def square(c: Index, width: int) -> Expr:
-                        value = k.let(k.load(qkv, [i, k.ramp(base + c, width)]))
-                        return value * value
-
-                    total = reduce_row(k, h.dim, machine.lanes, square, add, 0.0)
-                    mean = total * constant(1.0 / h.dim)
-                    factor = k.let(constant(1.0) / tirx.sqrt(mean + constant(op.norm_eps)))
+                    factor = wide[which] if op.wide else unit(base, h.dim)
                 for c in range(0, h.dim, width):
                     value = k.load(qkv, [i, k.ramp(base + c, width)])
                     if factor is not None:
-                        value = value * k.splat(factor, width) * k.load(scales[which], [k.ramp(c, width)])
+                        at = head * h.dim + c if op.wide else c
+                        value = value * k.splat(factor, width) * k.load(scales[which], [k.ramp(at, width)])
                     k.store(head_values, value, [k.ramp(c, width)])
 
             def rotated() -> None:
@@ -187,14 +196,14 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
                     k.store(head_values, b * cos + a * sin, high)
 
             with k.serial(h.heads) as head:
-                normalized(head * h.dim, 0)
+                normalized(head, 0)
                 rotated()
                 width = math.gcd(h.dim, machine.lanes)
                 with k.serial(h.dim // width) as c:
                     value = k.load(head_values, [k.ramp(c * width, width)])
                     k.store(out, value, [i, k.ramp(head * h.dim + c * width, width)])
             with k.serial(h.kv_heads) as head:
-                normalized((h.heads + head) * h.dim, 1)
+                normalized(head, 1)
                 rotated()
                 value_at = (h.heads + h.kv_heads + head) * h.dim
                 pool.put(

@@ -161,7 +161,7 @@ class IntegerWordProduct(WordProduct):
                     self._nibbles(rows, first, vectors, g, part, acc)
             for slot, (row, i, v) in enumerate(slots):
                 value = tirx.Cast(f"float32x{lanes}", k.load(acc, [slot, lane]))
-                value = value * k.splat(k.load(self._steps, [row, g]), lanes) * self._scale(first + i, g, v)
+                value = value * k.splat(k.load(self._steps, [row, g]), lanes) * self.scale(first + i, g, v)
                 k.store(total, k.load(total, [slot, lane]) + value, [slot, lane])
         self._finish_tile(rows, first, vectors, total)
 

@@ -19,8 +19,10 @@ from hetero_tvm.ops.decoding.contracts import (
     SourceAttention,
     Unfold,
 )
+from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.ops.decoding.storage import Weight
 from hetero_tvm.schedules.cpu.decoding.attention import emit_append, emit_append_source, emit_attention
+from hetero_tvm.schedules.cpu.decoding.experts import emit_combine, emit_expert_linear, emit_route
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
 from hetero_tvm.schedules.cpu.decoding.rows import emit_embed, emit_norm
@@ -40,6 +42,9 @@ Contract = (
     | SourceAttention
     | RelativeBias
     | Unfold
+    | Route
+    | ExpertLinear
+    | Combine
 )
 
 _EMIT = {
@@ -52,6 +57,9 @@ _EMIT = {
     SourceAttention: emit_source_attention,
     RelativeBias: emit_relative_bias,
     Unfold: emit_unfold,
+    Route: emit_route,
+    ExpertLinear: emit_expert_linear,
+    Combine: emit_combine,
 }
 
 

@@ -124,7 +124,7 @@ class MatrixWordProduct(IntegerWordProduct):
         k.call(begin(self._step // _WORD))
         with k.serial(self._layout.groups) as g:
             weights, place = self._weights(panel, g)
-            scales = [k.let(self._scale(panel, g, v)) for v in range(VECTORS)]
+            scales = [k.let(self.scale(panel, g, v)) for v in range(VECTORS)]
             zeros: list[Expr] = []
             if self._bits == 8 and self._z is not None:
                 zeros = [k.let(self._zero_integers(panel, g, v)) for v in range(VECTORS)]

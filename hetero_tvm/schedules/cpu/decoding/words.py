@@ -57,7 +57,7 @@ class WordProduct:
         k, group, lanes = self._k, self._group, self._lanes
         words = group // self._per
         with k.serial(self._layout.groups) as g:
-            scales = [k.let(self._scale(panel, g, v)) for v in range(VECTORS)]
+            scales = [k.let(self.scale(panel, g, v)) for v in range(VECTORS)]
             zeros = [k.let(self._zero(panel, g, v)) for v in range(VECTORS)]
             with k.serial(words) as w:
                 for v in range(VECTORS):
@@ -66,6 +66,17 @@ class WordProduct:
                         q = self._value(word, j) * k.splat(2.0 ** -self._kept_bit(j), lanes)
                         at = [g * group + w * self._per + j, k.ramp(v * lanes, lanes)]
                         k.store(copy, (q - zeros[v]) * scales[v], at)
+
+    def each_value(self, panel: Expr, g: Expr, body: Callable[[Expr, int, int, Expr], None]) -> None:
+        """``body(place along K, number in its word, vector, q - zero)`` over a group of a panel."""
+        k, lanes, words = self._k, self._lanes, self._group // self._per
+        zeros = [k.let(self._zero(panel, g, v)) for v in range(VECTORS)]
+        with k.serial(words) as w:
+            word = [self._word(panel, g * words + w, v, 1) for v in range(VECTORS)]
+            for j in range(self._per):
+                for v in range(VECTORS):
+                    q = self._value(word[v], j) * k.splat(2.0 ** -self._kept_bit(j), lanes)
+                    body((g * words + w) * self._per + j, j, v, q - zeros[v])
 
     # x -----------------------------------------------------------------------------------------
     def _prepare(self, rows: Expr) -> None:
@@ -147,7 +158,7 @@ class WordProduct:
             sums = self._group_sums(rows, first, vectors, g)
             for slot, (row, i, v) in enumerate(slots):
                 moved = self._zero(first + i, g, v) * k.splat(k.load(self._sums, [row, g]), lanes)
-                part = (sums(slot, row) - moved) * self._scale(first + i, g, v)
+                part = (sums(slot, row) - moved) * self.scale(first + i, g, v)
                 k.store(total, k.load(total, [slot, lane]) + part, [slot, lane])
         self._finish_tile(rows, first, vectors, total)
 
@@ -219,7 +230,8 @@ class WordProduct:
         mask = ((1 << self._bits) - 1) << self._layout.bit_of(j)
         return tirx.Cast(f"float32x{lanes}", tirx.bitwise_and(word, k.splat(int32(mask), lanes)))
 
-    def _scale(self, panel: Expr, group: Expr, vector: int) -> Expr:
+    def scale(self, panel: Expr, group: Expr, vector: int) -> Expr:
+        """Scales of a group in a vector of columns."""
         lanes = self._lanes
         at = [panel, group, self._k.ramp(vector * lanes, lanes)]
         return tirx.Cast(f"float32x{lanes}", self._k.load(self._s, at))

@@ -15,13 +15,14 @@ LENGTHS = (37, 1, 16)
 """Tokens of each sequence; a page has 16 or 32."""
 
 CASES = [
-    (Heads(6, 2, 24, layers=2, page=16), 16, 1e-6, 20, 5.0),
+    (Heads(6, 2, 24, layers=2, page=16), 16, 1e-6, False, 20, 5.0),
+    (Heads(6, 2, 12, layers=1, page=16), 8, 1e-6, True, 0, 0.0),
     *(
         pytest.param(*case, marks=pytest.mark.exhaustive)
         for case in (
-            (Heads(4, 4, 16, layers=1, page=32, cache="float16"), 16, None, 0, 0.0),
-            (Heads(7, 1, 12, layers=1, page=16), 0, None, 0, 0.0),
-            (Heads(6, 2, 20, layers=2, page=32, cache="int8"), 16, None, 20, 0.0),
+            (Heads(4, 4, 16, layers=1, page=32, cache="float16"), 16, None, False, 0, 0.0),
+            (Heads(7, 1, 12, layers=1, page=16), 0, None, False, 0, 0.0),
+            (Heads(6, 2, 20, layers=2, page=32, cache="int8"), 16, None, False, 20, 0.0),
         )
     ),
 ]
@@ -43,10 +44,10 @@ def as_stored(x, cache):
     return np.rint(x / scale) * scale
 
 
-@pytest.mark.parametrize(("heads", "rotated", "eps", "window", "softcap"), CASES)
-def test_numbers(heads, rotated, eps, window, softcap):
+@pytest.mark.parametrize(("heads", "rotated", "eps", "together", "window", "softcap"), CASES)
+def test_numbers(heads, rotated, eps, together, window, softcap):
     random = np.random.default_rng(0)
-    append = compiled(emit_append(Append(heads, rotated, 1, eps), MACHINE))
+    append = compiled(emit_append(Append(heads, rotated, 1, eps, together), MACHINE))
     op = CachedAttention(heads, heads.dim**-0.5, window, softcap)
     attention = compiled(emit_attention(op, MACHINE))
     rows = sum(LENGTHS)
@@ -59,7 +60,8 @@ def test_numbers(heads, rotated, eps, window, softcap):
         count = -(-length // heads.page)
         tables[number, :count], order = order[:count], order[count:]
     rope = random.standard_normal((64, 2, max(rotated, 1))).astype(np.float32)
-    scales = [random.standard_normal(heads.dim).astype(np.float32) for _ in range(2)] if eps else []
+    counts = (heads.heads, heads.kv_heads) if together else (1, 1)
+    scales = [random.standard_normal(n * heads.dim).astype(np.float32) for n in counts] if eps else []
     layer = np.array([heads.layers - 1], np.int32)
     # Pages hold what they held before: nothing of it may come through.
     old = np.full((1,), -1, np.int8) if heads.cache == "int8" else np.full((1,), np.nan, heads.cache)
@@ -74,7 +76,9 @@ def test_numbers(heads, rotated, eps, window, softcap):
     ready = []
     for part, scale in zip((queries, keys), scales or (None, None), strict=True):
         if scale is not None:
-            part = part / np.sqrt((part * part).mean(-1, keepdims=True) + eps) * scale
+            axes = (-1, -2) if together else -1
+            scale = scale.reshape(-1, heads.dim)
+            part = part / np.sqrt((part * part).mean(axes, keepdims=True) + eps) * scale
         half = rotated // 2
         a, b, rest = part[..., :half], part[..., half:rotated], part[..., rotated:]
         cos, sin = (

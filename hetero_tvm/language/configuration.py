@@ -1,0 +1,89 @@
+"""Parts of configurations of transformers that many families of models have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.errors import ModelError
+
+Config = Mapping[str, Any]
+
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+    "gelu": "gelu_erf",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+}
+
+
+def stop_of(config: Config) -> tuple[int, ...]:
+    """Tokens that end a text."""
+    stop = config.get("eos_token_id")
+    if stop is None:
+        return ()
+    return tuple(map(int, stop)) if isinstance(stop, (list, tuple)) else (int(stop),)
+
+
+def activation_of(config: Config, key: str) -> str:
+    """Our name of an activation; :class:`ModelError` when it has no kernel."""
+    name = config[key]
+    if name not in _ACTIVATIONS:
+        raise ModelError(
+            f"the activation {name!r} has no kernel", hint=f"known: {', '.join(sorted(_ACTIVATIONS))}"
+        )
+    return _ACTIVATIONS[name]
+
+
+def windows_of(config: Config, active: bool = True) -> tuple[int, ...]:
+    """The window of each layer; ``layer_types`` names the layers that have one, else all have it."""
+    count = int(config["num_hidden_layers"])
+    window = config.get("sliding_window") if active else None
+    kinds = config.get("layer_types")
+    if not window:
+        return (0,) * count
+    if kinds is None:
+        return (int(window),) * count
+    return tuple(int(window) if kind == "sliding_attention" else 0 for kind in kinds[:count])
+
+
+def kinds_of(config: Config, every: int) -> list[str]:
+    """``layer_types``; where a configuration has none, each ``every``-th layer sees all keys and the others
+    have windows (``every`` 0: all have)."""
+    count = int(config["num_hidden_layers"])
+    kinds = config.get("layer_types")
+    if kinds is not None:
+        return list(kinds)[:count]
+    return ["full_attention" if every and (i + 1) % every == 0 else "sliding_attention" for i in range(count)]
+
+
+def refuse(config: Config, *options: str) -> None:
+    """Raise :class:`ModelError` for options that a configuration sets and that no kernel has; lists all."""
+    problems = [f"{name} is {config[name]!r}" for name in options if config.get(name)]
+    if problems:
+        kind = config.get("model_type")
+        raise ModelError(f"{kind} models with these options are not supported", problems=problems)
+
+
+def rows_of_pairs(heads: int, kv_heads: int, dim: int, rotated: int) -> tuple[int, ...]:
+    """Rows of stacked queries, keys and values whose heads have rotated pairs as neighbours (2c, 2c + 1), in
+    the order of halves that kernels rotate (c, c + rotated / 2)."""
+    head = np.concatenate([np.arange(0, rotated, 2), np.arange(1, rotated, 2), np.arange(rotated, dim)])
+    turned = (np.arange(heads + kv_heads)[:, None] * dim + head).reshape(-1)
+    rest = np.arange(kv_heads * dim) + (heads + kv_heads) * dim
+    return tuple(np.concatenate([turned, rest]).tolist())
+
+
+def rows_of_groups(heads: int, kv_heads: int, dim: int) -> tuple[int, ...]:
+    """Rows of a matrix whose heads are groups of queries, their key, their value, in the order queries, keys,
+    values."""
+    group = heads // kv_heads
+    rows = np.arange((heads + 2 * kv_heads) * dim).reshape(kv_heads, group + 2, dim)
+    parts = [part.reshape(-1) for part in (rows[:, :group], rows[:, group], rows[:, group + 1])]
+    return tuple(np.concatenate(parts).tolist())

@@ -1,0 +1,117 @@
+"""Gemma, whose blocks have norms on both sides, and families that have norms behind their blocks too."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.language.configuration import Config, kinds_of, windows_of
+from hetero_tvm.language.decoder import Decoder, Layer, Names, Rope
+from hetero_tvm.language.llamas import MULTIMODAL, glm, llama, without_rotation
+from hetero_tvm.language.rope import rope_of
+
+
+def gemma2(config: Config) -> tuple[Decoder, Names]:
+    count = int(config["num_hidden_layers"])
+    if config.get("layer_types") is None:
+        kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(count)]
+        config = {**config, "layer_types": kinds}
+    return _gemma(config, windows_of(config))
+
+
+def gemma3(config: Config) -> tuple[Decoder, Names]:
+    count = int(config["num_hidden_layers"])
+    if config.get("layer_types") is None:
+        every = int(config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6)
+        kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(count)]
+        config = {**config, "layer_types": kinds}
+    if config.get("use_bidirectional_attention"):
+        raise ModelError("this gemma3 model attends in both directions: it generates no text")
+    decoder, names = _gemma(config, windows_of(config))
+    local, _ = rope_of(config, decoder.dim, "sliding_attention")
+    whole, rotated = rope_of(config, decoder.dim, "full_attention")
+    decoder = _by_windows(decoder, config, kinds_of(config, 0), local, whole)
+    return dataclasses.replace(decoder, rotated=rotated, head_norms=True), names
+
+
+def gemma(config: Config) -> tuple[Decoder, Names]:
+    """The first Gemma: no norms behind the blocks."""
+    decoder, names = _gemma(config, windows_of(config))
+    decoder = dataclasses.replace(decoder, post_norms=False, scale=decoder.dim**-0.5)
+    return decoder, dataclasses.replace(
+        names, attention_post_norm="", mlp_norm="post_attention_layernorm", mlp_post_norm=""
+    )
+
+
+def _gemma(config: Config, windows: tuple[int, ...]) -> tuple[Decoder, Names]:
+    config = {**config, "hidden_act": config.get("hidden_activation") or "gelu_pytorch_tanh"}
+    decoder, names = llama(config, windows=windows)
+    decoder = dataclasses.replace(
+        decoder,
+        norm_offset=1.0,
+        post_norms=True,
+        scale=float(config.get("query_pre_attn_scalar") or decoder.dim) ** -0.5,
+        softcap=float(config.get("attn_logit_softcapping") or 0.0),
+        logits_softcap=float(config.get("final_logit_softcapping") or 0.0),
+        embed_scale=float(config["hidden_size"]) ** 0.5,
+    )
+    return decoder, dataclasses.replace(
+        names,
+        prefixes=MULTIMODAL,
+        attention_post_norm="post_attention_layernorm",
+        mlp_norm="pre_feedforward_layernorm",
+        mlp_post_norm="post_feedforward_layernorm",
+    )
+
+
+def glm4(config: Config) -> tuple[Decoder, Names]:
+    decoder, names = glm(config)
+    return dataclasses.replace(decoder, post_norms=True), dataclasses.replace(
+        names, attention_post_norm="post_self_attn_layernorm", mlp_post_norm="post_mlp_layernorm"
+    )
+
+
+def olmo2(config: Config) -> tuple[Decoder, Names]:
+    """Norms behind the blocks only, and of all heads of the queries and keys together."""
+    decoder, names = _norms_behind(*llama({"rope_theta": 500000.0, **config}))
+    return dataclasses.replace(decoder, wide_head_norms=True), names
+
+
+def olmo3(config: Config) -> tuple[Decoder, Names]:
+    """An OLMo 2 with windows, whose scaling of positions is that of the layers without one."""
+    kinds = kinds_of(config, 4)
+    config = {"rope_theta": 500000.0, **config, "layer_types": kinds}
+    decoder, names = olmo2(config)
+    whole, _ = rope_of(config, decoder.dim, "full_attention")
+    same = {**config, "rope_local_base_freq": config["rope_theta"]}  # in the spelling of earlier versions
+    local, _ = rope_of(same, decoder.dim, "sliding_attention")
+    return _by_windows(decoder, config, kinds, local, whole), names
+
+
+def exaone4(config: Config) -> tuple[Decoder, Names]:
+    """Norms behind the blocks, and head by head; beside layers with windows, those without do not rotate."""
+    every = config.get("sliding_window_pattern", 4)
+    if isinstance(every, str):
+        every = len(every)
+    kinds = kinds_of(config, int(every or 0))
+    config = {**config, "layer_types": kinds}
+    decoder, names = _norms_behind(*llama(config, windows=windows_of(config)))
+    if config.get("sliding_window"):
+        decoder = without_rotation(decoder, [kind == "sliding_attention" for kind in kinds])
+    return decoder, names
+
+
+def _norms_behind(decoder: Decoder, names: Names) -> tuple[Decoder, Names]:
+    decoder = dataclasses.replace(decoder, pre_norms=False, post_norms=True, head_norms=True)
+    return decoder, dataclasses.replace(
+        names, attention_post_norm="post_attention_layernorm", mlp_post_norm="post_feedforward_layernorm"
+    )
+
+
+def _by_windows(decoder: Decoder, config: Config, kinds: list[str], local: Rope, whole: Rope) -> Decoder:
+    """The decoder whose layers with windows rotate by ``local`` angles, the others by ``whole`` ones."""
+    layers = tuple(
+        Layer(window, int(kind == "full_attention"))
+        for window, kind in zip(windows_of(config), kinds, strict=True)
+    )
+    return dataclasses.replace(decoder, ropes=(local, whole), layers=layers)

@@ -1,0 +1,336 @@
+"""GPT-2 and families of its time: layer norms, MLPs without gates, positions of many kinds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.language.configuration import (
+    Config,
+    activation_of,
+    refuse,
+    rows_of_groups,
+    rows_of_pairs,
+    stop_of,
+)
+from hetero_tvm.language.decoder import Decoder, Layer, Names
+from hetero_tvm.language.rope import rope_of
+
+
+def gpt2(config: Config) -> tuple[Decoder, Names]:
+    for option in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
+        if config.get(option):
+            raise ModelError(f"gpt2 models with {option} are not supported")
+    width, heads = int(config["n_embd"]), int(config["n_head"])
+    dim = width // heads
+    decoder = Decoder(
+        architecture="gpt2",
+        vocab=int(config["vocab_size"]),
+        width=width,
+        inner=int(config.get("n_inner") or 4 * width),
+        heads=heads,
+        kv_heads=heads,
+        dim=dim,
+        layers=(Layer(),) * int(config["n_layer"]),
+        context=int(config["n_positions"]),
+        eps=float(config["layer_norm_epsilon"]),
+        centered=True,
+        learned=int(config["n_positions"]),
+        activation=activation_of(config, "activation_function"),
+        gated=False,
+        scale=dim**-0.5 if config.get("scale_attn_weights", True) else 1.0,
+        stop=stop_of(config),
+    )
+    names = Names(
+        prefixes=("transformer.", ""),
+        embed="wte",
+        positions="wpe",
+        layer="h.{}.",
+        attention_norm="ln_1",
+        qkv=("attn.c_attn",),
+        out="attn.c_proj",
+        mlp_norm="ln_2",
+        up=("mlp.c_fc",),
+        down="mlp.c_proj",
+        norm="ln_f",
+        transposed=True,
+    )
+    return decoder, names
+
+
+def opt(config: Config) -> tuple[Decoder, Names]:
+    width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    problems = []
+    before, inner = (
+        bool(config.get("do_layer_norm_before", True)),
+        int(config.get("word_embed_proj_dim") or width),
+    )
+    if before and config.get("_remove_final_layer_norm"):
+        problems.append("it has no last norm (_remove_final_layer_norm)")
+    if not config.get("layer_norm_elementwise_affine", True):
+        problems.append("its norms have no scales")
+    if problems:
+        raise ModelError("this opt model is not supported", problems=problems)
+    dim = width // heads
+    decoder = Decoder(
+        architecture="opt",
+        vocab=int(config["vocab_size"]),
+        width=width,
+        inner=int(config["ffn_dim"]),
+        heads=heads,
+        kv_heads=heads,
+        dim=dim,
+        layers=(Layer(),) * int(config["num_hidden_layers"]),
+        context=int(config["max_position_embeddings"]),
+        eps=1e-5,
+        centered=True,
+        learned=int(config["max_position_embeddings"]) + 2,
+        learned_offset=2,
+        activation=activation_of(config, "activation_function"),
+        gated=False,
+        scale=dim**-0.5,
+        embed_width=0 if inner == width else inner,
+        norms_after=not before,
+        stop=stop_of(config),
+    )
+    names = Names(
+        prefixes=("model.decoder.", "decoder.", ""),
+        positions="embed_positions",
+        attention_norm="self_attn_layer_norm",
+        out="self_attn.out_proj",
+        mlp_norm="final_layer_norm",
+        up=("fc1",),
+        down="fc2",
+        norm="final_layer_norm",
+    )
+    return decoder, names
+
+
+def gpt_neox(config: Config) -> tuple[Decoder, Names]:
+    """Attention and MLP beside each other, each behind a norm of its own (Pythia, Dolly)."""
+    rotary = {
+        "rope_theta": config.get("rotary_emb_base"),
+        "partial_rotary_factor": config.get("rotary_pct", 0.25),
+    }
+    parallel = bool(config.get("use_parallel_residual", True))
+    decoder = _older(
+        {**rotary, **config},
+        inner=int(config["intermediate_size"]),
+        eps=float(config["layer_norm_eps"]),
+        activation=activation_of(config, "hidden_act"),
+        parallel=parallel,
+        parallel_norm=parallel,
+    )
+    return decoder, Names(
+        prefixes=("gpt_neox.", ""),
+        embed="embed_in",
+        qkv=("attention.query_key_value",),
+        qkv_rows=rows_of_groups(decoder.heads, decoder.heads, decoder.dim),
+        out="attention.dense",
+        up=("mlp.dense_h_to_4h",),
+        down="mlp.dense_4h_to_h",
+        norm="final_layer_norm",
+        heads=("embed_out", "lm_head"),
+    )
+
+
+def falcon(config: Config) -> tuple[Decoder, Names]:
+    """Falcon of 7 B (one key head) and of 40 B (groups that share one, two norms)."""
+    refuse(config, "alibi")
+    new = bool(config.get("new_decoder_architecture"))
+    heads = int(config["num_attention_heads"])
+    kv_heads = (
+        int(config.get("num_kv_heads") or heads) if new else 1 if config.get("multi_query", True) else heads
+    )
+    parallel = new or bool(config.get("parallel_attn", True))
+    two = new and int(config.get("num_ln_in_parallel_attn") or 2) == 2
+    config = {"activation": "gelu", **config}
+    decoder = _older(
+        config,
+        inner=int(config.get("ffn_hidden_size") or 4 * config["hidden_size"]),
+        eps=float(config["layer_norm_epsilon"]),
+        activation=activation_of(config, "activation"),
+        kv_heads=kv_heads,
+        parallel=parallel,
+        parallel_norm=two,
+        tied=bool(config.get("tie_word_embeddings", True)),
+    )
+    return decoder, Names(
+        prefixes=("transformer.", ""),
+        embed="word_embeddings",
+        layer="h.{}.",
+        attention_norm="ln_attn" if two else "input_layernorm",
+        qkv=("self_attention.query_key_value",),
+        qkv_rows=rows_of_groups(heads, kv_heads, decoder.dim),
+        out="self_attention.dense",
+        mlp_norm="ln_mlp" if two else "post_attention_layernorm",
+        up=("mlp.dense_h_to_4h",),
+        down="mlp.dense_4h_to_h",
+        norm="ln_f",
+    )
+
+
+def gptj(config: Config) -> tuple[Decoder, Names]:
+    decoder = _gptj(config)
+    return decoder, Names(
+        prefixes=("transformer.", ""),
+        embed="wte",
+        layer="h.{}.",
+        attention_norm="ln_1",
+        qkv=("attn.q_proj", "attn.k_proj", "attn.v_proj"),
+        qkv_rows=rows_of_pairs(decoder.heads, decoder.heads, decoder.dim, decoder.rotated),
+        out="attn.out_proj",
+        up=("mlp.fc_in",),
+        down="mlp.fc_out",
+        norm="ln_f",
+        head_bias="lm_head.bias",
+    )
+
+
+def codegen(config: Config) -> tuple[Decoder, Names]:
+    """A GPT-J whose queries, values and keys lie in four parts."""
+    decoder, names = gptj(config)
+    width, parts = decoder.width, 4
+    if decoder.heads % parts:
+        raise ModelError(f"this codegen model has {decoder.heads} heads, which {parts} parts cannot share")
+    rows = np.arange(3 * width).reshape(parts, 3, -1)
+    plain = np.concatenate([rows[:, which].reshape(-1) for which in (0, 2, 1)])
+    return decoder, dataclasses.replace(
+        names, qkv=("attn.qkv_proj",), qkv_rows=tuple(plain[list(names.qkv_rows)].tolist())
+    )
+
+
+def bloom(config: Config) -> tuple[Decoder, Names]:
+    refuse(config, "apply_residual_connection_post_layernorm")
+    heads, width = int(config["n_head"]), int(config.get("hidden_size") or config["n_embed"])
+    dim = width // heads
+    decoder = Decoder(
+        architecture="bloom",
+        vocab=int(config["vocab_size"]),
+        width=width,
+        inner=4 * width,
+        heads=heads,
+        kv_heads=heads,
+        dim=dim,
+        layers=(Layer(),) * int(config["n_layer"]),
+        context=int(config.get("seq_length") or 2048),
+        eps=float(config["layer_norm_epsilon"]),
+        centered=True,
+        activation="gelu_tanh",
+        gated=False,
+        scale=dim**-0.5,
+        slopes=_slopes(heads),
+        embed_norm=True,
+        tied=True,
+        stop=stop_of(config),
+    )
+    return decoder, Names(
+        prefixes=("transformer.", ""),
+        embed="word_embeddings",
+        embed_norm="word_embeddings_layernorm",
+        layer="h.{}.",
+        qkv=("self_attention.query_key_value",),
+        qkv_rows=rows_of_groups(heads, heads, dim),
+        out="self_attention.dense",
+        up=("mlp.dense_h_to_4h",),
+        down="mlp.dense_4h_to_h",
+        norm="ln_f",
+    )
+
+
+def mpt(config: Config) -> tuple[Decoder, Names]:
+    options = config.get("attn_config") or {}
+    refuse({"model_type": "mpt", **options}, "clip_qkv", "qk_ln", "prefix_lm", "attn_uses_sequence_id")
+    refuse(config, "logit_scale")
+    if not options.get("alibi", True):
+        raise ModelError("mpt models without alibi are not supported")
+    heads, width = int(config["n_heads"]), int(config["d_model"])
+    dim = width // heads
+    decoder = Decoder(
+        architecture="mpt",
+        vocab=int(config["vocab_size"]),
+        width=width,
+        inner=int(config.get("expansion_ratio", 4)) * width,
+        heads=heads,
+        kv_heads=heads,
+        dim=dim,
+        layers=(Layer(),) * int(config["n_layers"]),
+        context=int(config["max_seq_len"]),
+        eps=float(config.get("layer_norm_epsilon", 1e-5)),
+        centered=True,
+        activation="gelu_erf",
+        gated=False,
+        scale=float(options.get("softmax_scale") or dim**-0.5),
+        slopes=_slopes(heads, float(options.get("alibi_bias_max", 8))),
+        tied=True,
+        stop=stop_of(config),
+    )
+    return decoder, Names(
+        prefixes=("transformer.", ""),
+        embed="wte",
+        layer="blocks.{}.",
+        attention_norm="norm_1",
+        qkv=("attn.Wqkv",),
+        out="attn.out_proj",
+        mlp_norm="norm_2",
+        up=("ffn.up_proj",),
+        down="ffn.down_proj",
+        norm="norm_f",
+    )
+
+
+def _older(config: Config, **changes: Any) -> Decoder:
+    """A decoder with layer norms and rotations, whose MLP has no gate."""
+    width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    dim = width // heads
+    rope, rotated = rope_of(config, dim)
+    fields: dict[str, Any] = {
+        "architecture": str(config["model_type"]),
+        "vocab": int(config["vocab_size"]),
+        "width": width,
+        "heads": heads,
+        "kv_heads": heads,
+        "dim": dim,
+        "layers": (Layer(),) * int(config["num_hidden_layers"]),
+        "context": int(config.get("max_position_embeddings") or 2048),
+        "centered": True,
+        "ropes": (rope,),
+        "rotated": rotated,
+        "gated": False,
+        "scale": dim**-0.5,
+        "stop": stop_of(config),
+    }
+    return Decoder(**{**fields, **changes})
+
+
+def _gptj(config: Config) -> Decoder:
+    width, heads = int(config["n_embd"]), int(config["n_head"])
+    plain = {
+        **config,
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_hidden_layers": config["n_layer"],
+        "max_position_embeddings": config["n_positions"],
+        "partial_rotary_factor": int(config.get("rotary_dim") or width // heads) / (width // heads),
+    }
+    return _older(
+        plain,
+        inner=int(config.get("n_inner") or 4 * width),
+        eps=float(config["layer_norm_epsilon"]),
+        activation=activation_of(config, "activation_function"),
+        parallel=True,
+    )
+
+
+def _slopes(heads: int, most: float = 8.0) -> tuple[float, ...]:
+    """Slopes of ALiBi (Press et al., 2022) for each head; other numbers than powers of 2 take every other of
+    twice as many."""
+    whole = 1 << math.ceil(math.log2(heads))
+    slopes = (2.0 ** -(np.arange(1, whole + 1, dtype=np.float64) * most / whole)).astype(np.float32)
+    if whole != heads:
+        slopes = np.concatenate([slopes[1::2], slopes[::2]])[:heads]
+    return tuple(slopes.tolist())

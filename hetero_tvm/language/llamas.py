@@ -1,0 +1,176 @@
+"""Llama, and families that differ from it by a few options."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.language.configuration import (
+    Config,
+    activation_of,
+    kinds_of,
+    refuse,
+    rows_of_pairs,
+    stop_of,
+    windows_of,
+)
+from hetero_tvm.language.decoder import Decoder, Layer, Names
+from hetero_tvm.language.rope import rope_of
+
+MULTIMODAL = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
+"""Beginnings of the names of the text part of a model for images and text, by version of transformers."""
+
+
+def llama(config: Config, **changes: Any) -> tuple[Decoder, Names]:
+    heads = int(config["num_attention_heads"])
+    dim = int(config.get("head_dim") or config["hidden_size"] // heads)
+    rope, rotated = rope_of(config, dim)
+    windows = changes.pop("windows", None) or (0,) * int(config["num_hidden_layers"])
+    fields: dict[str, Any] = {
+        "architecture": str(config["model_type"]),
+        "vocab": int(config["vocab_size"]),
+        "width": int(config["hidden_size"]),
+        "inner": int(config["intermediate_size"]),
+        "heads": heads,
+        "kv_heads": int(config.get("num_key_value_heads") or heads),
+        "dim": dim,
+        "layers": tuple(Layer(window) for window in windows),
+        "context": int(config["max_position_embeddings"]),
+        "eps": float(config["rms_norm_eps"]),
+        "ropes": (rope,),
+        "rotated": rotated,
+        "scale": dim**-0.5,
+        "stop": stop_of(config),
+    }
+    if "activation" not in changes:
+        changes["activation"] = activation_of(config, "hidden_act")
+    return Decoder(**{**fields, **changes}), Names(prefixes=("model.", ""))
+
+
+def mistral(config: Config) -> tuple[Decoder, Names]:
+    return llama(config, windows=windows_of(config))
+
+
+def qwen2(config: Config) -> tuple[Decoder, Names]:
+    active = bool(config.get("use_sliding_window"))
+    if active and config.get("layer_types") is None:
+        first, count = int(config.get("max_window_layers", 0)), int(config["num_hidden_layers"])
+        kinds = ["full_attention" if i < first else "sliding_attention" for i in range(count)]
+        config = {**config, "layer_types": kinds}
+    return llama(config, windows=windows_of(config, active))
+
+
+def qwen3(config: Config) -> tuple[Decoder, Names]:
+    decoder, names = qwen2(config)
+    return dataclasses.replace(decoder, head_norms=True), names
+
+
+def phi3(config: Config) -> tuple[Decoder, Names]:
+    decoder, names = llama(config, windows=windows_of(config))
+    return decoder, dataclasses.replace(names, qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",))
+
+
+def granite(config: Config) -> tuple[Decoder, Names]:
+    """A Llama whose branches are multiplied before they are added: the stream is kept divided by that number,
+    which its norms do not see but for their epsilon."""
+    decoder, names = llama(config, scale=float(config["attention_multiplier"]))
+    share = float(config["residual_multiplier"])
+    return dataclasses.replace(
+        decoder,
+        eps=decoder.eps / share**2,
+        embed_scale=float(config["embedding_multiplier"]) / share,
+        final_scale=1.0 / float(config["logits_scaling"]),
+    ), names
+
+
+def starcoder2(config: Config) -> tuple[Decoder, Names]:
+    config = {**config, "rms_norm_eps": config["norm_epsilon"]}
+    decoder, names = llama(config, windows=windows_of(config), centered=True, gated=False)
+    return decoder, dataclasses.replace(names, up=("mlp.c_fc",), down="mlp.c_proj")
+
+
+def stablelm(config: Config) -> tuple[Decoder, Names]:
+    _refuse_head_norms(config)
+    parallel = bool(config.get("use_parallel_residual"))
+    config = {"partial_rotary_factor": 0.25, **config, "rms_norm_eps": config["layer_norm_eps"]}
+    return llama(config, centered=True, parallel=parallel)
+
+
+def phi(config: Config) -> tuple[Decoder, Names]:
+    _refuse_head_norms(config)
+    config = {"partial_rotary_factor": 0.5, **config, "rms_norm_eps": config["layer_norm_eps"]}
+    decoder, names = llama(config, centered=True, gated=False, parallel=True)
+    return decoder, dataclasses.replace(
+        names,
+        out="self_attn.dense",
+        up=("mlp.fc1",),
+        down="mlp.fc2",
+        norm="final_layernorm",
+        head_bias="lm_head.bias",
+    )
+
+
+def _refuse_head_norms(config: Config) -> None:
+    if config.get("qk_layernorm"):
+        raise ModelError(f"{config['model_type']} models with qk_layernorm are not supported")
+
+
+def without_rotation(decoder: Decoder, rotates: list[bool]) -> Decoder:
+    """The decoder, of whose layers only some rotate queries and keys: the others rotate by angles of 0."""
+    still = dataclasses.replace(decoder.ropes[0], inverse=(0.0,) * len(decoder.ropes[0].inverse), factor=1.0)
+    layers = tuple(
+        Layer(layer.window, layer.rope if turns else len(decoder.ropes))
+        for layer, turns in zip(decoder.layers, rotates, strict=True)
+    )
+    return dataclasses.replace(decoder, ropes=(*decoder.ropes, still), layers=layers)
+
+
+def with_pairs(decoder: Decoder, names: Names) -> tuple[Decoder, Names]:
+    """The same for a checkpoint whose rotated pairs are neighbours."""
+    rows = rows_of_pairs(decoder.heads, decoder.kv_heads, decoder.dim, decoder.rotated)
+    return decoder, dataclasses.replace(names, qkv_rows=rows)
+
+
+def smollm3(config: Config) -> tuple[Decoder, Names]:
+    config = {"rope_theta": 2000000.0, **config}
+    count, every = int(config["num_hidden_layers"]), int(config.get("no_rope_layer_interval") or 4)
+    rotates = config.get("no_rope_layers") or [(i + 1) % every for i in range(count)]
+    windows = windows_of(config, bool(config.get("use_sliding_window")))
+    decoder, names = llama(config, windows=windows)
+    return without_rotation(decoder, [bool(turns) for turns in rotates[:count]]), names
+
+
+def ernie(config: Config) -> tuple[Decoder, Names]:
+    return with_pairs(*llama({"rope_theta": 500000.0, **config}))
+
+
+def helium(config: Config) -> tuple[Decoder, Names]:
+    return with_pairs(*llama(config))
+
+
+def glm(config: Config) -> tuple[Decoder, Names]:
+    decoder, names = llama({"partial_rotary_factor": 0.5, **config})
+    return with_pairs(decoder, dataclasses.replace(names, up=("mlp.gate_up_proj",)))
+
+
+def cohere(config: Config) -> tuple[Decoder, Names]:
+    """Attention and MLP beside each other behind one norm, which has no shift."""
+    refuse(config, "use_qk_norm")
+    config = {"tie_word_embeddings": True, **config, "rms_norm_eps": config["layer_norm_eps"]}
+    decoder, names = llama(
+        config,
+        windows=windows_of(config),
+        centered=True,
+        parallel=True,
+        final_scale=float(config["logit_scale"]),
+        tied=bool(config["tie_word_embeddings"]),
+    )
+    return with_pairs(decoder, names)
+
+
+def cohere2(config: Config) -> tuple[Decoder, Names]:
+    """A Cohere whose layers have a window and rotations, or neither."""
+    kinds = kinds_of(config, int(config.get("sliding_window_pattern") or 4))
+    decoder, names = cohere({**config, "layer_types": kinds})
+    return without_rotation(decoder, [kind == "sliding_attention" for kind in kinds]), names

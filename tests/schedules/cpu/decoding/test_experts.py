@@ -1,0 +1,91 @@
+"""Mixtures of experts against NumPy in float64."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.decoding.contracts import Linear
+from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
+from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
+from hetero_tvm.schedules.cpu.decoding.experts import emit_combine, emit_expert_linear, emit_route
+from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
+
+MACHINE = CpuModel("x86-64-v3", threads=2)
+INTEGERS = dataclasses.replace(MACHINE, features=("avx2",))
+EXPERTS, TOP, ROWS = 5, 3, 7
+
+
+def compiled(function, machine=MACHINE):
+    return compile_kernels(function, tvm.target.Target(machine.codegen_target())).jit()["main"]
+
+
+def tensors(*arrays):
+    return [tvm.runtime.tensor(array) for array in arrays]
+
+
+def routed(seed=0):
+    logits = np.random.default_rng(seed).standard_normal((ROWS, EXPERTS)).astype(np.float32)
+    chosen, shares, order = Route(EXPERTS, TOP).reference(logits)
+    return logits, chosen.astype(np.int32), shares, order.astype(np.int32)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_routes(normalised):
+    op = Route(EXPERTS, TOP, normalised)
+    logits = routed()[0]
+    made = tensors(*(np.zeros(ROWS * TOP, dtype) for dtype in (np.int32, np.float32, np.int32)))
+    compiled(emit_route(op, MACHINE))(*tensors(logits), *made)
+    chosen, shares, order = op.reference(logits.astype(np.float64))
+    np.testing.assert_array_equal(made[0].numpy(), chosen)
+    np.testing.assert_allclose(made[1].numpy(), shares, rtol=1e-5)
+    np.testing.assert_array_equal(made[2].numpy(), order)
+
+
+@pytest.mark.parametrize("machine", [MACHINE, INTEGERS], ids=["floats", "integers"])
+@pytest.mark.parametrize(
+    "linear",
+    [
+        Linear(40, 30, activation="silu", gated=True),
+        Linear(41, 64, Storage("bf16")),
+        Linear(40, 70, Storage("int4", 32, True), activation="silu", gated=True),
+        Linear(33, 128, Storage("int8", 128)),
+    ],
+    ids=str,
+)
+def test_products(linear, machine):
+    random = np.random.default_rng(1)
+    n = linear.n * (1 + linear.gated)
+    parts = [
+        stored(random.standard_normal((n, linear.k)).astype(np.float32), linear.storage)
+        for _ in range(EXPERTS)
+    ]
+    floats = np.stack([w.dequantized() if isinstance(w, QuantizedWeight) else w for w in parts])
+    layout = PanelLayout.of(linear, machine)
+    packed = [np.concatenate(arrays) for arrays in zip(*map(layout.pack, parts), strict=True)]
+    _, chosen, _, order = routed()
+    for spread in (TOP, 1):
+        op = ExpertLinear(linear, EXPERTS, spread)
+        x = random.standard_normal((ROWS * TOP // spread, linear.k)).astype(np.float32)
+        y = tensors(np.full((ROWS * TOP, linear.n), np.nan, np.float32))
+        compiled(emit_expert_linear(op, machine), machine)(*tensors(x, chosen, order, *packed), *y)
+        want = op.reference(x.astype(np.float64), floats.astype(np.float64), chosen)
+        # Rows beside weights of 4 bits are rounded to 8 bits, those beside 8 to 16.
+        coarse = {"int4": 2e-2, "int8": 1e-4}.get(linear.storage.name, 0) if machine is INTEGERS else 0
+        tolerance = 2e-4 + coarse * np.abs(want).max()
+        np.testing.assert_allclose(y[0].numpy(), want, rtol=2e-4, atol=tolerance)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_sums(shared):
+    random = np.random.default_rng(2)
+    op = Combine(21, TOP, shared)
+    shapes = [(ROWS * TOP, 21), (ROWS * TOP,), (ROWS, 21)] + [(ROWS, 21), (ROWS, 1)] * shared
+    given = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+    y = tensors(np.zeros((ROWS, 21), np.float32))
+    compiled(emit_combine(op, MACHINE))(*tensors(*given), *y)
+    want = op.reference(*(array.astype(np.float64) for array in given))
+    np.testing.assert_allclose(y[0].numpy(), want, rtol=1e-5, atol=1e-5)
