@@ -9,8 +9,10 @@ from hetero_tvm.compile.length_check import differences
 from tests.frontend.onnx.helpers import text_model
 
 TIED = text_model(
-    "g (float[n,4] x) => (float[n,4] y) <float zero = {0}, float half = {0.5}, float step = {1}, int8 none = {0}> {"
-    " a = Mul(x, zero) b = Add(a, half) c = QuantizeLinear(b, step, none) y = DequantizeLinear(c, step, none) }"
+    "g (float[n,4] x) => (float[n,4] y)"
+    " <float zero = {0}, float half = {0.5}, float step = {1}, int8 none = {0}>"
+    " { a = Mul(x, zero) b = Add(a, half) c = QuantizeLinear(b, step, none)"
+    " y = DequantizeLinear(c, step, none) }"
 )
 """Every value lies between two steps: the last bit says which of them it becomes."""
 
