@@ -19,6 +19,7 @@ from hetero_tvm.torch.examine import copied, examine
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.partitioning import compile_parts
 from hetero_tvm.torch.refusing import refused
+from hetero_tvm.torch.sharing import unless_shared
 from hetero_tvm.torch.specializing import Compiled
 
 
@@ -98,7 +99,8 @@ def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **com
             # Dynamo's context knows the sizes as open ones, and would open those of this variant again.
             with unset_fake_temporarily(), torch._guards.tracing(None):
                 mode = FakeTensorMode(allow_non_fake_inputs=True)
-                return aot_module_simplified(gm, [_fixed(mode, value) for value in arguments], **compilers)
+                call = aot_module_simplified(gm, [_fixed(mode, value) for value in arguments], **compilers)
+                return unless_shared(call, gm, _changed(gm, arguments))
     except HeteroTVMError:
         raise
     except Exception as error:  # AOTAutograd raises many kinds
@@ -122,6 +124,14 @@ def _recurrences_in_steps() -> Iterator[None]:
 def _compound_gradients() -> dict[Any, Callable[..., Any]]:
     """Decompositions of gradients that PyTorch counts among compound operators: exports keep those whole."""
     return torch._decomp.get_decompositions([torch.ops.aten.silu_backward, torch.ops.aten.mish_backward])
+
+
+def _changed(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> tuple[int, ...]:
+    """Numbers of the arguments that a graph changes; all, where that cannot be told."""
+    try:
+        return examine(gm, [_like(value) for value in arguments]).changed
+    except HeteroTVMError:
+        return tuple(range(len(arguments)))
 
 
 def _has_open_sizes(gm: torch.fx.GraphModule) -> bool:
