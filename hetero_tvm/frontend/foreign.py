@@ -76,7 +76,7 @@ def foreign_folder(path: Path) -> str:
 
 
 def foreign_json(data: object) -> tuple[str, str] | None:
-    """What a JSON document of another kind is, and what to do with it."""
+    """Kind of a JSON document that describes no kernel, and what to do with it; None for an unknown one."""
     keys = set(data) if isinstance(data, dict) else set()
     if {"weight_map", "architectures", "model_type"} & keys:
         return "part of a checkpoint of transformers", (
@@ -110,7 +110,7 @@ def _by_content(path: Path, head: bytes) -> tuple[str, str] | None:
 
 
 def _archive(path: Path) -> tuple[str, str] | None:
-    """What a zip file holds."""
+    """Kind of a zip file, by the names of its members, and what to do with it."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
