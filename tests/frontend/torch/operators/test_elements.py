@@ -16,6 +16,8 @@ Y = torch.tensor([-0.0, 3.0, -1.0, 2.0, math.nan, 5.0, 1e30, 1e-30])
 def test_signs_and_lengths():
     table = decompositions()
     assert torch.equal(table[ATEN.signbit.default](X), torch.signbit(X))
+    assert torch.equal(table[ATEN.sign.default](Y), Y.sign())
+    assert table[ATEN.sign.default](X.int()) is NotImplemented
     for other in (X, -1.0, 0.0):
         operator = ATEN.copysign.Tensor if isinstance(other, torch.Tensor) else ATEN.copysign.Scalar
         found = table[operator](X, other)
