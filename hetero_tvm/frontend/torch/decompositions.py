@@ -100,12 +100,26 @@ def _without_assertions(torch: ModuleType, program: ExportedProgram) -> Exported
 
 
 def _with_types(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:
-    """The program whose new tensors say their type, where it was PyTorch's default and that is not float32."""
-    if not any(_is_untyped(torch, node) for node in program.graph.nodes):
+    """The program as its types mean it: PyTorch's exporter looks at operators alone.
+
+    New tensors say their type, where it was a default other than float32; sums and products of truth values
+    are Or and And.
+    """
+    aten = torch.ops.aten
+    logical = {aten.add.Tensor: aten.logical_or.default, aten.mul.Tensor: aten.logical_and.default}
+
+    def is_truth(node: Node) -> bool:
+        value = node.meta.get("val")
+        tensors = len(node.all_input_nodes) == len(set(node.args)) and not node.kwargs
+        return node.target in logical and tensors and getattr(value, "dtype", None) == torch.bool
+
+    if not any(is_truth(node) or _is_untyped(torch, node) for node in program.graph.nodes):
         return program
     module = copy.deepcopy(program.graph_module)
     for node in module.graph.nodes:
-        if _is_untyped(torch, node):
+        if is_truth(node):
+            node.target = logical[node.target]
+        elif _is_untyped(torch, node):
             node.kwargs = {**node.kwargs, "dtype": node.meta["val"].dtype}
     module.recompile()
     return program._update(module, program.graph_signature)
