@@ -255,3 +255,13 @@ def test_results_of_training_lie_in_memory_as_pytorchs_do(cache):
     first, row = turned(x)
     (first.sum() + row.square().sum()).backward()
     torch.testing.assert_close(ours, x.grad)
+
+
+def test_results_of_divided_graphs_lie_in_memory_as_pytorchs_do(cache):
+    def divided(x):
+        return torch.nn.functional.dropout(x, 1e-9, True).exp().t() * 2
+
+    with pytest.warns(FallbackWarning):
+        found = compiled(divided, cache)(x := torch.randn(3, 4))
+    assert found.stride() == (1, 4)
+    torch.testing.assert_close(found, divided(x), **TOLERANCE)
