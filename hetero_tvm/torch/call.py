@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,12 +23,19 @@ class TensorCall:
     library : what computes the results.
     inputs : number of the argument that each input of the library is.
     outputs : where each output comes from.
+    orders : order of the dimensions in which the library gives a result, by its number, where it is another.
 
     Tensors are lent to the library where they are dense and aligned, and copied where not.  Results are
     memory of their own: never that of an argument, of the library, or of another result.
     """
 
-    def __init__(self, library: Library, inputs: Sequence[int], outputs: Sequence[Source]):
+    def __init__(
+        self,
+        library: Library,
+        inputs: Sequence[int],
+        outputs: Sequence[Source],
+        orders: Mapping[int, Sequence[int]] | None = None,
+    ):
         if counted := library.signature.counted:
             raise ModelError(
                 f"how many elements {', '.join(counted)} have depends on values, and tensors are handed over "
@@ -45,6 +52,10 @@ class TensorCall:
         # Of inputs, whose views a result may be, and of results, of which another may be the same tensor.
         self._sizes = [max(1, _nbytes(s)) for s in signature.inputs] + [1] * len(signature.outputs)
         results = [place for kind, place in outputs if kind == "result"]
+        self._back = [
+            (place, [order.index(axis) for axis in range(len(order))])
+            for place, order in (orders or {}).items()
+        ]
         self._plain = len(results) == len(outputs) and results == list(range(len(results)))
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
@@ -75,6 +86,8 @@ class TensorCall:
                         results[place] = result.clone()
                         break
             addresses.append(address)
+        for place, axes in self._back:
+            results[place] = results[place].permute(axes)
         if self._plain:
             return results
         return [

@@ -46,6 +46,7 @@ def compile_graph(
     findings: Findings,
     options: Options,
     given: Sequence[Any] | None = None,
+    ordered: int | None = None,
 ) -> TensorCall | ComplexCall | PassedThrough:
     """Compile a pure graph, or find it in the cache.
 
@@ -56,6 +57,7 @@ def compile_graph(
     findings : what :func:`hetero_tvm.torch.examine.examine` says of it.
     given : arguments of a call, which the check takes where some are integers: places and swaps that a
         forward graph found mean something, drawn ones nothing.
+    ordered : number of first outputs that lie in memory as PyTorch's do (programs view them); None for all.
 
     Raises
     ------
@@ -65,7 +67,12 @@ def compile_graph(
         return PassedThrough(findings.outputs)
     started = time.perf_counter()
     bound = {**{i: a for i, a in enumerate(arguments) if not isinstance(a, torch.Tensor)}, **bound}
-    plain = returning(gm, findings.results)
+    orders = {
+        place: order
+        for place, (index, order) in enumerate(zip(findings.results, findings.orders, strict=True))
+        if order and (ordered is None or index < ordered) and place not in findings.complexes
+    }
+    plain = returning(gm, findings.results, orders)
     free = [index for index in range(len(arguments)) if index not in bound]
     complexes = [i for i in free if arguments[i].is_complex()], findings.complexes
     if any(complexes):
@@ -85,7 +92,7 @@ def compile_graph(
         bound=len(bound),
         seconds=time.perf_counter() - started,
     )
-    call = TensorCall(library, inputs, findings.outputs)
+    call = TensorCall(library, inputs, findings.outputs, orders)
     return ComplexCall(call, *complexes, findings.outputs) if any(complexes) else call
 
 

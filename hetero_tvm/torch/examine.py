@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +28,8 @@ class Findings:
     changed : numbers of the arguments that are changed in place.
     shares_memory : whether an output is a view of an argument or of another output.
     complexes : numbers of the computed tensors that are complex.
+    orders : of each computed tensor, its dimensions from that of the longest steps in memory to that of the
+        shortest; None where they stand in their own order, or leave elements out.
     """
 
     outputs: tuple[Source, ...]
@@ -35,6 +37,7 @@ class Findings:
     changed: tuple[int, ...]
     shares_memory: bool
     complexes: tuple[int, ...]
+    orders: tuple[tuple[int, ...] | None, ...]
 
     @property
     def is_pure(self) -> bool:
@@ -87,6 +90,7 @@ def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
     results: dict[int, int] = {}
     computed: list[int] = []
     complexes: list[int] = []
+    orders: list[tuple[int, ...] | None] = []
     shares = False
     for index, value in enumerate(leaves):
         if not isinstance(value, torch.Tensor):
@@ -99,10 +103,11 @@ def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
                 if value.is_complex():
                     complexes.append(len(computed))
                 computed.append(index)
+                orders.append(_order(value))
                 shares |= _memory(value) in taken
                 taken.add(_memory(value))
             outputs.append(("result", results[id(value)]))
-    return Findings(tuple(outputs), tuple(computed), changed, shares, tuple(complexes))
+    return Findings(tuple(outputs), tuple(computed), changed, shares, tuple(complexes), tuple(orders))
 
 
 class _Writes(TorchDispatchMode):
@@ -130,6 +135,15 @@ def fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
 
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
+
+
+def _order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    if tensor.layout is not torch.strided or any(isinstance(step, torch.SymInt) for step in tensor.stride()):
+        return None
+    order = tuple(sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis)))
+    if tensor.is_contiguous() or not tensor.permute(order).is_contiguous():
+        return None
+    return order
 
 
 def _plain(value: Any) -> Any:
@@ -166,12 +180,21 @@ def with_values(gm: torch.fx.GraphModule, values: dict[int, Any]) -> torch.fx.Gr
     return copy
 
 
-def returning(gm: torch.fx.GraphModule, kept: Iterable[int]) -> torch.fx.GraphModule:
-    """A copy of the graph that returns a tuple of the outputs with these numbers."""
+def returning(
+    gm: torch.fx.GraphModule, kept: Iterable[int], orders: Mapping[int, tuple[int, ...]] | None = None
+) -> torch.fx.GraphModule:
+    """A copy of the graph that returns a tuple of the outputs with these numbers.
+
+    ``orders`` : dimensions of some of them, by place in the tuple, in the order in which they are returned.
+    """
     copy = torch.fx.GraphModule(gm, copied(gm.graph))
     outputs = output_arguments(copy.graph)
     node = next(iter(copy.graph.find_nodes(op="output")))
-    node.args = (tuple(outputs[index] for index in kept),)
+    returned = [outputs[index] for index in kept]
+    with copy.graph.inserting_before(node):
+        for place, order in (orders or {}).items():
+            returned[place] = copy.graph.call_function(torch.permute, (returned[place], order))
+    node.args = (tuple(returned),)
     # What nobody reads stays: it may change a tensor in place, which FX does not know of methods.
     copy.recompile()
     return copy

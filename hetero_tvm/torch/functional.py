@@ -17,8 +17,9 @@ from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.torch.compiling import compile_graph
 from hetero_tvm.torch.examine import copied, examine
 from hetero_tvm.torch.options import Options
-from hetero_tvm.torch.partitioning import compile_parts
+from hetero_tvm.torch.partitioning import compile_parts, in_memory_as_traced
 from hetero_tvm.torch.refusing import refused
+from hetero_tvm.torch.sharing import unless_shared
 from hetero_tvm.torch.specializing import Compiled
 
 
@@ -61,15 +62,23 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
     HeteroTVMError : with ``refused="raise"``, the reasons why a part cannot be compiled.
     """
 
+    outputs: list[
+        int
+    ] = []  # those of the graph: behind them the forward one gives what the backward one takes
+
     def forward(traced: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return _boxed(_compiled(traced, inputs, {}, options))
+        return _boxed(_compiled(traced, inputs, {}, options, ordered=outputs[-1] if outputs else None))
+
+    def divide(joint: torch.fx.GraphModule, inputs: Any, **given: Any) -> Any:
+        outputs.append(given["num_fwd_outputs"])
+        return _partition(options, joint, inputs, **given)
 
     def backward(traced: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         made: list[Compiled] = []
 
         def run(given: Sequence[Any]) -> Sequence[Any]:
             if not made:  # at the first backward call: many graphs with gradients never see one
-                made.append(_compiled(traced, inputs, {}, options, given))
+                made.append(_compiled(traced, inputs, {}, options, given, ordered=0))
             return made[0](given)
 
         # Autograd calls it where Dynamo may be looking at every frame: that of a compiled training step.
@@ -84,7 +93,7 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=forward,
-        partition_fn=functools.partial(_partition, options),
+        partition_fn=divide,
     )
     return lambda given: call(*given)
 
@@ -98,7 +107,8 @@ def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **com
             # Dynamo's context knows the sizes as open ones, and would open those of this variant again.
             with unset_fake_temporarily(), torch._guards.tracing(None):
                 mode = FakeTensorMode(allow_non_fake_inputs=True)
-                return aot_module_simplified(gm, [_fixed(mode, value) for value in arguments], **compilers)
+                call = aot_module_simplified(gm, [_fixed(mode, value) for value in arguments], **compilers)
+                return unless_shared(call, gm, _changed(gm, arguments))
     except HeteroTVMError:
         raise
     except Exception as error:  # AOTAutograd raises many kinds
@@ -122,6 +132,14 @@ def _recurrences_in_steps() -> Iterator[None]:
 def _compound_gradients() -> dict[Any, Callable[..., Any]]:
     """Decompositions of gradients that PyTorch counts among compound operators: exports keep those whole."""
     return torch._decomp.get_decompositions([torch.ops.aten.silu_backward, torch.ops.aten.mish_backward])
+
+
+def _changed(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> tuple[int, ...]:
+    """Numbers of the arguments that a graph changes; all, where that cannot be told."""
+    try:
+        return examine(gm, [_like(value) for value in arguments]).changed
+    except HeteroTVMError:
+        return tuple(range(len(arguments)))
 
 
 def _has_open_sizes(gm: torch.fx.GraphModule) -> bool:
@@ -150,17 +168,21 @@ def _compiled(
     bound: Mapping[int, Any],
     options: Options,
     given: Sequence[Any] | None = None,
+    ordered: int | None = None,
 ) -> Compiled:
-    """A graph that AOTAutograd has made, compiled as a whole, or what can be of it; ``given``: a call's."""
+    """A graph that AOTAutograd has made, compiled as a whole, or what can be of it.
+
+    ``given`` : arguments of a call; ``ordered`` : number of first outputs that lie in memory as traced.
+    """
     with unset_fake_temporarily(), torch._guards.tracing(None):
         bound = {**bound, **dict.fromkeys(_drop_checks(gm), torch.empty(0))}
         _reshape(gm)
         arguments = [_like(value) for value in inputs]
         try:
-            findings = examine(gm, arguments)
-            return compile_graph(gm, arguments, bound, findings, options, given)
+            findings = examine(gm, [_strided(value) for value in inputs])
+            return compile_graph(gm, arguments, bound, findings, options, given, ordered)
         except HeteroTVMError as error:
-            return compile_parts(gm, arguments, bound, error, options)
+            return in_memory_as_traced(gm, compile_parts(gm, arguments, bound, error, options), ordered)
 
 
 def _drop_checks(gm: torch.fx.GraphModule) -> list[int]:
@@ -196,6 +218,13 @@ def _like(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
     return value
+
+
+def _strided(value: Any) -> Any:
+    """A tensor of the same sizes, strides and type, without data."""
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return _like(value)
 
 
 def _boxed(call: Compiled) -> Callable[[list[Any]], Sequence[Any]]:

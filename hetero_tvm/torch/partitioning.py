@@ -13,7 +13,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.frontend.torch.translatable import is_translatable
 from hetero_tvm.torch.compiling import compile_graph
-from hetero_tvm.torch.examine import examine
+from hetero_tvm.torch.examine import examine, output_arguments
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.refusing import refused, say
 from hetero_tvm.torch.specializing import Compiled
@@ -64,6 +64,28 @@ def compile_parts(
         own = {i: values[argument] for i, argument in enumerate(node.args) if argument in values}
         setattr(fused, str(node.target), _Part(part, _compiled(part, given, own, options, depth)))
     return lambda given: fused(*given)
+
+
+def in_memory_as_traced(gm: torch.fx.GraphModule, call: Compiled, ordered: int | None) -> Compiled:
+    """``call``, whose results get the strides that the graph was traced with; the first ``ordered`` only.
+
+    AOTAutograd takes views of results by these strides.
+    """
+    traced = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in output_arguments(gm.graph)]
+
+    def run(given: Sequence[Any]) -> list[Any]:
+        found = list(call(given))
+        for place, value in enumerate(traced[:ordered]):
+            result = found[place]
+            if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+                continue
+            if result.stride() != value.stride() and result.shape == value.shape:
+                found[place] = torch.empty_strided(value.shape, value.stride(), dtype=result.dtype).copy_(
+                    result
+                )
+        return found
+
+    return run
 
 
 def _compiled(

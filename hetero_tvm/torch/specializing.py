@@ -52,8 +52,13 @@ class Specialized:
         self._static = not (self._scalars or self._numbers or self._open)
 
     def prepare(self, arguments: Sequence[Any]) -> None:
-        """Compile the variant that ``arguments`` need, as a call would."""
-        self._variant(arguments)
+        """Compile the variant that ``arguments`` need, as a call would.
+
+        Sizes that Dynamo keeps unknown (``mark_unbacked``) are known at the first call, which compiles then.
+        """
+        sizes = [size for a in arguments for size in (a.shape if isinstance(a, torch.Tensor) else (a,))]
+        if not any(isinstance(size, torch.SymInt) and not size.node.has_hint() for size in sizes):
+            self._variant(arguments)
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         if not self._frozen.unchanged(arguments):

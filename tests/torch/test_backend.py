@@ -220,3 +220,48 @@ def test_the_backend_has_its_name():
     register()
     assert NAME in torch._dynamo.list_backends(exclude_tags=())
     assert CACHE_VARIABLE == "HETERO_TVM_CACHE"
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_lie_in_memory_as_pytorchs_do(cache, dynamic):
+    def turned(x):
+        doubled = x.t() * 2
+        torch._dynamo.graph_break()
+        return doubled.t().view(-1)
+
+    net = compiled(turned, cache, dynamic=dynamic)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(net(x), turned(x))
+
+    convolution = torch.nn.Conv2d(3, 4, 3).eval().to(memory_format=torch.channels_last)
+    net = compiled(convolution, cache, dynamic=dynamic)
+    with torch.no_grad():
+        x = torch.randn(2, 3, 6, 6).to(memory_format=torch.channels_last)
+        assert net(x).stride() == convolution(x).stride()
+        torch.testing.assert_close(net(x), convolution(x), **TOLERANCE)
+
+
+def test_results_of_training_lie_in_memory_as_pytorchs_do(cache):
+    def turned(x):
+        doubled = x.t() * 2
+        return doubled, doubled[0]
+
+    x = torch.randn(3, 4, requires_grad=True)
+    first, row = compiled(turned, cache)(x)
+    assert first.stride() == turned(x)[0].stride()
+    torch.testing.assert_close(row, turned(x)[1])
+    (first.sum() + row.square().sum()).backward()
+    ours, x.grad = x.grad, None
+    first, row = turned(x)
+    (first.sum() + row.square().sum()).backward()
+    torch.testing.assert_close(ours, x.grad)
+
+
+def test_results_of_divided_graphs_lie_in_memory_as_pytorchs_do(cache):
+    def divided(x):
+        return torch.nn.functional.dropout(x, 1e-9, True).exp().t() * 2
+
+    with pytest.warns(FallbackWarning):
+        found = compiled(divided, cache)(x := torch.randn(3, 4))
+    assert found.stride() == (1, 4)
+    torch.testing.assert_close(found, divided(x), **TOLERANCE)

@@ -2,6 +2,7 @@
 
 import torch
 
+from hetero_tvm.torch.backend import hetero_tvm
 from hetero_tvm.torch.specializing import Specialized
 
 
@@ -54,3 +55,13 @@ def test_parameters_are_frozen_until_one_changes():
     b.add_(1)
     assert torch.equal(call(torch.ones(2), b)[0], torch.full((2,), 5.0))
     assert [frozen for _, frozen in made] == [{1}, set()]
+
+
+def test_sizes_that_dynamo_keeps_unknown_are_known_at_the_first_call(tmp_path):
+    torch._dynamo.reset()
+    options = {"cache": tmp_path, "check": False}
+    net = torch.compile(lambda x: x * 2 + 1, backend=hetero_tvm, options=options, fullgraph=True)
+    for size in (2, 3):
+        x = torch.randn(size, 4)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        torch.testing.assert_close(net(x), x * 2 + 1)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.frontend.foreign import foreign_json
 from hetero_tvm.host.install import extra_command
 
 _MOST_BYTES = 64 << 20
@@ -98,6 +99,8 @@ def parse_description(data: Any, where: str = "the description") -> Description:
             f"{where} is checked with jsonschema, which is not installed", hint=extra_command("descriptions")
         ) from error
 
+    if (other := foreign_json(data)) is not None:
+        raise ModelError(f"{where} is {other[0]}, not a kernel description.", hint=other[1])
     faults = [
         f"{error.json_path}: {_said(error)}"
         for error in sorted(

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from hetero_tvm.errors import ModelError, shortened
+from hetero_tvm.frontend.foreign import HEAD, foreign, foreign_folder
 from hetero_tvm.frontend.limits import check_size, current_limits
 from hetero_tvm.frontend.onnx.graph.constants import stored_bytes, subgraphs
 from hetero_tvm.frontend.onnx.graph.detach import detached
@@ -22,7 +23,6 @@ from hetero_tvm.host.files import odd_kind
 
 #: Protobuf cannot hold more in one message.
 _LARGEST_FILE = 2**31 - 1
-_FOLDER = "Give the path of an .onnx file; of a language model, build takes the folder with config.json."
 
 
 def load_stored(path: Path) -> StoredModel:
@@ -39,7 +39,7 @@ def load_stored(path: Path) -> StoredModel:
     except (DecodeError, RecursionError, MemoryError, ValueError) as error:
         raise _not_onnx(path, data) from error
     if not model.HasField("graph"):
-        raise ModelError(
+        raise foreign(path, data[:HEAD], "an ONNX model") or ModelError(
             f"{path} is not an ONNX model: it holds no graph.",
             hint="Give a file written by an ONNX exporter.",
         )
@@ -68,16 +68,6 @@ def tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
             stack.extend(subgraphs(attribute))
 
 
-_FORMATS_OF_OTHERS = {
-    ".xml": "a model of OpenVINO",
-    ".pb": "a graph of TensorFlow",
-    **dict.fromkeys((".h5", ".keras"), "a model of Keras"),
-    ".mlmodel": "a model of Core ML",
-    **dict.fromkeys((".engine", ".plan"), "an engine of TensorRT"),
-}
-"""Kinds of files that do not parse, by suffix."""
-
-
 def _not_onnx(path: Path, data: bytes) -> ModelError:
     """Error for a file that does not parse; what often takes the place of a model is told by name."""
     if data.startswith(b"\x7fELF"):
@@ -91,11 +81,8 @@ def _not_onnx(path: Path, data: bytes) -> ModelError:
             hint="For a language model, build takes the folder with config.json; others are exported first: "
             "torch.export, or an ONNX exporter.",
         )
-    if (kind := _FORMATS_OF_OTHERS.get(path.suffix.lower())) is not None:
-        return ModelError(
-            f"{path} is {kind}, not an ONNX model.",
-            hint="Export what it was made from: ONNX, torch.export, TensorFlow Lite, or a function of JAX.",
-        )
+    if (error := foreign(path, data[:HEAD], "an ONNX model")) is not None:
+        return error
     return ModelError(
         f"{path} is not an ONNX model, or it is truncated ({len(data)} bytes).",
         hint="Check that the download or export finished; Git LFS pointers must be pulled first.  "
@@ -106,9 +93,7 @@ def _not_onnx(path: Path, data: bytes) -> ModelError:
 def _read(path: Path) -> bytes:
     """Content of a file; every reason why it cannot be read is a :class:`ModelError`."""
     if path.is_dir():
-        found = sorted(p.name for p in path.glob("*.onnx"))
-        hint = f"Name the file: {', '.join(found)}." if found else _FOLDER
-        raise ModelError(f"{path} is a folder, not an ONNX file.", hint=hint)
+        raise ModelError(f"{path} is a folder, not an ONNX file.", hint=foreign_folder(path))
     if (kind := odd_kind(path)) is not None:
         raise ModelError(f"{path} is {kind}, not an ONNX file.", hint="Give the path of an .onnx file.")
     try:

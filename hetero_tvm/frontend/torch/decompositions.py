@@ -65,7 +65,7 @@ def _of_pytorch() -> dict[Any, Callable[..., Any]]:
 def decomposed(program: ExportedProgram) -> ExportedProgram:
     """The program without the operators that are decomposed here; itself where it has none."""
     torch = require("torch")
-    program = _without_assertions(torch, program)
+    program = _with_types(torch, _without_assertions(torch, program))
     table = decompositions()
     is_asked = _asks(torch, table)
     nodes = _calls(torch, program)
@@ -97,6 +97,44 @@ def _without_assertions(torch: ModuleType, program: ExportedProgram) -> Exported
         return program
     module.recompile()
     return program._update(module, program.graph_signature)
+
+
+def _with_types(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:
+    """The program as its types mean it: PyTorch's exporter looks at operators alone.
+
+    New tensors say their type, where it was a default other than float32; sums and products of truth values
+    are Or and And.
+    """
+    aten = torch.ops.aten
+    logical = {aten.add.Tensor: aten.logical_or.default, aten.mul.Tensor: aten.logical_and.default}
+
+    def is_truth(node: Node) -> bool:
+        value = node.meta.get("val")
+        tensors = len(node.all_input_nodes) == len(set(node.args)) and not node.kwargs
+        return node.target in logical and tensors and getattr(value, "dtype", None) == torch.bool
+
+    if not any(is_truth(node) or _is_untyped(torch, node) for node in program.graph.nodes):
+        return program
+    module = copy.deepcopy(program.graph_module)
+    for node in module.graph.nodes:
+        if is_truth(node):
+            node.target = logical[node.target]
+        elif _is_untyped(torch, node):
+            node.kwargs = {**node.kwargs, "dtype": node.meta["val"].dtype}
+    module.recompile()
+    return program._update(module, program.graph_signature)
+
+
+def _is_untyped(torch: ModuleType, node: Node) -> bool:
+    """Whether a node makes a tensor out of numbers alone, of a floating type that it does not say."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.kwargs.get("dtype") is not None:
+        return False
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == torch.float32:
+        return False
+    given = [source.meta.get("val") for source in node.all_input_nodes]
+    takes_type = any(argument.name == "dtype" for argument in node.target._schema.arguments)
+    return takes_type and not any(isinstance(source, torch.Tensor) for source in given)
 
 
 def _calls(torch: ModuleType, program: ExportedProgram) -> list[Node]:

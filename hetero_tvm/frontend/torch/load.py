@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.frontend.foreign import HEAD, foreign
 from hetero_tvm.frontend.onnx.load import no_such_file
 from hetero_tvm.frontend.torch.operators import quantizers
 from hetero_tvm.frontend.torch.records import mapped_records
@@ -64,7 +65,9 @@ def load_program(path: Path, trust: bool = False) -> ExportedProgram:
         raise ModelError(f"{path} is {kind}, not a .pt2 file.", hint=f"Save a program with {_SAVE}.")
     refuse_archive(path)
     if not is_program(path):
-        raise ModelError(
+        with path.open("rb") as file:
+            error = foreign(path, file.read(HEAD), "a program saved by torch.export")
+        raise error or ModelError(
             f"{path} is not a program saved by torch.export (or it is truncated).",
             hint=f"Checkpoints, TorchScript and AOTInductor packages are none; save one with {_SAVE}.",
         )

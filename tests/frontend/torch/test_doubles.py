@@ -102,3 +102,19 @@ def test_formulas_with_options():
     found = table[aten.addmm.default](lost, square, square, beta=0, alpha=0.3)
     truth = torch.addmm(lost, square, square, beta=0, alpha=0.3)
     torch.testing.assert_close(found, truth, rtol=1e-13, atol=0)
+
+
+class Defaults(torch.nn.Module):
+    def forward(self, x):
+        return x + torch.ones(6) / 3, torch.full((2,), 0.1) + x[:2], torch.linspace(0, 0.7, 5)
+
+
+def test_new_tensors_have_the_type_that_was_the_default():
+    torch.set_default_dtype(torch.float64)
+    try:
+        program, expected = torch.export.export(Defaults(), (X,)), Defaults()(X)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    found = build_model(optimize_model(import_model(program), "cpu")).run({"x": X.numpy()})
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(torch.tensor(ours), theirs, rtol=1e-12, atol=1e-14)

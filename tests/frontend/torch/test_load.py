@@ -23,7 +23,10 @@ def test_other_files_are_named(tmp_path, saved):
     torch.save(net().state_dict(), tmp_path / "weights.pt")
     (tmp_path / "cut.pt2").write_bytes(saved.read_bytes()[:2000])
     (tmp_path / "empty.pt2").write_bytes(b"")
-    for name in ("weights.pt", "cut.pt2", "empty.pt2"):
+    with pytest.raises(ModelError, match="is a checkpoint of PyTorch: weights and no graph") as caught:
+        import_model(tmp_path / "weights.pt")
+    assert "load_state_dict" in caught.value.hint
+    for name in ("cut.pt2", "empty.pt2"):
         with pytest.raises(ModelError, match=f"{name} is not a program saved by torch.export"):
             import_model(tmp_path / name)
     with pytest.raises(ModelError, match="Did you mean .*cut.pt2"):

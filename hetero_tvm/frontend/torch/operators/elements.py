@@ -20,6 +20,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         """Whether the sign is set, that of -0.0 too."""
         return (x < 0) | ((x == 0) & (1.0 / x < 0)) if x.dtype.is_floating_point else x < 0
 
+    def sign(x: Tensor) -> Any:
+        """Sign of a number; 0 of NaN, which ONNX leaves open."""
+        if not x.dtype.is_floating_point:
+            return NotImplemented
+        return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
     def with_sign(x: Tensor, other: Tensor | float) -> Any:
         if not x.dtype.is_floating_point:
             return NotImplemented
@@ -127,6 +133,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
 
     resizes = (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d)
     return {
+        aten.sign.default: sign,
         aten.signbit.default: negative,
         aten.copysign.Tensor: with_sign,
         aten.copysign.Scalar: with_sign,

@@ -16,6 +16,8 @@ Y = torch.tensor([-0.0, 3.0, -1.0, 2.0, math.nan, 5.0, 1e30, 1e-30])
 def test_signs_and_lengths():
     table = decompositions()
     assert torch.equal(table[ATEN.signbit.default](X), torch.signbit(X))
+    assert torch.equal(table[ATEN.sign.default](Y), Y.sign())
+    assert table[ATEN.sign.default](X.int()) is NotImplemented
     for other in (X, -1.0, 0.0):
         operator = ATEN.copysign.Tensor if isinstance(other, torch.Tensor) else ATEN.copysign.Scalar
         found = table[operator](X, other)
@@ -129,3 +131,15 @@ def test_extrema_of_truth_values_and_their_places():
     assert not any(
         n.target == ATEN.max.dim and n.args[0].meta["val"].dtype == torch.bool for n in program.graph.nodes
     )
+
+
+class Truths(torch.nn.Module):
+    def forward(self, a, b):
+        return a + b, a * b, a + a, a.int() + b
+
+
+def test_sums_and_products_of_truth_values():
+    a, b = torch.tensor([True, False, True, False]), torch.tensor([True, True, False, False])
+    built = build_model(optimize_model(import_model(torch.export.export(Truths(), (a, b))), "cpu"))
+    for ours, theirs in zip(built.run({"a": a.numpy(), "b": b.numpy()}), Truths()(a, b), strict=True):
+        assert torch.equal(torch.tensor(ours), theirs)
