@@ -99,4 +99,4 @@ def pool2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | 
 
 def change_of_layout(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
     """A change between plain images and blocks of channels, or of the zeros around planes."""
-    return _opened(witnesses, lambda op, room, k: relayout(op, machine.lanes, k))
+    return _opened(witnesses, lambda op, room, k: relayout(op, machine, k))

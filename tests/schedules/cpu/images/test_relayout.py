@@ -1,5 +1,7 @@
 """Changes of an image's layout: whole squares, rows that fill none, channels that fill no block, halos."""
 
+import dataclasses
+
 import pytest
 
 from hetero_tvm.ops.pool2d import Relayout
@@ -31,13 +33,24 @@ def test_squares_and_what_is_beside_them(machine):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-def test_images_of_any_size(machine):
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_images_of_any_size(machine, batch):
     for channels in (1, machine.lanes, 2 * machine.lanes + 3):
         for height, width in ((5, 3), (1, 1), (4, machine.lanes), (2, 3 * machine.lanes)):
             for x, y in forms(machine):
-                op = Relayout(2, channels, height, width, x, y)
+                op = Relayout(batch, channels, height, width, x, y)
                 assert SPACE.refuses(op, machine) is None
                 check_points(SPACE, op, [{}], machine, tolerance=0)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5, 16])
+def test_all_threads_have_work(threads):
+    """Images of few blocks are cut into pieces of rows or squares, no more than there are."""
+    machine = dataclasses.replace(MACHINES["avx2"], threads=threads)
+    for x, y in forms(machine):
+        for channels in (3, machine.lanes):
+            check_points(SPACE, Relayout(1, channels, 9, 21, x, y), [{}], machine, tolerance=0)
+            check_points(SPACE, Relayout(1, channels, 1, 2, x, y), [{}], machine, tolerance=0)
 
 
 def test_refusals():
