@@ -26,7 +26,8 @@ class TensorCall:
     orders : order of the dimensions in which the library gives a result, by its number, where it is another.
 
     Tensors are lent to the library where they are dense and aligned, and copied where not.  Results are
-    memory of their own: never that of an argument, of the library, or of another result.
+    memory of their own: never that of an argument, of the library, or of another result, unless the output is
+    a view of it.
     """
 
     def __init__(
@@ -90,10 +91,14 @@ class TensorCall:
             results[place] = results[place].permute(axes)
         if self._plain:
             return results
-        return [
-            results[place] if kind == "result" else arguments[place] if kind == "argument" else place
-            for kind, place in self._outputs
-        ]
+        return [self._output(kind, place, results, arguments) for kind, place in self._outputs]
+
+    @staticmethod
+    def _output(kind: str, place: Any, results: Sequence[torch.Tensor], arguments: Sequence[Any]) -> Any:
+        if kind == "view":
+            base = results[place.result]
+            return base.as_strided(place.size, place.stride, base.storage_offset() + place.first)
+        return results[place] if kind == "result" else arguments[place] if kind == "argument" else place
 
 
 def _nbytes(spec: TensorSpec) -> int:

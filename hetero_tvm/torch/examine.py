@@ -13,8 +13,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hetero_tvm.errors import ModelError
 
-Source = tuple[Literal["argument", "value", "result"], Any]
-"""Origin of an output: the number of an argument, a Python value, the number of a computed tensor."""
+Source = tuple[Literal["argument", "value", "result", "view"], Any]
+"""Origin of an output: the number of an argument, a Python value, the number of a computed tensor, or a
+:class:`View` of one."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A view of a computed tensor's memory: the tensor's number, sizes, strides, and its first element."""
+
+    result: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    first: int
 
 
 @dataclass(frozen=True)
@@ -24,9 +35,9 @@ class Findings:
     Parameters
     ----------
     outputs : source of each output, in order.
-    results : indices of the outputs that are computed, each tensor once.
+    results : indices of the outputs that are computed, each tensor once; without views of others.
     changed : numbers of the arguments that are changed in place.
-    shares_memory : whether an output is a view of an argument or of another output.
+    shares_memory : whether an output lies in memory of an argument or of another result.
     complexes : numbers of the computed tensors that are complex.
     orders : of each computed tensor, its dimensions from that of the longest steps in memory to that of the
         shortest; None where they stand in their own order, or leave elements out.
@@ -57,12 +68,13 @@ def output_arguments(graph: torch.fx.Graph) -> list[Any]:
     return list(torch.utils._pytree.tree_leaves(node.args[0], is_leaf=lambda value: value is None))
 
 
-def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
+def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any], *, views: bool = False) -> Findings:
     """Run a graph on fake tensors like ``arguments``.
 
     Parameters
     ----------
     arguments : tensors and numbers, in the order of the graph's placeholders; none is symbolic.
+    views : whether outputs that are views of another one are found as such, not as results of their own.
 
     Raises
     ------
@@ -92,20 +104,28 @@ def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
     complexes: list[int] = []
     orders: list[tuple[int, ...] | None] = []
     shares = False
+    own = [value for value in leaves if isinstance(value, torch.Tensor) and _memory(value) not in taken]
+    bases = _bases(own) if views else {}
     for index, value in enumerate(leaves):
+        if isinstance(value, torch.Tensor) and id(value) not in {**places, **results, **bases}:
+            results[id(value)] = len(computed)
+            if value.is_complex():
+                complexes.append(len(computed))
+            computed.append(index)
+            orders.append(_order(value))
+            shares |= _memory(value) in taken
+            taken.add(_memory(value))
+    for value in leaves:
         if not isinstance(value, torch.Tensor):
             outputs.append(("value", _plain(value)))
         elif id(value) in places:
             outputs.append(("argument", places[id(value)]))
+        elif id(value) in bases:
+            base = bases[id(value)]
+            first = value.storage_offset() - base.storage_offset()
+            view = View(results[id(base)], tuple(value.shape), value.stride(), first)
+            outputs.append(("view", view))
         else:
-            if id(value) not in results:
-                results[id(value)] = len(computed)
-                if value.is_complex():
-                    complexes.append(len(computed))
-                computed.append(index)
-                orders.append(_order(value))
-                shares |= _memory(value) in taken
-                taken.add(_memory(value))
             outputs.append(("result", results[id(value)]))
     return Findings(tuple(outputs), tuple(computed), changed, shares, tuple(complexes), tuple(orders))
 
@@ -135,6 +155,37 @@ def fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
 
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
+
+
+def _bases(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Dense tensors in whose memory others of the same type lie, by the identity of the others."""
+    found: dict[int, torch.Tensor] = {}
+    dense: dict[int, torch.Tensor] = {}
+    for tensor in tensors:
+        memory = _memory(tensor)
+        if _is_dense(tensor) and (memory not in dense or tensor.numel() > dense[memory].numel()):
+            dense[memory] = tensor
+    for tensor in tensors:
+        base = dense.get(_memory(tensor))
+        if base is None or tensor is base or not _is_real(tensor) or tensor.dtype != base.dtype:
+            continue
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        first = tensor.storage_offset() - base.storage_offset()
+        if tensor.numel() and first >= 0 and first + sum((n - 1) * s for n, s in steps) < base.numel():
+            found[id(tensor)] = base
+    return found
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return _is_real(tensor) and (tensor.is_contiguous() or _order(tensor) is not None)
+
+
+def _is_real(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds its numbers as they are, in places that are known."""
+    if tensor.layout is not torch.strided or tensor.is_complex() or tensor.is_neg():
+        return False
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return not any(isinstance(number, torch.SymInt) for number in numbers)
 
 
 def _order(tensor: torch.Tensor) -> tuple[int, ...] | None:

@@ -179,7 +179,8 @@ def _compiled(
         _reshape(gm)
         arguments = [_like(value) for value in inputs]
         try:
-            findings = examine(gm, [_strided(value) for value in inputs])
+            # Autograd may take gradients for its own, to add to them in place: each is memory of its own.
+            findings = examine(gm, [_strided(value) for value in inputs], views=ordered is None)
             return compile_graph(gm, arguments, bound, findings, options, given, ordered)
         except HeteroTVMError as error:
             return in_memory_as_traced(gm, compile_parts(gm, arguments, bound, error, options), ordered)

@@ -38,7 +38,7 @@ def inference(
     if is_transformed(gm):
         return functionalized(gm, arguments, frozen, options)
     try:
-        findings = examine(gm, arguments)
+        findings = examine(gm, arguments, views=True)
     except HeteroTVMError as error:
         return refused(gm, error, options)
     bound = {i: value for i, value in frozen.items() if i not in findings.changed}

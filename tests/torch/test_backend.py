@@ -241,6 +241,26 @@ def test_results_lie_in_memory_as_pytorchs_do(cache, dynamic):
         torch.testing.assert_close(net(x), convolution(x), **TOLERANCE)
 
 
+@pytest.mark.parametrize("changed", [False, True], ids=["pure", "through AOTAutograd"])
+def test_results_that_share_memory_in_pytorch_share_it(cache, changed):
+    def function(x, state):
+        if changed:
+            state.add_(1)
+        y = (x * 2).t()
+        alone = x + 1
+        return y[0], y, y.t().view(-1), alone, y[:, ::2], y[0]
+
+    x, state = torch.randn(3, 4), torch.ones(1)
+    net = compiled(function, cache)
+    with torch.no_grad():
+        expected, found = function(x, state), net(x, state)
+        found[1].mul_(3), expected[1].mul_(3)
+        found[0].sub_(1), expected[0].sub_(1)
+    for want, have in zip(expected, found, strict=True):
+        torch.testing.assert_close(have, want, **TOLERANCE)
+        assert have.stride() == want.stride()
+
+
 def test_results_of_training_lie_in_memory_as_pytorchs_do(cache):
     def turned(x):
         doubled = x.t() * 2

@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.torch.examine import examine, output_arguments, returning, scalar_placeholders, with_values
+from hetero_tvm.torch.examine import (
+    View,
+    examine,
+    output_arguments,
+    returning,
+    scalar_placeholders,
+    with_values,
+)
 
 
 def traced(function):
@@ -36,6 +43,31 @@ def test_arguments_numbers_and_one_tensor_twice():
 )
 def test_views_share_memory(function):
     assert examine(traced(function), [X, Y]).shares_memory
+
+
+def test_views_of_a_result_are_found_as_such():
+    def function(x, y):
+        z = (x + y).t()
+        return z[1:], z, 3, z.view(torch.int32), x * 2
+
+    found = examine(traced(function), [X, Y], views=True)
+    view = View(0, (2, 2), (1, 3), 1)
+    assert found.outputs == (("view", view), ("result", 0), ("value", 3), ("result", 1), ("result", 2))
+    assert found.results == (1, 3, 4) and found.orders == ((1, 0), (1, 0), None) and not found.is_pure
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: ((z := x + y)[:, :2], z[:, 1:]),
+        lambda x, y: (x, x[0]),
+        lambda x, y: ((z := torch.complex(x, y)), z[0]),
+    ],
+    ids=["none covers all", "argument", "complex"],
+)
+def test_other_views_stay_results(function):
+    found = examine(traced(function), [X, Y], views=True)
+    assert found.shares_memory and "view" not in dict(found.outputs)
 
 
 def test_changes_in_place_are_found_by_argument():

@@ -252,7 +252,10 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
 
 
 def _known_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
-    """Shapes that the file states, also behind casts."""
+    """Shapes that the file states, also behind casts, and those of masks that are lengths of sequences.
+
+    ONNX Runtime's optimiser for transformers states no shapes of what it writes.
+    """
     known: dict[str, tuple[int | None, ...]] = {}
     for value in (*graph.value_info, *graph.input):
         shape = tensor_type(value.type.tensor_type)[1]
@@ -261,7 +264,19 @@ def _known_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
     for node in graph.node:
         if node.op_type in ("Cast", "Identity") and node.input[0] in known:
             known.setdefault(node.output[0], known[node.input[0]])
+        elif (node.domain, node.op_type) == (DOMAIN, "EmbedLayerNormalization") and len(node.output) > 1:
+            known.setdefault(node.output[1], (None,))
+        elif node.op_type == "ReduceSum" and len(known.get(node.input[0], ())) == 2 and _drops_one_axis(node):
+            known.setdefault(node.output[0], (None,))
     return known
+
+
+def _drops_one_axis(reduction: onnx.NodeProto) -> bool:
+    """Whether a reduction of a matrix, by the sort of its axes, leaves a row: not all axes, and not kept."""
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in reduction.attribute}
+    return not attributes.get("keepdims", 1) and (
+        len(attributes.get("axes", ())) == 1 or len(reduction.input) > 1
+    )
 
 
 def expand_contrib(model: onnx.ModelProto, opset: int, pool: ConstantPool) -> None:

@@ -20,24 +20,44 @@ from hetero_tvm.host.cpu import cpu_features
 BLOCKED_DOMAIN = "com.microsoft.nchwc"
 
 
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "Softsign"), ()),
+    **dict.fromkeys(("LeakyRelu", "Elu", "ThresholdedRelu"), ("alpha",)),
+    **dict.fromkeys(("HardSigmoid", "HardSwish", "ScaledTanh", "ParametricSoftplus"), ("alpha", "beta")),
+    "Selu": ("alpha", "gamma"),
+    "Silu": (),
+    "Clip": ("min", "max"),
+}
+"""Activation -> its parameters, in the order in which FusedConv gives them; FusedGemm gives them by name."""
+
+
 def _activated(b: Body, y: str) -> str:
     """``y`` behind the activation that a fused operator names."""
     kind = as_text(b.attributes.get("activation", ""))
-    given = [float(value) for value in b.attributes.get("activation_params", [])]
     if not kind:
         return y
-    if kind in ("Relu", "Tanh", "Sigmoid"):
-        return b.op(kind, y)
-    if kind == "LeakyRelu":
-        return b.op(kind, y, alpha=(given or [float(b.attributes.get("activation_alpha", 0.01))])[0])
-    if kind == "Clip" and len(given) == 2:
-        return b.op("Min", b.op("Max", y, b.const(given[0])), b.const(given[1]))
-    if kind == "HardSigmoid" and len(given) == 2:
-        return b.op(kind, y, alpha=given[0], beta=given[1])
-    raise UnsupportedOperatorError(
-        f"Node {b.node.name!r} ({b.node.op_type}) has the activation {kind}, which is not supported.",
-        hint="Optimise the file with ONNX Runtime's level 'basic', or take the file it was made from.",
-    )
+    names = _PARAMETERS.get(kind, ())
+    given = dict(zip(names, map(float, b.attributes.get("activation_params", ())), strict=False))
+    for name in names:
+        if f"activation_{name}" in b.attributes:
+            given.setdefault(name, float(b.attributes[f"activation_{name}"]))
+    lacking = kind in ("Clip", "ScaledTanh", "ParametricSoftplus") and len(given) < len(names)
+    if kind not in _PARAMETERS or lacking:
+        raise UnsupportedOperatorError(
+            f"Node {b.node.name!r} ({b.node.op_type}) has the activation {kind}"
+            f"{' without its parameters' if lacking else ''}, which is not supported.",
+            hint="Optimise the file with ONNX Runtime's level 'basic', or take the file it was made from.",
+        )
+    if kind == "Clip":
+        return b.op("Min", b.op("Max", y, b.const(given["min"])), b.const(given["max"]))
+    if kind == "Silu":
+        return b.op("Mul", y, b.op("Sigmoid", y))
+    if kind == "HardSwish":  # whatever parameters it has
+        return b.op("Mul", y, b.op("HardSigmoid", y, alpha=1 / 6, beta=0.5))
+    if kind in ("ScaledTanh", "ParametricSoftplus"):
+        curve = "Tanh" if kind == "ScaledTanh" else "Softplus"
+        return b.op("Mul", b.op(curve, b.op("Mul", y, b.const(given["beta"]))), b.const(given["alpha"]))
+    return b.op(kind, y, **given)
 
 
 def fused_layer(b: Body) -> None:

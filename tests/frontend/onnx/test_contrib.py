@@ -132,6 +132,24 @@ def test_embeddings(segments, places, mask):
     assert plan.report.fusions == fused
 
 
+@pytest.mark.parametrize("summed", [True, False])
+def test_lengths_of_sequences_of_no_stated_shape(summed):
+    """The optimiser for transformers states no shapes; masks of lengths are vectors all the same."""
+    m = Model()
+    ids = m.input(values=np.int32([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]), name="ids")
+    mask = m.input(values=np.int32([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]), name="mask")
+    tables = m.weight(11, N), m.weight(9, N), ""
+    norm = ids, "", *tables, m.weight(N), m.weight(N), mask
+    x = m.node("EmbedLayerNormalization", *norm, outputs=(FLOAT, INT32))
+    lengths = "y0_1"
+    if summed:
+        m.weights.append(numpy_helper.from_array(np.array([1]), "axis"))
+        lengths = m.node("ReduceSum", mask, "axis", domain="", keepdims=0, outputs=(INT32,))
+    m.outputs = []  # they would have shapes
+    m.node("Attention", x, m.weight(N, 3 * N), m.weight(3 * N), lengths, num_heads=4)
+    m.check(5e-6)
+
+
 @pytest.mark.parametrize("index", [-1, 11, -12])
 @pytest.mark.parametrize("operator", ["EmbedLayerNormalization", "RotaryEmbedding"])
 def test_rows_are_not_counted_from_the_end(operator, index):
@@ -314,6 +332,8 @@ ACTIVATED = {
     "leaky": {"activation": "LeakyRelu", "activation_params": [0.3]},
     "clip": {"activation": "Clip", "activation_params": [-0.5, 0.75]},
     "hard": {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]},
+    "swish": {"activation": "HardSwish"},
+    "swish with parameters": {"activation": "HardSwish", "activation_params": [0.3, 0.4]},
 }
 
 
@@ -340,8 +360,44 @@ def test_convolutions_with_addition_and_activation(attributes):
     m.check(5e-6)
 
 
-def test_an_unknown_activation_is_refused():
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("Relu", {}), ("Tanh", {}), ("Sigmoid", {}), ("Softplus", {}), ("Softsign", {}),
+        ("LeakyRelu", {"alpha": 0.3}), ("Elu", {"alpha": 0.3}), ("ThresholdedRelu", {"alpha": 0.3}),
+        ("Selu", {"alpha": 1.3, "gamma": 0.7}), ("HardSigmoid", {"alpha": 0.3, "beta": 0.4}),
+        ("ScaledTanh", {"alpha": 1.3, "beta": 0.7}), ("ParametricSoftplus", {"alpha": 1.3, "beta": 0.7}),
+    ],
+)  # fmt: skip
+def test_products_with_activation(kind, given):
     m = Model()
-    m.node("FusedConv", m.input(1, 2, N), m.weight(2, 2, 3), activation="Swirl")
-    with pytest.raises(UnsupportedOperatorError, match="node0.*Swirl"):
+    given = {f"activation_{name}": value for name, value in given.items()}
+    names = [m.input(4, 6), m.weight(6, 5), m.weight(5)]
+    m.nodes.append(
+        helper.make_node("FusedGemm", names, ["g"], "g", domain="com.microsoft", activation=kind, **given)
+    )
+    m.nodes.append(helper.make_node("Unsqueeze", ["g", "axis"], ["g3"], "g3"))
+    m.weights.append(numpy_helper.from_array(np.array([0]), "axis"))
+    m.outputs.append(("g3", FLOAT))
+    m.check(5e-6)
+
+
+def test_a_convolution_with_silu_is_its_product_with_a_sigmoid():
+    """Versions of ONNX Runtime that know the activation are not installed with the tests."""
+    m, plain = Model(), Model()
+    m.node("FusedConv", m.input(1, 2, N), m.weight(2, 2, 3), activation="Silu")
+    y = plain.node("Conv", plain.input(1, 2, N), plain.weight(2, 2, 3), domain="")
+    plain.node("Mul", y, plain.node("Sigmoid", y, domain=""), domain="")
+    ours, theirs = (build_model(optimize_model(import_model(p.proto()))).run(p.inputs) for p in (m, plain))
+    np.testing.assert_allclose(ours[0], theirs[-1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [({"activation": "Swirl"}, "Swirl, which"), ({"activation": "Clip"}, "Clip without its parameters")],
+)
+def test_an_unknown_activation_is_refused(attributes, words):
+    m = Model()
+    m.node("FusedConv", m.input(1, 2, N), m.weight(2, 2, 3), **attributes)
+    with pytest.raises(UnsupportedOperatorError, match=f"node0.*{words}"):
         import_model(m.proto())
