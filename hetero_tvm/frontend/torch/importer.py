@@ -20,7 +20,7 @@ from hetero_tvm.frontend.onnx.shapes import declared_dimensions, fix_input_shape
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.torch.load import load_program, require
 from hetero_tvm.frontend.torch.run import TorchProgram
-from hetero_tvm.frontend.torch.specialize import depends_on_sizes, with_sizes
+from hetero_tvm.frontend.torch.specialize import depends_on_sizes, equations, sizes_kept, with_sizes
 from hetero_tvm.frontend.torch.state import with_state
 from hetero_tvm.frontend.torch.to_onnx import to_onnx
 
@@ -84,13 +84,22 @@ def open_torch(
             f"A PyTorch program is a path or a torch.export.ExportedProgram, not {type(source)}."
         )
     program, _ = with_state(program)
-    model = to_onnx(program)
+    with sizes_kept(program) as decided:
+        model = to_onnx(program)
     inputs = model.proto.graph.input
+    dims = _open_inputs(torch, program)
 
     def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
         sizes = fix_input_shapes(inputs, shapes, batch=batch, sequence=sequence, least=0)
-        _refuse_outside(_open_inputs(torch, program), program.range_constraints, sizes)
-        fixed = to_onnx(with_sizes(program, sizes)) if depends_on_sizes(program) else model
+        values = _refuse_outside(dims, program.range_constraints, sizes)
+        if failed := equations(program, sizes):
+            raise ShapeError(
+                "PyTorch fixed sizes of the program when it was exported, though they are open.",
+                problems=[f"{equation} in the program" for equation in failed],
+                hint="Export the model with an example of the sizes that it will run with.",
+            )
+        is_other = any(decision.subs(values) != True for decision in decided)  # noqa: E712 of SymPy
+        fixed = to_onnx(with_sizes(program, sizes)) if is_other or depends_on_sizes(program) else model
         imported = import_onnx(fixed, shapes=sizes, name=name or "torch_program", least=0)
         return dataclasses.replace(imported, original=TorchProgram(program, list(sizes)))
 
@@ -109,8 +118,11 @@ def _open_inputs(torch: ModuleType, program: ExportedProgram) -> dict[str, list[
 
 def _refuse_outside(
     inputs: Mapping[str, list[Any]], ranges: Mapping[Any, Any], shapes: Mapping[str, tuple[int, ...]]
-) -> None:
-    """Refuse sizes that the program was not exported for; lists all."""
+) -> dict[Any, int]:
+    """Refuse sizes that the program was not exported for, all at once; values of its symbols.
+
+    Tracing assumes at least 2 of a symbol, so its value is no less.
+    """
     values: dict[Any, int] = {}
     computed, problems = [], []
     for name, shape in shapes.items():
@@ -127,6 +139,14 @@ def _refuse_outside(
                 problems.append(f"{name}: dimension {axis} is {size}, elsewhere {values[dim]}")
             elif bounds is not None and not low <= size <= bounds.upper:
                 problems.append(f"{name}: dimension {axis} is {size}; exported for {low} to {bounds.upper}")
+    for _, _, dim, size in computed:  # 32 * h alone tells h
+        if len(unknown := dim.free_symbols - set(values)) == 1 and len(dim.free_symbols) == 1:
+            one = unknown.pop()
+            slope = dim.coeff(one)
+            if slope.is_Integer and slope and (dim - slope * one).is_Integer:
+                count, rest = divmod(size - int(dim - slope * one), int(slope))
+                if rest == 0:
+                    values[one] = count
     for name, axis, dim, size in computed:
         wanted = dim.subs(values)
         if wanted.is_number and wanted != size:
@@ -137,3 +157,4 @@ def _refuse_outside(
             problems=problems,
             hint="Give other shapes, or export it with wider dynamic_shapes.",
         )
+    return {symbol: max(2, value) for symbol, value in values.items()}

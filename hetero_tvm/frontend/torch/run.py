@@ -85,9 +85,11 @@ class TorchProgram:
 
     def to_onnx(self) -> onnx.ModelProto:
         """Translate the program as PyTorch does, its open dimensions left open."""
+        from hetero_tvm.frontend.torch.specialize import sizes_kept
         from hetero_tvm.frontend.torch.to_onnx import to_onnx
 
-        return to_onnx(self.program).whole()
+        with sizes_kept(self.program):
+            return to_onnx(self.program).whole()
 
     def save(self, path: Path) -> Path:
         """Write the program as ``torch.export.save`` does; gives the path."""

@@ -2,15 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import contextlib
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.torch.load import quiet, require
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+_KNOWN = (
+    "replacements", "var_to_range", "guards", "axioms", "divisible", "symbol_guard_counter",
+    "deferred_runtime_asserts", "num_deferred_runtime_asserts", "replacements_slocs",
+)  # fmt: skip
+"""Attributes with what PyTorch knows of a program's symbols, which it adds to as it decides about them."""
+_SIZE = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]")
+_ARITHMETIC = (
+    ast.Expression, ast.Compare, ast.Eq, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod,
+    ast.UnaryOp, ast.USub, ast.Constant,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def sizes_kept(program: ExportedProgram) -> Iterator[list[Any]]:
+    """Decisions about open sizes in the ``with`` block; after it the sizes are as open as before.
+
+    A translation that compares a size with a number takes the example's side, and PyTorch writes down that
+    this size is no other: the program is fixed from then on.
+    """
+    environments = {
+        id(dim.node.shape_env): dim.node.shape_env
+        for node in program.graph.find_nodes(op="placeholder")
+        for dim in getattr(node.meta.get("val"), "shape", ())
+        if hasattr(dim, "node")
+    }.values()
+    known = [
+        {name: copy.copy(getattr(one, name)) for name in _KNOWN if hasattr(one, name)} for one in environments
+    ]
+    decided: list[Any] = []
+    try:
+        yield decided
+    finally:
+        for one, state in zip(environments, known, strict=True):
+            decided += [guard.expr for guard in one.guards[len(state["guards"]) :]]
+            for name, value in state.items():
+                setattr(one, name, value)
+            one._version_counter += 1
+            one._replacements_version_counter += 1
+
+
+def equations(program: ExportedProgram, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Equations between sizes that hold in the program and not for these shapes.
+
+    PyTorch exports with open sizes what it has fixed to the example's meanwhile (a table of positions), and
+    keeps it as an equation that a call is checked by.  Tracing assumes at least 2 of an open dimension.
+    """
+    failed = []
+    for text in dict.fromkeys(getattr(program, "_guards_code", ())):
+
+        def size(match: re.Match[str]) -> str:
+            name, axis = match[1], int(match[2])
+            return str(max(2, shapes[name][axis])) if name in shapes else match[0]
+
+        try:
+            tree = ast.parse(_SIZE.sub(size, text), mode="eval")
+        except SyntaxError:
+            continue
+        is_equation = isinstance(tree.body, ast.Compare) and isinstance(tree.body.ops[0], ast.Eq)
+        if not is_equation or not all(isinstance(node, _ARITHMETIC) for node in ast.walk(tree)):
+            continue
+        with contextlib.suppress(ZeroDivisionError):
+            if not eval(compile(tree, "<equation>", "eval"), {"__builtins__": {}}):
+                failed.append(_SIZE.sub(r"\1.shape[\2]", text))
+    return failed
 
 
 def depends_on_sizes(program: ExportedProgram) -> bool:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.export import Dim, export
 
 from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import ShapeError
 
 
 @pytest.mark.thorough
@@ -24,3 +25,44 @@ def test_adaptive_pooling(size):
         {model.signature.inputs[0].name: x.numpy()}
     )
     np.testing.assert_allclose(result, module(x).detach().numpy(), atol=1e-5)
+
+
+class _Positions(nn.Module):
+    """Pools to the example's sizes, and adds a table of as many rows as the example has patches."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d((64, 5))
+        self.patches = nn.Conv2d(3, 4, 3, stride=32, padding=1)
+        self.table = table
+
+    def forward(self, x):
+        y = self.patches(x).flatten(2)
+        return self.pool(x), y if self.table is None else y + self.table
+
+
+def _program(table):
+    module = _Positions(table).eval()
+    open_sizes = {2: 32 * Dim("h", min=2, max=8), 3: 32 * Dim("w", min=2, max=8)}
+    return module, export(module, (torch.zeros(1, 3, 64, 96),), dynamic_shapes=(open_sizes,), strict=False)
+
+
+@pytest.mark.parametrize("size", [(192, 64), (64, 96)])
+def test_comparisons_of_a_translation_fix_no_size(size):
+    """A translation that compared a size with a number took the example's side for all sizes."""
+    module, program = _program(None)
+    before = import_model(program, shapes={"x": (1, 3, 64, 96)})  # the program that is given is not changed
+    before.original.to_onnx()
+    model = import_model(program, shapes={"x": (1, 3, *size)})
+    x = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
+    results = build_model(optimize_model(model), use_shipped=False).run({"x": x.numpy()})
+    for result, expected in zip(results, module(x), strict=True):
+        np.testing.assert_allclose(result, expected.detach().numpy(), atol=1e-5)
+
+
+def test_sizes_that_pytorch_fixed_are_told_by_its_equations():
+    _, program = _program(torch.ones(6))
+    import_model(program, shapes={"x": (1, 3, 96, 64)})
+    with pytest.raises(ShapeError, match="PyTorch fixed sizes") as failure:
+        import_model(program, shapes={"x": (1, 3, 96, 96)})
+    assert all("x.shape[2]" in text and "== 6" in text for text in failure.value.problems)
