@@ -16,7 +16,7 @@ from hetero_tvm.frontend.dimensions import Shapes, named
 from hetero_tvm.frontend.kernels.importer import import_description
 from hetero_tvm.frontend.onnx.importer import import_onnx, open_onnx
 from hetero_tvm.frontend.onnx.relax import source_names
-from hetero_tvm.frontend.ranges import import_open
+from hetero_tvm.frontend.ranges import LEAST_TELLING, import_open
 from hetero_tvm.frontend.signature import ImportedModel, Signature, Span, TensorSpec, parse_shape_option
 from hetero_tvm.frontend.stablehlo.importer import import_stablehlo
 from hetero_tvm.frontend.stablehlo.load import SUFFIXES
@@ -184,7 +184,7 @@ def _import_open(
     if suffix in _TORCH or _kind(source) == _PROGRAM:
         from hetero_tvm.frontend.torch.importer import open_torch
 
-        declared, load = open_torch(source, trust=trust, **options)
+        declared, load = open_torch(source, trust=trust, telling=LEAST_TELLING, **options)
     elif suffix == TFLITE:
         declared, load = open_tflite(source, batch=batch)
     else:

@@ -22,7 +22,7 @@ Import = Callable[[dict[str, tuple[int, ...]]], ImportedModel]
 _DEFAULT_HIGH = {0: 8}
 """Largest size of a dimension that is left open, by axis: a batch; a sequence otherwise."""
 _DEFAULT_LENGTH = 512
-_LEAST = 5
+LEAST_TELLING = 5
 """Least of the largest sizes that tell: below, too many numbers of a model are the same by accident."""
 
 _STEPS = (2, 4, 8, 16, 32, 64)
@@ -298,7 +298,7 @@ def telling_sizes(symbols: Sequence[Symbol]) -> tuple[dict[str, int], ...]:
 
 
 def _three(low: int, high: int) -> tuple[int, int, int]:
-    top, low = max(high, _LEAST), max(2, low)
+    top, low = max(high, LEAST_TELLING), max(2, low)
     kinds: tuple[tuple[int, Callable[[int], bool]], ...] = (
         (low, lambda n: top % n > 0 and _is_prime(n)),
         (low, lambda n: top % n > 0),

@@ -66,8 +66,12 @@ def open_torch(
     sequence: int | None = None,
     name: str | None = None,
     trust: bool = False,
+    telling: int = 0,
 ) -> tuple[dict[str, list[int | str | None] | None], Callable[[Any], ImportedModel]]:
     """Read a program once, to import it at several sizes; arguments and errors as :func:`import_torch`.
+
+    Sizes up to ``telling`` are never beyond what the program was exported for: they tell how its numbers
+    follow from sizes, and it never runs with them.
 
     Returns
     -------
@@ -91,7 +95,7 @@ def open_torch(
 
     def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
         sizes = fix_input_shapes(inputs, shapes, batch=batch, sequence=sequence, least=0)
-        values = _refuse_outside(dims, program.range_constraints, sizes)
+        values = _refuse_outside(dims, program.range_constraints, sizes, telling)
         if failed := equations(program, sizes):
             raise ShapeError(
                 "PyTorch fixed sizes of the program when it was exported, though they are open.",
@@ -117,7 +121,10 @@ def _open_inputs(torch: ModuleType, program: ExportedProgram) -> dict[str, list[
 
 
 def _refuse_outside(
-    inputs: Mapping[str, list[Any]], ranges: Mapping[Any, Any], shapes: Mapping[str, tuple[int, ...]]
+    inputs: Mapping[str, list[Any]],
+    ranges: Mapping[Any, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    telling: int,
 ) -> dict[Any, int]:
     """Refuse sizes that the program was not exported for, all at once; values of its symbols.
 
@@ -137,7 +144,7 @@ def _refuse_outside(
             low = 1 if bounds is None or bounds.lower <= 2 else int(bounds.lower)
             if values.setdefault(dim, size) != size:
                 problems.append(f"{name}: dimension {axis} is {size}, elsewhere {values[dim]}")
-            elif bounds is not None and not low <= size <= bounds.upper:
+            elif bounds is not None and not low <= size <= max(bounds.upper, telling):
                 problems.append(f"{name}: dimension {axis} is {size}; exported for {low} to {bounds.upper}")
     for _, _, dim, size in computed:  # 32 * h alone tells h
         if len(unknown := dim.free_symbols - set(values)) == 1 and len(dim.free_symbols) == 1:

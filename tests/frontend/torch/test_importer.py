@@ -9,6 +9,7 @@ pytest.importorskip("onnxscript")
 from torch import nn
 from torch.export import Dim, export
 
+from hetero_tvm import Span
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import ShapeError, UsageError
 from hetero_tvm.reference import run_reference, sample_inputs
@@ -129,3 +130,14 @@ def test_assertions_about_values_are_not_part_of_the_function():
         {"ids": tensors[0].numpy(), "x": tensors[1].numpy()}
     )
     np.testing.assert_allclose(found[0], Merged()(*tensors).numpy(), rtol=1e-6)
+
+
+def test_a_range_of_few_sizes():
+    """A range that ends below the sizes that tell how a program's numbers follow from its own."""
+    batch = torch.export.Dim("batch", min=1, max=4)
+    model = torch.nn.Linear(8, 3).eval()
+    program = torch.export.export(model, (torch.zeros(3, 8),), dynamic_shapes=({0: batch},))
+    opened = import_model(program, shapes={"input": (Span(1, 4), 8)})
+    assert opened.open is not None and opened.open.symbols[0].high == 4
+    with pytest.raises(ShapeError, match="dimension 0 is 5; exported for 1 to 4"):
+        import_model(program, shapes={"input": (5, 8)})

@@ -90,7 +90,8 @@ class _RunTimeRows(MatmulKernel):
     def _block_count(self, m: Expr, tiles: Expr) -> Expr:
         threads = self.machine.threads
         many = pieces_of(m, _BLOCK_ROWS * threads) * threads
-        few = int32(1) if self.panels >= threads else tirx.min(tiles, int32(threads))
+        # One of no rows as well: they are divided by this count.
+        few = int32(1) if self.panels >= threads else tirx.max(tirx.min(tiles, int32(threads)), int32(1))
         return tirx.Select(m >= _MANY_ROWS, many, few)
 
     def bind_epilogue(self, extra: list[Buffer]) -> None:

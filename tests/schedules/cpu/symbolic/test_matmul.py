@@ -37,6 +37,15 @@ def test_products_of_any_number_of_rows(n, k, epilogue):
     check(make, *emitted(make, MatmulSpace()))
 
 
+def test_rows_that_are_a_multiple_of_a_batch():
+    """No rows at all, which the branch for a few says there are, are no divisor."""
+
+    def make(b, s):
+        return Matmul((64 * b,), 4, 24, ("bias",))
+
+    check(make, *emitted(make, MatmulSpace()))
+
+
 @pytest.mark.exhaustive
 def test_gated_products_of_any_number_of_rows():
     def make(b, s):
