@@ -29,14 +29,7 @@ from hetero_tvm.host import mapped
 from hetero_tvm.host.tvm import Executable, IRModule, relax, structural_equal, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice, default_choice
-from hetero_tvm.reference import (
-    Accuracy,
-    compare,
-    rounds,
-    run_reference,
-    run_sampled,
-    with_rounding,
-)
+from hetero_tvm.reference import Accuracy, judge, run_reference, run_sampled
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.relax_passes.storage.concatenation import is_joined
@@ -150,11 +143,7 @@ class BuiltModel:
 
         def verdict(results: Sequence[np.ndarray]) -> Accuracy:
             floor, cosine = target.relative_tolerance, target.least_cosine
-            found = compare(results, reference, floor=floor, least_cosine=cosine)
-            if found.ok or not rounds(model):
-                return found
-            rounded = with_rounding(reference, model, inputs)
-            return compare(results, rounded, floor=floor, least_cosine=cosine)
+            return judge(results, reference, inputs, lambda: model, floor=floor, least_cosine=cosine)
 
         self.accuracy = verdict(results)
         if self.optimized.lengths is not None:

@@ -10,14 +10,7 @@ import onnx
 
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.frontend import ImportedModel
-from hetero_tvm.reference import (
-    Reference,
-    compare,
-    rounds,
-    run_reference,
-    sample_inputs,
-    with_rounding,
-)
+from hetero_tvm.reference import Reference, judge, run_reference, sample_inputs
 from hetero_tvm.reference.running import run_as_given
 from hetero_tvm.runtime.signature import Signature, Symbol, size_of
 from hetero_tvm.schedules.extents import Sizes
@@ -85,9 +78,6 @@ def differences(
     """Sizes at which the numbers are not those of the model as it came, with what differs."""
     lengths, model, target = optimized.lengths, optimized.model, optimized.target
     assert lengths is not None and model.open is not None
-    judge = functools.partial(
-        compare, floor=_BOTH_ROUND * target.relative_tolerance, least_cosine=target.least_cosine
-    )
     problems = []
     for sizes in other_sizes(lengths.symbols):
         inputs = inputs_at(model, lengths.signature, sizes, seed)
@@ -95,10 +85,14 @@ def differences(
         if theirs is None:
             theirs = run_reference(model.open.at(sizes), inputs).float32
         wide = tuple(y.astype(np.float64) if y.dtype.kind == "f" else y for y in theirs)
-        results, reference = run(inputs), Reference(tuple(theirs), wide, "the model as it came")
-        found = judge(results, reference)
-        if not found.ok and rounds(model):
-            found = judge(results, with_rounding(reference, model.open.at(sizes), inputs))
+        found = judge(
+            run(inputs),
+            Reference(tuple(theirs), wide, "the model as it came"),
+            inputs,
+            functools.partial(model.open.at, sizes),
+            floor=_BOTH_ROUND * target.relative_tolerance,
+            least_cosine=target.least_cosine,
+        )
         if not found.ok:
             at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
             problems += [f"at {at}: {line}" for line in str(found).splitlines()]

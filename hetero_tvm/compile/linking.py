@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import tempfile
@@ -40,7 +39,7 @@ def link(
         with object_folder() as folder, quiet_fd2():
             compile_to, addons = _compiler_within(folder), [str(source) for source in sources]
             parts = executable.mod._collect_dso_modules()
-            if all(part.kind == "llvm" for part in parts):
+            if parts and all(part.kind == "llvm" for part in parts):
                 compile_to(str(path), addons + _objects(executable, parts, folder), list(options))
             else:
                 executable.export_library(
@@ -60,17 +59,11 @@ def _objects(executable: Executable, parts: Sequence[Any], folder: str) -> list[
     """Object files of an executable: its parts, side by side, and what TVM reads when it loads them."""
     files = [str(Path(folder) / f"lib{number}.o") for number in range(len(parts))]
     side_by_side(lambda one: one[0].write_to_file(one[1]), zip(parts, files, strict=True))
-    target = parts[0].get_function("_get_target_string")() if parts else _host_target()
+    target = parts[0].get_function("_get_target_string")()
     packed = tvm.runtime._ffi_api.ModulePackImportsToLLVM(executable.mod, False, target, "")
     files.append(str(Path(folder) / "devc.o"))
     packed.write_to_file(files[-1])
     return files
-
-
-def _host_target() -> str:
-    """Target of what a library imports where it has no kernel."""
-    triple = tvm.support.cc.create_shared.get_target_triple()
-    return json.dumps({"kind": "llvm", "mtriple": triple.strip()})
 
 
 def _compiler_within(folder: str) -> Callable[..., None]:

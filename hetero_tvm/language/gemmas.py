@@ -12,25 +12,20 @@ from hetero_tvm.language.rope import rope_of
 
 
 def gemma2(config: Config) -> tuple[Decoder, Names]:
-    count = int(config["num_hidden_layers"])
-    if config.get("layer_types") is None:
-        kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(count)]
-        config = {**config, "layer_types": kinds}
+    config = {**config, "layer_types": kinds_of(config, 2)}
     return _gemma(config, windows_of(config))
 
 
 def gemma3(config: Config) -> tuple[Decoder, Names]:
-    count = int(config["num_hidden_layers"])
-    if config.get("layer_types") is None:
-        every = int(config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6)
-        kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(count)]
-        config = {**config, "layer_types": kinds}
+    every = int(config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6)
+    kinds = kinds_of(config, every)
+    config = {**config, "layer_types": kinds}
     if config.get("use_bidirectional_attention"):
         raise ModelError("this gemma3 model attends in both directions: it generates no text")
     decoder, names = _gemma(config, windows_of(config))
     local, _ = rope_of(config, decoder.dim, "sliding_attention")
     whole, rotated = rope_of(config, decoder.dim, "full_attention")
-    decoder = _by_windows(decoder, config, kinds_of(config, 0), local, whole)
+    decoder = _by_windows(decoder, config, kinds, local, whole)
     return dataclasses.replace(decoder, rotated=rotated, head_norms=True), names
 
 

@@ -25,25 +25,14 @@ def gpt2(config: Config) -> tuple[Decoder, Names]:
     for option in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         if config.get(option):
             raise ModelError(f"gpt2 models with {option} are not supported")
-    width, heads = int(config["n_embd"]), int(config["n_head"])
-    dim = width // heads
-    decoder = Decoder(
-        architecture="gpt2",
-        vocab=int(config["vocab_size"]),
-        width=width,
-        inner=int(config.get("n_inner") or 4 * width),
-        heads=heads,
-        kv_heads=heads,
-        dim=dim,
-        layers=(Layer(),) * int(config["n_layer"]),
-        context=int(config["n_positions"]),
+    changes = {} if config.get("scale_attn_weights", True) else {"scale": 1.0}
+    decoder = _older(
+        _renamed(config, "n_embd", "n_head", "n_layer", "n_positions"),
+        inner=int(config.get("n_inner") or 4 * int(config["n_embd"])),
         eps=float(config["layer_norm_epsilon"]),
-        centered=True,
         learned=int(config["n_positions"]),
         activation=activation_of(config, "activation_function"),
-        gated=False,
-        scale=dim**-0.5 if config.get("scale_attn_weights", True) else 1.0,
-        stop=stop_of(config),
+        **changes,
     )
     names = Names(
         prefixes=("transformer.", ""),
@@ -63,7 +52,7 @@ def gpt2(config: Config) -> tuple[Decoder, Names]:
 
 
 def opt(config: Config) -> tuple[Decoder, Names]:
-    width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    width = int(config["hidden_size"])
     problems = []
     before, inner = (
         bool(config.get("do_layer_norm_before", True)),
@@ -75,27 +64,15 @@ def opt(config: Config) -> tuple[Decoder, Names]:
         problems.append("its norms have no scales")
     if problems:
         raise ModelError("this opt model is not supported", problems=problems)
-    dim = width // heads
-    decoder = Decoder(
-        architecture="opt",
-        vocab=int(config["vocab_size"]),
-        width=width,
+    decoder = _older(
+        config,
         inner=int(config["ffn_dim"]),
-        heads=heads,
-        kv_heads=heads,
-        dim=dim,
-        layers=(Layer(),) * int(config["num_hidden_layers"]),
-        context=int(config["max_position_embeddings"]),
         eps=1e-5,
-        centered=True,
         learned=int(config["max_position_embeddings"]) + 2,
         learned_offset=2,
         activation=activation_of(config, "activation_function"),
-        gated=False,
-        scale=dim**-0.5,
         embed_width=0 if inner == width else inner,
         norms_after=not before,
-        stop=stop_of(config),
     )
     names = Names(
         prefixes=("model.decoder.", "decoder.", ""),
@@ -117,7 +94,7 @@ def gpt_neox(config: Config) -> tuple[Decoder, Names]:
         "partial_rotary_factor": config.get("rotary_pct", 0.25),
     }
     parallel = bool(config.get("use_parallel_residual", True))
-    decoder = _older(
+    decoder = _rotating(
         {**rotary, **config},
         inner=int(config["intermediate_size"]),
         eps=float(config["layer_norm_eps"]),
@@ -149,7 +126,7 @@ def falcon(config: Config) -> tuple[Decoder, Names]:
     parallel = new or bool(config.get("parallel_attn", True))
     two = new and int(config.get("num_ln_in_parallel_attn") or 2) == 2
     config = {"activation": "gelu", **config}
-    decoder = _older(
+    decoder = _rotating(
         config,
         inner=int(config.get("ffn_hidden_size") or 4 * config["hidden_size"]),
         eps=float(config["layer_norm_epsilon"]),
@@ -206,27 +183,16 @@ def codegen(config: Config) -> tuple[Decoder, Names]:
 
 def bloom(config: Config) -> tuple[Decoder, Names]:
     refuse(config, "apply_residual_connection_post_layernorm")
-    heads, width = int(config["n_head"]), int(config.get("hidden_size") or config["n_embed"])
-    dim = width // heads
-    decoder = Decoder(
-        architecture="bloom",
-        vocab=int(config["vocab_size"]),
-        width=width,
-        inner=4 * width,
-        heads=heads,
-        kv_heads=heads,
-        dim=dim,
-        layers=(Layer(),) * int(config["n_layer"]),
-        context=int(config.get("seq_length") or 2048),
+    width = "hidden_size" if config.get("hidden_size") else "n_embed"
+    heads = int(config["n_head"])
+    decoder = _older(
+        _renamed({"seq_length": None, **config}, width, "n_head", "n_layer", "seq_length"),
+        inner=4 * int(config[width]),
         eps=float(config["layer_norm_epsilon"]),
-        centered=True,
         activation="gelu_tanh",
-        gated=False,
-        scale=dim**-0.5,
         slopes=_slopes(heads),
         embed_norm=True,
         tied=True,
-        stop=stop_of(config),
     )
     return decoder, Names(
         prefixes=("transformer.", ""),
@@ -234,7 +200,7 @@ def bloom(config: Config) -> tuple[Decoder, Names]:
         embed_norm="word_embeddings_layernorm",
         layer="h.{}.",
         qkv=("self_attention.query_key_value",),
-        qkv_rows=rows_of_groups(heads, heads, dim),
+        qkv_rows=rows_of_groups(heads, heads, decoder.dim),
         out="self_attention.dense",
         up=("mlp.dense_h_to_4h",),
         down="mlp.dense_4h_to_h",
@@ -249,25 +215,14 @@ def mpt(config: Config) -> tuple[Decoder, Names]:
     if not options.get("alibi", True):
         raise ModelError("mpt models without alibi are not supported")
     heads, width = int(config["n_heads"]), int(config["d_model"])
-    dim = width // heads
-    decoder = Decoder(
-        architecture="mpt",
-        vocab=int(config["vocab_size"]),
-        width=width,
+    decoder = _older(
+        _renamed(config, "d_model", "n_heads", "n_layers", "max_seq_len"),
         inner=int(config.get("expansion_ratio", 4)) * width,
-        heads=heads,
-        kv_heads=heads,
-        dim=dim,
-        layers=(Layer(),) * int(config["n_layers"]),
-        context=int(config["max_seq_len"]),
         eps=float(config.get("layer_norm_epsilon", 1e-5)),
-        centered=True,
         activation="gelu_erf",
-        gated=False,
-        scale=float(options.get("softmax_scale") or dim**-0.5),
+        scale=float(options.get("softmax_scale") or (width // heads) ** -0.5),
         slopes=_slopes(heads, float(options.get("alibi_bias_max", 8))),
         tied=True,
-        stop=stop_of(config),
     )
     return decoder, Names(
         prefixes=("transformer.", ""),
@@ -284,10 +239,9 @@ def mpt(config: Config) -> tuple[Decoder, Names]:
 
 
 def _older(config: Config, **changes: Any) -> Decoder:
-    """A decoder with layer norms and rotations, whose MLP has no gate."""
+    """A decoder with layer norms, whose MLP has no gate."""
     width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     dim = width // heads
-    rope, rotated = rope_of(config, dim)
     fields: dict[str, Any] = {
         "architecture": str(config["model_type"]),
         "vocab": int(config["vocab_size"]),
@@ -298,8 +252,6 @@ def _older(config: Config, **changes: Any) -> Decoder:
         "layers": (Layer(),) * int(config["num_hidden_layers"]),
         "context": int(config.get("max_position_embeddings") or 2048),
         "centered": True,
-        "ropes": (rope,),
-        "rotated": rotated,
         "gated": False,
         "scale": dim**-0.5,
         "stop": stop_of(config),
@@ -307,18 +259,30 @@ def _older(config: Config, **changes: Any) -> Decoder:
     return Decoder(**{**fields, **changes})
 
 
+def _rotating(config: Config, **changes: Any) -> Decoder:
+    """One of these that rotates queries and keys."""
+    dim = int(config["hidden_size"]) // int(config["num_attention_heads"])
+    rope, rotated = rope_of(config, dim)
+    return _older(config, ropes=(rope,), rotated=rotated, **changes)
+
+
+def _renamed(config: Config, width: str, heads: str, layers: str, context: str) -> Config:
+    """The configuration with the names that most families have for these entries."""
+    return {
+        **config,
+        "hidden_size": config[width],
+        "num_attention_heads": config[heads],
+        "num_hidden_layers": config[layers],
+        "max_position_embeddings": config[context],
+    }
+
+
 def _gptj(config: Config) -> Decoder:
     width, heads = int(config["n_embd"]), int(config["n_head"])
-    plain = {
-        **config,
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "num_hidden_layers": config["n_layer"],
-        "max_position_embeddings": config["n_positions"],
-        "partial_rotary_factor": int(config.get("rotary_dim") or width // heads) / (width // heads),
-    }
-    return _older(
-        plain,
+    share = int(config.get("rotary_dim") or width // heads) / (width // heads)
+    renamed = _renamed(config, "n_embd", "n_head", "n_layer", "n_positions")
+    return _rotating(
+        {**renamed, "partial_rotary_factor": share},
         inner=int(config.get("n_inner") or 4 * width),
         eps=float(config["layer_norm_epsilon"]),
         activation=activation_of(config, "activation_function"),

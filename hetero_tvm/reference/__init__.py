@@ -7,7 +7,7 @@ float32 reference has from it.
 from hetero_tvm.reference.accuracy import Accuracy, OutputAccuracy, compare
 from hetero_tvm.reference.double import to_double
 from hetero_tvm.reference.inputs import sample_inputs
-from hetero_tvm.reference.rounding import rounds, with_rounding
+from hetero_tvm.reference.rounding import judge, rounds, with_rounding
 from hetero_tvm.reference.running import (
     Reference,
     intermediate,
@@ -24,6 +24,7 @@ __all__ = [
     "Reference",
     "compare",
     "intermediate",
+    "judge",
     "program_tensors",
     "rounds",
     "run_reference",

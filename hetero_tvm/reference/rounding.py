@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.reference.accuracy import Accuracy, compare
 from hetero_tvm.reference.double import to_double, without_weights
 from hetero_tvm.reference.running import Reference, evaluate, is_float, widened
 
@@ -62,6 +63,27 @@ def with_rounding(reference: Reference, model: ImportedModel, inputs: Mapping[st
                 gap = np.abs(value.astype(np.float64) - exact.astype(np.float64))
             spread[index] = np.maximum(spread[index], np.where(np.isfinite(gap), gap, 0.0))
     return dataclasses.replace(reference, spread=tuple(spread))
+
+
+def judge(
+    outputs: Sequence[np.ndarray],
+    reference: Reference,
+    inputs: Mapping[str, np.ndarray],
+    model_of: Callable[[], ImportedModel],
+    *,
+    floor: float,
+    least_cosine: float,
+) -> Accuracy:
+    """Compare as :func:`compare` does; where outputs are off and the model rounds, with what rounding errors
+    make of the reference.
+
+    ``model_of`` : gives the model of the reference, which is asked for only then.
+    """
+    found = compare(outputs, reference, floor=floor, least_cosine=least_cosine)
+    if found.ok or not rounds(model := model_of()):
+        return found
+    rounded = with_rounding(reference, model, inputs)
+    return compare(outputs, rounded, floor=floor, least_cosine=least_cosine)
 
 
 def _rounded(value: np.ndarray, random: np.random.Generator, sign: float, share: float) -> np.ndarray:

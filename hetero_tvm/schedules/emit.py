@@ -216,6 +216,14 @@ def pieces_of(extent: Index, size: int) -> Index:
     return tirx.truncdiv(extent + (size - 1), int32(size))
 
 
+def share(index: Index, total: Index, pieces: Index) -> tuple[Index, Index]:
+    """First and count of piece ``index`` when ``total`` are cut into ``pieces``."""
+    if isinstance(pieces, int) and pieces == 1:
+        return int32(0), total
+    first = tirx.floordiv(index * total, pieces)
+    return first, tirx.floordiv((index + 1) * total, pieces) - first
+
+
 def largest(first: Index, *others: Index) -> Index:
     """The largest of several extents."""
     for other in others:

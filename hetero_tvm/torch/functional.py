@@ -62,9 +62,8 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
     HeteroTVMError : with ``refused="raise"``, the reasons why a part cannot be compiled.
     """
 
-    outputs: list[
-        int
-    ] = []  # those of the graph: behind them the forward one gives what the backward one takes
+    # How many the graph has: behind them the forward one gives what the backward one takes.
+    outputs: list[int] = []
 
     def forward(traced: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return _boxed(_compiled(traced, inputs, {}, options, ordered=outputs[-1] if outputs else None))

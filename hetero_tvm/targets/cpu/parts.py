@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hetero_tvm.host.side_by_side import side_by_side
@@ -14,13 +15,16 @@ _LEAST = 4
 """Kernels of a part."""
 
 
-def build_in_parts(module: IRModule, target: TVMTarget, pipeline: str) -> Executable:
+def build_in_parts(
+    module: IRModule, target: TVMTarget, pipeline: str, beside: Sequence[Any] = ()
+) -> Executable:
     """Compile a module as ``relax.build`` does, its kernels in parts side by side.
 
-    A part is an LLVM module, with its own copies of the functions that kernels import.
+    A part is an LLVM module, with its own copies of the functions that kernels import.  ``beside``: compiled
+    modules that are linked too.
     """
     attrs = dict(module.attrs or {})
-    libraries = list(attrs.get("external_mods", []))
+    libraries = [*attrs.get("external_mods", []), *beside]
     constants = dict(attrs.get("const_name_to_constant", {}))
     builder = relax.ExecBuilder()
     kernels = relax.vm_build._filter_tir(relax.vm_build._vmcodegen(builder, module, "bytecode"))

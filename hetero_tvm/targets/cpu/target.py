@@ -392,10 +392,8 @@ class CpuTarget(Target):
 
     def compile(self, module: IRModule) -> Compiled:
         drivers = dict.fromkeys(space.driver for space in self.spaces if space.driver is not None)
-        if drivers:
-            given = (module.attrs or {}).get("external_mods", [])
-            module = module.with_attr("external_mods", [*given, *(driver.module() for driver in drivers)])
-        return Compiled(build_in_parts(module, self.tvm_target, PIPELINE))
+        beside = [driver.module() for driver in drivers]
+        return Compiled(build_in_parts(module, self.tvm_target, PIPELINE, beside))
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -90,29 +90,26 @@ def settle_pools(graph: onnx.GraphProto, types: Types, opset: int) -> bool:
         axes = list(zip(shape[2:], kernel, strides, dilations, before, after, strict=True))
         if not all(isinstance(axis[0], int) and axis[0] > 0 for axis in axes):
             continue
-        beyond = [_window_in_pads(*axis) for axis in axes]
-        rest = [0 if over else _beyond_pads(*axis) for over, axis in zip(beyond, axes, strict=True)]
-        if not any(beyond) or (any(rest) and attributes.get("count_include_pad", 0)):
+        ends = [_last_window(*axis) for axis in axes]
+        rest = [0 if in_pads else beyond for in_pads, beyond in ends]
+        if not any(in_pads for in_pads, _ in ends) or (any(rest) and attributes.get("count_include_pad", 0)):
             continue  # a mean counts pads, and what lies beyond them it does not
         kept = [a for a in node.attribute if a.name not in ("ceil_mode", "pads")]
         del node.attribute[:]
         node.attribute.extend(kept)
-        ends = [end + more for end, more in zip(after, rest, strict=True)]
-        node.attribute.append(helper.make_attribute("pads", [*before, *ends]))
+        wider = [end + more for end, more in zip(after, rest, strict=True)]
+        node.attribute.append(helper.make_attribute("pads", [*before, *wider]))
         changed = True
     return changed
 
 
-def _window_in_pads(extent: int, taps: int, stride: int, dilation: int, before: int, after: int) -> bool:
-    """Whether the last window, rounded up, begins behind the pads before and what is pooled."""
+def _last_window(
+    extent: int, taps: int, stride: int, dilation: int, before: int, after: int
+) -> tuple[bool, int]:
+    """Whether the last window, rounded up, begins behind the pads before and what is pooled; places behind
+    the end pads that it covers."""
     room = extent + before + after - dilation * (taps - 1) - 1
-    return -(-room // stride) * stride >= extent + before
-
-
-def _beyond_pads(extent: int, taps: int, stride: int, dilation: int, before: int, after: int) -> int:
-    """Places behind the end pads that the last window, rounded up, covers."""
-    room = extent + before + after - dilation * (taps - 1) - 1
-    return -room % stride
+    return -(-room // stride) * stride >= extent + before, -room % stride
 
 
 def _flattened(node: onnx.NodeProto, axis: int, opset: int) -> list[onnx.NodeProto]:

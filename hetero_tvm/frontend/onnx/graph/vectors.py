@@ -28,6 +28,8 @@ _VECTORS = {
     "Unsqueeze": (1,),
 }
 _SCALARS = {"CumSum": (1,), "Range": (0, 1, 2), "Trilu": (1,)}
+_MOST_BYTES = 1 << 12
+"""Size of a constant beyond which it is none of these, or of the right rank."""
 
 
 def settle_vectors(
@@ -73,7 +75,3 @@ def settle_vectors(
             if settled.shape != array.shape:
                 node.input[index] = f"{name}/{node.name}/{index}"
                 pool.add_array(node.input[index], settled)
-
-
-_MOST_BYTES = 1 << 12
-"""Size of a constant beyond which it is none of these, or of the right rank."""

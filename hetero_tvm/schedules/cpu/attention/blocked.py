@@ -27,7 +27,7 @@ from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel, Exponents
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import Index, constant, int32, smallest, vector_loop
+from hetero_tvm.schedules.emit import Index, constant, int32, share, smallest, vector_loop
 
 
 class RunningSoftmax(AttentionKernel):
@@ -113,11 +113,9 @@ class BlockedAttentionKernel(RunningSoftmax):
     def _rows_of(self, piece: Expr) -> tuple[Expr, Expr]:
         """First query row of a piece and how many there are."""
         op, pieces, rows = self.op, self.pieces, self.tile.rows
-        full = op.q_len // rows
-        first = tirx.floordiv(piece * full, pieces) * rows
-        behind = tirx.floordiv((piece + 1) * full, pieces) * rows
-        behind = tirx.Select(tirx.EQ(piece, int32(pieces - 1)), int32(op.q_len), behind)
-        return self.k.let(first), self.k.let(behind - first)
+        first, count = share(piece, op.q_len // rows, pieces)
+        rest = tirx.Select(tirx.EQ(piece, int32(pieces - 1)), int32(op.q_len % rows), int32(0))
+        return self.k.let(first * rows), self.k.let(count * rows + rest)
 
     def _block_of_keys(self, piece: Expr, first: Expr, count: int) -> None:
         """Emit what a block of keys adds to all query rows of a piece."""

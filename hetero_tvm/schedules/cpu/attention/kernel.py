@@ -12,7 +12,7 @@ from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.products import pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, each_vector, maximum
-from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, constant, int32, vector_pieces
+from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, constant, int32, share, vector_pieces
 
 Exponents = tuple[Expr, Expr, Expr]
 """Largest score of a row; that, or zero where it is -inf; sum of the exponents of score minus largest."""
@@ -104,10 +104,9 @@ class AttentionKernel:
         """Emit the tiles of one piece of a head's query rows."""
         op, k, pieces, rows = self.op, self.k, self.pieces, self.tile.rows
         full, rest = divmod(op.q_len, rows)
-        first = tirx.floordiv(piece * full, pieces)
-        count = tirx.floordiv((piece + 1) * full, pieces) - first
+        first, count = share(piece, full, pieces)
         if full:
-            with k.serial(full if pieces == 1 else count) as t:
+            with k.serial(count) as t:
                 self._query_tile((first + t) * rows, rows)
         if rest and pieces == 1:
             self._query_tile(int32(full * rows), rest)

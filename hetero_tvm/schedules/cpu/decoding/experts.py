@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetero_tvm.codegen import vector_math
-from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
@@ -164,7 +164,7 @@ class _Sums:
         return value
 
 
-def _floats(p: Parts, row: Expr, panel: Expr):
+def _floats(p: Parts, row: Expr, panel: Expr) -> Buffer:
     """Sums of a row with a panel of stored floats, in scratch."""
     k, lanes, depth = p.k, p.lanes, p.op.k
     total, sums = k.scratch((p.layout.width,)), _Sums(p)
@@ -185,7 +185,7 @@ def _floats(p: Parts, row: Expr, panel: Expr):
     return total
 
 
-def _integers(p: Parts, row: Expr, panel: Expr):
+def _integers(p: Parts, row: Expr, panel: Expr) -> Buffer:
     """Sums of a row with a panel of integers, in scratch: group by group, times their scales."""
     k, lanes, op, layout = p.k, p.lanes, p.op, p.layout
     words, group = WordProduct(p), op.storage.group

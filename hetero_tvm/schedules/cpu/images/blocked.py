@@ -169,14 +169,6 @@ class BlockedOutput:
         self.plane.clear_halo(self.y, plane, first_row, rows, is_first, is_last)
 
 
-def share(index: Index, total: Index, pieces: Index) -> tuple[Index, Index]:
-    """First and count of piece ``index`` when ``total`` are cut into ``pieces``."""
-    if isinstance(pieces, int) and pieces == 1:
-        return int32(0), total
-    first = tirx.floordiv(index * total, pieces)
-    return first, tirx.floordiv((index + 1) * total, pieces) - first
-
-
 def each_tile(
     k: Kernel, first: Index, count: Index, extent: Index, step: int, body: Callable[[Index, int], None]
 ) -> None:

@@ -20,12 +20,11 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     each_filter_block,
     each_tile,
     prefetch_lines,
-    share,
 )
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices, TileSums
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, smallest, vector_loop
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, share, smallest, vector_loop
 
 _PREFETCHED = 8 << 10
 """Bytes of a panel below which it is fetched soon enough."""

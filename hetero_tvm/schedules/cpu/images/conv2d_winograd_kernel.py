@@ -47,13 +47,12 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     each_filter_block,
     each_tile,
     prefetch_lines,
-    share,
 )
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
 from hetero_tvm.schedules.cpu.images.winograd import FILTER, winograd
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, largest, pieces_of, smallest
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, largest, pieces_of, share, smallest
 
 _OF_L2 = 0.4
 """Share of L2 that transformed pixels and sums of a block take."""

@@ -40,10 +40,9 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     Plane,
     each_column_tile,
     each_tile,
-    share,
 )
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, pieces_of, smallest
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, pieces_of, share, smallest
 
 _UNROLLED = 800
 """Most FMAs of one tile: the whole tile is straight-line code."""

@@ -21,8 +21,8 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.pool2d import Relayout
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cpu.images.blocked import Plane, share
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
+from hetero_tvm.schedules.cpu.images.blocked import Plane
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, share
 
 _EVEN = 1.05
 """Time of pieces that are shared out well enough, by that of the best choice."""

@@ -12,11 +12,11 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.dots import Dot
-from hetero_tvm.schedules.cpu.images.blocked import each_column_tile, each_tile, share
+from hetero_tvm.schedules.cpu.images.blocked import each_column_tile, each_tile
 from hetero_tvm.schedules.cpu.integers.image_packing import ImagePacker
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.requantize import CHAINS, Steps, joined, side_by_side
-from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
+from hetero_tvm.schedules.emit import Index, Kernel, int32, share, vector_pieces
 
 _FEW_WORDS = 2
 """Words of a tap up to which the taps of a row are written out."""
