@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,10 +86,10 @@ def _case(name: str, make: Case) -> None:
     CASES[name] = make
 
 
-def build(name: str) -> Net:
+def build(name: str, cases: Mapping[str, Case] = CASES) -> Net:
     """The graph of one case."""
     net = Net(name)
-    CASES[name](net)
+    cases[name](net)
     return net
 
 

@@ -1,12 +1,13 @@
 """Single operators beside ONNX Runtime, without any search.
 
-    python benchmarks/operators.py [--only PATTERN] [--json FILE] [--folder FOLDER] [--target cpu:NAME]
+    python benchmarks/operators.py [--only PATTERN] [--drawn 1:3] [--json FILE] [--folder FOLDER]
 
 Each case of ``operator_cases.py`` and of the three ``*_operator_cases.py`` that add to its list is built
 without records and compared with ONNX Runtime: one process each, pinned to the same cores, asked in turn.
 ``--build`` stops before anything is timed and ``--keep`` takes what ``--folder`` holds already, so that a
 busy machine may build and a quiet one measure.  ``--json`` adds to a file that exists; ``--report FILE``
-prints the table of such a file.
+prints the table of such a file.  ``--drawn`` takes cases of ``drawn_operator_cases.py`` in their stead, of
+which any number shows what was looked at least.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import benchmarks.further_operator_cases  # noqa: F401  more of CASES
 import benchmarks.model_operator_cases  # noqa: F401  more of CASES
 import benchmarks.more_operator_cases  # noqa: F401  more of CASES
-from benchmarks.operator_cases import CASES, build
+from benchmarks.drawn_operator_cases import drawn_cases
+from benchmarks.operator_cases import CASES, Net, build
 
 _TOLERANCE = 2e-4
 """Largest difference from ONNX Runtime, of the largest result: some of its own kernels are not better."""
@@ -95,7 +97,7 @@ class Worker:
         self._process.wait()
 
 
-def prepare(name: str, folder: Path, target: str, keep: bool) -> None:
+def prepare(net: Net, folder: Path, target: str, keep: bool) -> None:
     """Write the file, the inputs and our library of a case."""
     import hetero_tvm
 
@@ -103,7 +105,6 @@ def prepare(name: str, folder: Path, target: str, keep: bool) -> None:
     if keep and library.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    net = build(name)
     onnx.save(net.model(), str(folder / "model.onnx"))
     np.savez(folder / "inputs.npz", **net.values)
     optimized = hetero_tvm.optimize_model(hetero_tvm.import_model(str(folder / "model.onnx")), target)
@@ -173,6 +174,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="PATTERN", nargs="*", default=["*"])
     parser.add_argument("--part", metavar="K/N", default="1/1", help="every N-th case from the K-th on")
+    parser.add_argument("--drawn", metavar="FIRST:LAST", help="drawn cases of these numbers in their stead")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--folder", metavar="FOLDER")
     parser.add_argument("--target", default="cpu")
@@ -187,7 +189,8 @@ def main() -> int:
         report(json.loads(Path(options.report).read_text())["rows"])
         return 0
     first, step = (int(part) for part in options.part.split("/"))
-    names = [n for n in CASES if any(fnmatch.fnmatch(n, f"*{pattern}*") for pattern in options.only)]
+    cases = drawn_cases(*map(int, options.drawn.split(":"))) if options.drawn else CASES
+    names = [n for n in cases if any(fnmatch.fnmatch(n, f"*{pattern}*") for pattern in options.only)]
     names = names[first - 1 :: step]
     from hetero_tvm import host
 
@@ -197,7 +200,7 @@ def main() -> int:
         folders = {n: Path(options.folder or scratch) / n.replace(" ", "_") for n in names}
         for name, folder in folders.items():
             try:
-                prepare(name, folder, options.target, options.keep)
+                prepare(build(name, cases), folder, options.target, options.keep)
             except Exception as error:  # a row of the table
                 rows[name] = {"case": name, "error": f"{type(error).__name__}: {error}".splitlines()[0]}
                 print(rows[name], flush=True)
