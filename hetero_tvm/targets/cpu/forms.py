@@ -15,6 +15,7 @@ from hetero_tvm.relax_passes.forms.gather import TakeOfKnownPlaces
 from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsKernel
 from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
 from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel
+from hetero_tvm.relax_passes.forms.roi_align import RoiAlignAsKernel
 from hetero_tvm.relax_passes.forms.rows_as_images import RowsAsImages
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKernel
@@ -26,6 +27,7 @@ from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
 from hetero_tvm.schedules.cpu.images.lone import on_blocks
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
+from hetero_tvm.schedules.cpu.images.roi_align import Bins, emit_roi_align
 from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
@@ -53,6 +55,7 @@ def forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
         SuppressionAsKernel(emit_suppression),  # rounds over boxes, which no operators express
         ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
         GridSampleAsKernel(lambda *form: emit_grid_sample(machine, Sampling(*form))),  # weights once
+        RoiAlignAsKernel(lambda *form: emit_roi_align(machine, Bins(*form))),  # rows, then columns of a bin
         TakeOfKnownPlaces(),  # no division per element
         ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
     )
