@@ -255,10 +255,8 @@ def _einsum(n: Net) -> None:
         )
 
     def cost(sizes: dict[str, int]) -> float:
-        parts = equation.replace("->", ",").split(",")
-        if max(prod(sizes[letter] for letter in part) for part in parts) > _ELEMENTS:
-            return 1e30
-        return prod(sizes.values())
+        tensors = (prod(sizes[letter] for letter in part) for part in equation.replace("->", ",").split(","))
+        return max(prod(sizes.values()), _PRODUCTS // _ELEMENTS * max(tensors))
 
     (sizes,) = _fitting(n, draw, cost, _PRODUCTS)
     operands = [n.x(*(sizes[letter] for letter in part)) for part in equation.split("->")[0].split(",")]

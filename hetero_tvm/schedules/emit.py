@@ -243,6 +243,17 @@ def constant(value: float, dtype: str = FLOAT) -> Expr:
     return tirx.const(value, dtype)
 
 
+def reduced(reduction: str, so_far: Expr, value: Expr) -> Expr:
+    """Result of a scatter's ``reduction`` (update, add, mul, max, min) of a value, or of vectors of them."""
+    if reduction in ("max", "min"):
+        # The operator gives its second operand when either is NaN, so that only ``value`` needs a test.
+        extreme = (tirx.max if reduction == "max" else tirx.min)(value, so_far)
+        return tirx.Select(tirx.isnan(value), value, extreme) if "float" in str(value.ty.dtype) else extreme
+    return {"update": lambda: value, "add": lambda: so_far + value, "mul": lambda: so_far * value}[
+        reduction
+    ]()
+
+
 def vector_pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
     """Cut ``extent`` into vectors: ``[(start, width), ...]`` with a power-of-two tail.
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, T, tirx
-from hetero_tvm.relax_passes.forms.scatter import ADDS
-from hetero_tvm.schedules.emit import Kernel, for_graph, int32
+from hetero_tvm.relax_passes.forms.scatter import REDUCTION
+from hetero_tvm.schedules.emit import Kernel, for_graph, int32, reduced
 
 
 def is_scatter(function: PrimFunc) -> bool:
     """Whether it is the kernel of a scatter."""
-    return bool(function.attrs) and ADDS in function.attrs
+    return bool(function.attrs) and REDUCTION in function.attrs
 
 
 def scatter_loops(function: PrimFunc) -> PrimFunc:
@@ -46,5 +46,5 @@ def scatter_loops(function: PrimFunc) -> PrimFunc:
                 row = [stack.enter_context(k.serial(extent)) for extent in shape[depth:]]
                 value = k.load(updates, [n, *row])
                 to += row
-                k.store(y, k.load(y, to) + value if int(function.attrs[ADDS]) else value, to)
+                k.store(y, reduced(str(function.attrs[REDUCTION]), k.load(y, to), value), to)
     return for_graph(k.function)

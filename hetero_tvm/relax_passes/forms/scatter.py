@@ -202,23 +202,24 @@ def _positive(write: _Write, bind: Bind) -> Expr:
 
 
 # as kernels ---------------------------------------------------------------------------------------------
-ADDS = "hetero_tvm.adds"
-"""Attribute of the kernel of a scatter: whether it adds (1) or replaces (0)."""
+REDUCTION = "hetero_tvm.reduction"
+"""Attribute of the kernel of a scatter: what it does with a value, ``update`` or ``add`` ..."""
+REDUCTIONS = ("update", "add", "mul", "max", "min")
 
 
 class _Rows(NamedTuple):
     call: Call
     count: int
     depth: int
-    add: bool
+    reduction: str
 
 
 class ScatterAsKernel(Rule):
-    """``scatter_nd`` that replaces or adds -> one kernel.  Its places must have been checked.
+    """``scatter_nd`` -> one kernel.  Its places must have been checked.
 
     Parameters
     ----------
-    kernel : makes it from the shape, (count, depth) of the places, the dtypes, and whether it adds.
+    kernel : makes it from the shape, (count, depth) of the places, the dtypes, and one of ``REDUCTIONS``.
     """
 
     name = "scatter_rows"
@@ -232,16 +233,16 @@ class ScatterAsKernel(Rule):
         call = graph.value(var)
         data, places, updates = call.args
         reduction = str(call.attrs.reduction)
-        if reduction not in ("update", "add") or dtype_of(data) not in ("float32", "int32", "int64"):
+        if reduction not in REDUCTIONS or dtype_of(data) not in ("float32", "int32", "int64"):
             return None
         sizes = [math.prod(shape_of(x)) for x in (data, places, updates)]
         if not all(sizes) or max(sizes) >= MOST_ELEMENTS or dtype_of(places) not in ("int32", "int64"):
             return None
         depth = shape_of(places)[-1]
-        return _Rows(call, sizes[1] // depth, depth, reduction == "add")
+        return _Rows(call, sizes[1] // depth, depth, reduction)
 
     def rewrite(self, graph: Graph, var: Var, found: _Rows) -> None:
-        call, count, depth, add = found
+        call, count, depth, reduction = found
         data, places, updates = call.args
         bind = graph.binder(var, [var])
 
@@ -251,6 +252,6 @@ class ScatterAsKernel(Rule):
         shape = shape_of(data)
         places = as_shape(places, (count, depth), "places")
         updates = as_shape(updates, (count, *shape[depth:]), "updates")
-        function = self.kernel(shape, (count, depth), dtype_of(data), dtype_of(places), add)
-        function = function.with_attr(ADDS, int(add))
+        function = self.kernel(shape, (count, depth), dtype_of(data), dtype_of(places), reduction)
+        function = function.with_attr(REDUCTION, reduction)
         graph.replace(var, graph.call_function(function, "scatter", [data, places, updates], var))

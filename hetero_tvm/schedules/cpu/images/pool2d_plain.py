@@ -37,6 +37,7 @@ from hetero_tvm.schedules.emit import (
     int32,
     largest,
     pieces_of,
+    reduced,
     smallest,
     vector_loop,
 )
@@ -270,12 +271,7 @@ class PlainPoolKernel:
 
     def _joined(self, so_far: Expr, value: Expr) -> Expr:
         """Two values of a window as one."""
-        if self.op.mode != MAX:
-            return so_far + value
-        if self.op.dtype in _INTEGERS:
-            return tirx.max(value, so_far)
-        # A maximum gives its second operand when either is NaN, so that only ``value`` needs a test.
-        return tirx.Select(tirx.isnan(value), value, tirx.max(value, so_far))
+        return reduced("max" if self.op.mode == MAX else "add", so_far, value)
 
     def _finish(self, plane: Expr, row: Expr, height: Expr, at: Index, width: int, value: Expr) -> None:
         """Store ``width`` outputs of a row from column ``at``; divide means, of ``height`` rows each."""

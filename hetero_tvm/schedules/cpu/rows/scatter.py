@@ -1,11 +1,11 @@
-"""Rows of updates written to, or added at, computed places of a tensor.
+"""Rows of updates written to, or combined with what is at, computed places of a tensor.
 
 Loop structure::
 
     parallel pieces of X:  Y = X
     parallel pieces of a row:
         for each update, in order:
-            Y[its place, piece] = (Y[its place, piece] +) U[update, piece]
+            Y[its place, piece] = U[update, piece], or the sum, product or extremum of both
 
 A thread writes the same columns of all rows, so that places which occur twice need no order between threads.
 """
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.emit import Index, Kernel, for_graph, int32, vector_loop
+from hetero_tvm.schedules.emit import Index, Kernel, for_graph, int32, reduced, vector_loop
 
 _PIECE = 256
 """Elements of a row from which another thread is worth its share of reading the places."""
@@ -29,11 +29,12 @@ def emit_scatter_rows(
     places: Sequence[int],
     dtype: str,
     index_dtype: str,
-    add: bool,
+    reduction: str,
 ) -> PrimFunc:
     """The kernel of X [shape], places [count, depth] of the first ``depth`` axes, updates [count, row], Y.
 
-    The places must be checked before; one beyond an axis counts as its nearest end.
+    The places must be checked before; one beyond an axis counts as its nearest end.  NaN is kept by all of
+    ``update``, ``add``, ``mul``, ``max`` and ``min``, as PyTorch's scatters keep it.
     """
     count, depth = places
     row, size = math.prod(shape[depth:]), math.prod(shape)
@@ -81,7 +82,7 @@ def emit_scatter_rows(
                         k.load(updates, [k.ramp(source + start, width)]),
                         [k.ramp(base + start, width)],
                     )
-                    k.store(y, k.load(y, to) + value if add else value, to)
+                    k.store(y, reduced(reduction, k.load(y, to), value), to)
 
                 vector_loop(k, width_of_share, lanes, write)
     return for_graph(k.function, count * row)

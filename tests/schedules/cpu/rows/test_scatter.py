@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
+from hetero_tvm.relax_passes.forms.scatter import REDUCTIONS, ScatterAsKernel
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
 from tests.relax_passes.compiled import RNG, floats, result, rewritten
 from tests.relax_passes.graphs import op
@@ -23,7 +23,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("data, places, updates", CASES.values(), ids=CASES.keys())
-@pytest.mark.parametrize("reduction", ["update", "add"])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_the_results_stay(data, places, updates, reduction):
     rule = ScatterAsKernel(functools.partial(emit_scatter_rows, MACHINES["avx2"]))
     arrays = [data, places, updates]
@@ -32,16 +32,22 @@ def test_the_results_stay(data, places, updates, reduction):
     wanted = data.copy()
     index = tuple(places.reshape(-1, places.shape[-1]).T)
     updates = updates.reshape(len(index[0]), *data.shape[places.shape[-1] :])
-    if reduction == "add":
-        np.add.at(wanted, index, updates)
+    if reduction != "update":
+        combine = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
+        combine.at(wanted, index, updates)
     else:
         for at, update in zip(zip(*index, strict=True), updates, strict=True):
             wanted[at] = update
     np.testing.assert_allclose(result(after, arrays), wanted, rtol=1e-6)
 
 
-def test_other_reductions_stay():
+@pytest.mark.parametrize("reduction", ["max", "min"])
+def test_extrema_keep_nan(reduction):
     rule = ScatterAsKernel(functools.partial(emit_scatter_rows, MACHINES["avx2"]))
-    arrays = [floats(4, 3), np.array([[1]]), floats(1, 3)]
-    after, _ = rewritten(lambda x, i, u: op.scatter_nd(x, i, u, "max"), arrays, [rule])
-    assert "R.scatter_nd" in after.script(show_meta=False)
+    data, updates = np.ones((3, 9), np.float32), np.full((3, 9), 2, np.float32)
+    data[0, 2] = updates[1, 3] = updates[2, 8] = np.nan
+    arrays = [data, np.array([[0], [0], [2]]), updates]
+    after, _ = rewritten(lambda x, i, u: op.scatter_nd(x, i, u, reduction), arrays, [rule])
+    wanted = data.copy()
+    {"max": np.maximum, "min": np.minimum}[reduction].at(wanted, [0, 0, 2], updates)
+    np.testing.assert_array_equal(result(after, arrays), wanted)
