@@ -8,6 +8,13 @@ Loop structure::
             acc[MR][NR] = A panel  (register tile of schedules/cpu/register_tile.py), stored where Y lies
         the last m % MR rows: one more tile of that height
 
+or, where all of B fits in L2 and a reduction is so short that results are most of the work::
+
+    parallel over batch x pieces of the rows:
+        pack B as [n / NR][k][NR]
+        for each tile of MR rows, for each panel:
+            acc[MR][NR] = A panel, stored: rows of Y are written from end to end
+
 B is packed because the tile wants whole vectors of columns: rows are copied, and columns (the keys of
 ``Q K^T``) transposed in registers.  Where a tile has all rows of A, rows of B are read where they lie.  A is
 always read where it lies, a scalar per row and step; so neither operand is transposed, sliced or repeated
@@ -22,7 +29,7 @@ from __future__ import annotations
 import math
 
 from hetero_tvm.codegen import transpose
-from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.batch_matmul import BatchMatmul
@@ -30,21 +37,23 @@ from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.products import few_rows, pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import Index, Kernel, int32, strided_position
+from hetero_tvm.schedules.emit import Index, Kernel, int32, share, strided_position
 
 _PANEL_LIMIT = 1 << 20
 """Bytes of a packed panel that still make sense in L2; longer reductions are refused."""
 
 _TILE_CYCLES, _RESULT_CYCLES = 16.0, 2.0
 """Cycles of a register tile beside its products, and of each vector of results."""
+_WRITE_CYCLES, _SCATTERED_CYCLES = 8.0, 25.0
+"""Cycles in which memory takes a vector of results, where rows are written from end to end, and where a piece
+of each row is; products go on meanwhile."""
 
-
-PANELS = "panels"
-"""The order of the register tiles: B is read by columns of one."""
+PANELS, ROWS = "panels", "rows"
+"""Orders of the register tiles: by columns of one, or by rows of one."""
 
 
 class BatchMatmulSpace(DesignSpace):
-    """Knobs: rows and vectors of the register tile, unrolling, the order in which B is read."""
+    """Knobs: rows and vectors of the register tile, unrolling, the order of the tiles."""
 
     name = "cpu.batch_matmul"
     version = 3
@@ -68,7 +77,7 @@ class BatchMatmulSpace(DesignSpace):
                 needed = vectors == 1 or (vectors - 1) * machine.lanes < op.n
                 if fits and needed and op.k * vectors * machine.lanes * 4 <= _PANEL_LIMIT:
                     tiles.append((rows, vectors))
-        orders = (PANELS, *few_rows.orders(op))
+        orders = (PANELS, *([ROWS] if _fits_whole(op, machine) else []), *few_rows.orders(op))
         return Knob("tile", tuple(tiles)), Knob("unroll", (4, 8, 2)), Knob("order", orders, absent=PANELS)
 
     def default(self, op: BatchMatmul, machine: CpuModel) -> Point:
@@ -84,103 +93,183 @@ class BatchMatmulSpace(DesignSpace):
 
     def estimate(self, op: BatchMatmul, point: Point, machine: CpuModel) -> float:
         rows, vectors = point["tile"]
-        if _order(point) != PANELS:
+        if _order(point) not in (PANELS, ROWS):
             return few_rows.estimate(op, _order(point), machine)
         per_k = max(rows * vectors / machine.fma_units, machine.fma_latency, 0.5 * rows + vectors)
-        panels = -(-op.n // (vectors * machine.lanes))
-        steps = -(-op.m // rows) * panels
-        work = op.batch * panels
-        per_k += few_rows.page_cycles(op, vectors, machine) / -(-op.m // rows)
-        per_k += 0 if _reads_in_place(op, rows) else 1.5 * vectors / -(-op.m // rows)
+        panels, height = -(-op.n // (vectors * machine.lanes)), -(-op.m // rows)
+        by_rows = _order(point) == ROWS
+        pieces = _row_pieces(op, rows, machine.threads) if by_rows else panels
+        work = op.batch * pieces
+        reads = -(-height // pieces) if by_rows else height  # tiles for which B is packed once
+        per_k += few_rows.page_cycles(op, vectors, machine) / reads
+        per_k += 0 if _reads_in_place(op, rows) and not by_rows else 1.5 * vectors / reads
         once = _TILE_CYCLES + _RESULT_CYCLES * rows * vectors
-        return (per_k + once / op.k) * steps * (-(-work // machine.threads) * machine.threads / work)
+        outside = max(0.0, 1.0 - machine.threads * machine.l2 / (4 * op.batch * op.m * op.n))
+        written = outside * rows * vectors * (_WRITE_CYCLES if by_rows or panels == 1 else _SCATTERED_CYCLES)
+        tile = max(per_k * op.k + once, written)
+        return tile / op.k * height * panels * (-(-work // machine.threads) * machine.threads / work)
 
     def canonical(self, op: BatchMatmul, point: Point, machine: CpuModel) -> Point:
-        if _order(point) == PANELS:
-            return {**point, "order": PANELS}
+        if _order(point) in (PANELS, ROWS):
+            return {**point, "order": _order(point)}
         tiles, unrolls, _ = (knob.choices for knob in self.knobs(op, machine))
         return {"tile": tiles[0], "unroll": unrolls[0], "order": point["order"]}
 
     def emit(self, op: BatchMatmul, point: Point, machine: CpuModel) -> PrimFunc:
-        if _order(point) != PANELS:
-            return few_rows.emit(op, _order(point), machine)
-        tile, lanes = RegisterTile.of(point["tile"]), machine.lanes
-        rows, columns = tile.rows, tile.columns(lanes)
-        panels = -(-op.n // columns)
-        last = op.n - (panels - 1) * columns
-        *lead_strides, row_stride = few_rows.result_strides(op)
-        k = Kernel()
+        if _order(point) in (PANELS, ROWS):
+            return _Emitter(op, point, machine).emit()
+        return few_rows.emit(op, _order(point), machine)
+
+
+class _Emitter:
+    """Emits the order of register tiles, by panels of B or by rows of A."""
+
+    def __init__(self, op: BatchMatmul, point: Point, machine: CpuModel):
+        self.op, self.unroll, self.lanes = op, point["unroll"], machine.lanes
+        self.tile, self.order, self.threads = RegisterTile.of(point["tile"]), _order(point), machine.threads
+        self.columns = self.tile.columns(self.lanes)
+        self.panels = -(-op.n // self.columns)
+        self.last = op.n - (self.panels - 1) * self.columns
+        self.k = Kernel()
+
+    def emit(self) -> PrimFunc:
+        k, op = self.k, self.op
         with k:
             left, right = (k.argument(o.name, o.shape) for o in op.inputs)
             y = k.argument("Y", op.output.shape)
-            left, right, y = (k.view(b, (math.prod(int(e) for e in b.shape),)) for b in (left, right, y))
-            with k.imported(transpose.ir(lanes)), k.parallel(op.batch * panels, op.flops) as work:
-                panel, item = tirx.floormod(work, panels), tirx.floordiv(work, panels)
-                *a_place, a_row, a_column = op.left_at
-                *b_place, b_row, b_column = op.right_at
-                a_base = k.let(strided_position(item, op.lead, a_place))
-                b_base = k.let(strided_position(item, op.lead, b_place) + panel * columns * b_column)
-                y_base = k.let(strided_position(item, op.lead, [0, *lead_strides]) + panel * columns)
-                in_place = _reads_in_place(op, rows)
-                packed = k.scratch((1, 1 if in_place and last == columns else op.k, columns))
-
-                def of_width(width: int) -> None:
-                    """Emit the tiles of a panel with ``width`` columns."""
-                    if in_place and width == columns:
-                        pass
-                    elif b_column == 1 or width == 1:
-                        b_rows = pack.Rows(right, b_base, b_row, op.k, width)
-                        pack.rows_as_they_are(k, packed, b_rows, columns, lanes)
-                    elif b_row == 1 or op.k == 1:
-                        b_columns = pack.Rows(right, b_base, b_column, width, op.k)
-                        pack.columns_from_rows(k, packed, b_columns, columns, lanes)
-                    else:
-                        with k.serial(op.k) as d:
-                            for j in range(width):
-                                value = k.load(right, [b_base + d * b_row + j * b_column])
-                                k.store(packed, value, [int32(0), d, int32(j)])
-                            pack.clear(k, packed, [int32(0), d], width, columns, lanes)
-                    full, rest = divmod(op.m, rows)
-                    if full:
-                        with k.serial(full) as t:
-                            of_height(t * rows, rows, width)
-                    if rest:
-                        of_height(int32(full * rows), rest, width)
-
-                def of_height(first: Expr, height: int, width: int) -> None:
-                    """Emit one register tile of ``height`` rows."""
-                    acc = k.scratch((height, columns))
-
-                    def b_at(d: Index, at: Expr) -> Expr:
-                        if in_place and width == columns:
-                            return k.load(right, [k.ramp(b_base + d * b_row + at.base, lanes)])
-                        return k.load(packed, [int32(0), d, at])
-
-                    register_tile.accumulate(
-                        k,
-                        acc,
-                        RegisterTile(height, tile.vectors),
-                        lanes,
-                        op.k,
-                        point["unroll"],
-                        a_at=lambda r, d: k.load(left, [a_base + (first + r) * a_row + d * a_column]),
-                        b_at=b_at,
-                    )
-
-                    def put(r: Expr, column: Index, lanes_: int, value: Expr) -> None:
-                        k.store(y, value, [k.ramp(y_base + (first + r) * row_stride + column, lanes_)])
-
-                    register_tile.store(k, acc, height, width, lanes, put)
-
-                if panels == 1 or last == columns:
-                    of_width(last)
+            self.left, self.right, self.y = (
+                k.view(b, (math.prod(int(e) for e in b.shape),)) for b in (left, right, y)
+            )
+            with k.imported(transpose.ir(self.lanes)):
+                if self.order == PANELS:
+                    self._by_panels()
                 else:
-                    k.branch(panel < panels - 1, lambda: of_width(columns), lambda: of_width(last))
+                    self._by_rows()
         return k.function
+
+    def _places(self, item: Expr) -> None:
+        """Positions of an item of the batch."""
+        k, op = self.k, self.op
+        *lead_strides, self.row_stride = few_rows.result_strides(op)
+        *a_place, self.a_row, self.a_column = op.left_at
+        *b_place, self.b_row, self.b_column = op.right_at
+        self.a_base = k.let(strided_position(item, op.lead, a_place))
+        self.b_base = strided_position(item, op.lead, b_place)
+        self.y_base = strided_position(item, op.lead, [0, *lead_strides])
+
+    def _by_panels(self) -> None:
+        k, op, columns = self.k, self.op, self.columns
+        with k.parallel(op.batch * self.panels, op.flops) as work:
+            panel, item = tirx.floormod(work, self.panels), tirx.floordiv(work, self.panels)
+            self._places(item)
+            self.b_base = k.let(self.b_base + panel * columns * self.b_column)
+            self.y_base = k.let(self.y_base + panel * columns)
+            in_place = _reads_in_place(op, self.tile.rows)
+            packed = k.scratch((1, 1 if in_place and self.last == columns else op.k, columns))
+
+            def of_width(width: int) -> None:
+                """Emit the tiles of a panel with ``width`` columns."""
+                direct = in_place and width == columns
+                if not direct:
+                    self._pack(packed, width)
+                source, rows = None if direct else packed, self.tile.rows
+                full, rest = divmod(op.m, rows)
+                if full:
+                    with k.serial(full) as t:
+                        self._tile(source, int32(0), t * rows, rows, width)
+                if rest:
+                    self._tile(source, int32(0), int32(full * rows), rest, width)
+
+            if self.panels == 1 or self.last == columns:
+                of_width(self.last)
+            else:
+                k.branch(panel < self.panels - 1, lambda: of_width(columns), lambda: of_width(self.last))
+
+    def _by_rows(self) -> None:
+        k, op, rows = self.k, self.op, self.tile.rows
+        pieces = _row_pieces(op, rows, self.threads)
+        full, rest = divmod(op.m, rows)
+        with k.parallel(op.batch * pieces, op.flops) as work:
+            piece, item = tirx.floormod(work, pieces), tirx.floordiv(work, pieces)
+            self._places(item)
+            self.b_base, self.y_base = k.let(self.b_base), k.let(self.y_base)
+            packed = k.scratch((self.panels, op.k, self.columns))
+            self._pack(packed, op.n)
+            begin, count = share(piece, full, pieces)
+
+            def of_height(first: Expr, height: int) -> None:
+                """Emit the tiles of ``height`` rows."""
+                whole = self.panels if self.last == self.columns else self.panels - 1
+                with k.serial(whole) as panel:
+                    self._tile(packed, panel, first, height, self.columns)
+                if whole < self.panels:
+                    self._tile(packed, int32(whole), first, height, self.last)
+
+            with k.serial(count) as t:
+                of_height((begin + t) * rows, rows)
+            if rest:
+                with k.when(piece == pieces - 1):
+                    of_height(int32(op.m - rest), rest)
+
+    def _pack(self, packed: Buffer, width: int) -> None:
+        """Lay ``width`` columns of B out in panels."""
+        k, op, columns, lanes = self.k, self.op, self.columns, self.lanes
+        if self.b_column == 1 or width == 1:
+            rows = pack.Rows(self.right, self.b_base, self.b_row, op.k, width)
+            pack.rows_as_they_are(k, packed, rows, columns, lanes)
+        elif self.b_row == 1 or op.k == 1:
+            pack.columns_from_rows(
+                k, packed, pack.Rows(self.right, self.b_base, self.b_column, width, op.k), columns, lanes
+            )
+        else:
+            with k.serial(op.k) as d:
+                for panel in range(-(-width // columns)):
+                    valid = min(columns, width - panel * columns)
+                    with k.serial(valid) as j:
+                        at = self.b_base + d * self.b_row + (panel * columns + j) * self.b_column
+                        k.store(packed, k.load(self.right, [at]), [int32(panel), d, j])
+                    pack.clear(k, packed, [int32(panel), d], valid, columns, lanes)
+
+    def _tile(self, packed: Buffer | None, panel: Expr, first: Expr, height: int, width: int) -> None:
+        """Emit one register tile of ``height`` rows; without ``packed`` B is read where it lies."""
+        k, lanes = self.k, self.lanes
+        acc = k.scratch((height, self.columns))
+
+        def b_at(d: Index, at: Expr) -> Expr:
+            if packed is None:
+                return k.load(self.right, [k.ramp(self.b_base + d * self.b_row + at.base, lanes)])
+            return k.load(packed, [panel, d, at])
+
+        register_tile.accumulate(
+            k,
+            acc,
+            RegisterTile(height, self.tile.vectors),
+            lanes,
+            self.op.k,
+            self.unroll,
+            a_at=lambda r, d: k.load(self.left, [self.a_base + (first + r) * self.a_row + d * self.a_column]),
+            b_at=b_at,
+        )
+
+        def put(r: Expr, column: Index, lanes_: int, value: Expr) -> None:
+            at = self.y_base + panel * self.columns + (first + r) * self.row_stride + column
+            k.store(self.y, value, [k.ramp(at, lanes_)])
+
+        register_tile.store(k, acc, height, width, lanes, put)
+
+
+def _row_pieces(op: BatchMatmul, rows: int, threads: int) -> int:
+    """Pieces that the rows of an item are cut into: few where the batch gives every thread work."""
+    return max(1, min(-(-2 * threads // op.batch), op.m // rows))
 
 
 def _order(point: Point) -> str:
     return str(point.get("order", PANELS))
+
+
+def _fits_whole(op: BatchMatmul, machine: CpuModel) -> bool:
+    """Whether all of B can be packed at once, for several tiles of rows."""
+    return 4 * op.k * op.n <= machine.l2 // 4 and op.n > machine.lanes and op.m > 1
 
 
 def _reads_in_place(op: BatchMatmul, rows: int) -> bool:

@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
+from hetero_tvm.schedules.cpu.products.batch_matmul import PANELS, ROWS, BatchMatmulSpace
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import MACHINES, MOST_ROWS, SWEPT, check_shapes, point_runners
 
@@ -66,6 +66,24 @@ def test_short_reductions_take_large_tiles():
     """What a tile costs beside its products is shared by more of them."""
     rows, vectors = SPACE.default(plain((8,), 49, 49, 32), MACHINES["avx512"])["tile"]
     assert rows * vectors >= 8
+
+
+def test_results_that_memory_waits_for_are_written_row_by_row():
+    avx512 = MACHINES["avx512"]
+    assert SPACE.default(plain((32,), 384, 512, 3), avx512)["order"] == ROWS
+    assert SPACE.default(plain((12,), 128, 128, 64), avx512)["order"] == PANELS
+
+
+@pytest.mark.parametrize(
+    "op", [plain((), 27, 37, 3), plain((5,), 9, 40, 2, (1, 0, 2)), attention_like(2, 21, 2, 5)]
+)
+def test_rows_in_pieces(op):
+    machine = MACHINES["avx2"]
+    points = [{"tile": tile, "unroll": 4, "order": ROWS} for tile in ((4, 2), (6, 1), (2, 4))]
+    arrays = sample_inputs(op)
+    for run in point_runners(SPACE, op, points, machine):
+        # Sums of few products in another order.
+        np.testing.assert_allclose(run(*arrays), op.reference(*arrays), rtol=1e-5, atol=1e-5)
 
 
 def test_bad_values_stay_in_their_rows_and_columns():
