@@ -52,7 +52,7 @@ def forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
         OrderAsKernel(
             functools.partial(emit_topk, machine=machine)
         ),  # vectors skip what is not among the best
-        SuppressionAsKernel(emit_suppression),  # rounds over boxes, which no operators express
+        SuppressionAsKernel(functools.partial(emit_suppression, machine)),  # no operators express it
         ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
         GridSampleAsKernel(lambda *form: emit_grid_sample(machine, Sampling(*form))),  # weights once
         RoiAlignAsKernel(lambda *form: emit_roi_align(machine, Bins(*form))),  # rows, then columns of a bin

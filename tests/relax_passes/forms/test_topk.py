@@ -1,5 +1,7 @@
 """The greatest few values without sorting: the same values and positions."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from hetero_tvm.schedules.cpu.rows.topk import emit_topk
 from tests.relax_passes.compiled import floats, result, rewritten
 from tests.relax_passes.graphs import constant, op, relax
 from tests.relax_passes.rewrite import Rewrite, any_function, any_kernel
+from tests.schedules.cpu.running import MACHINES
 
 TIES = np.array([[1, 3, 3, 2, 3], [0, -2, 0, 0, 0]], np.float32)
 CASES = {
@@ -140,7 +143,7 @@ class TestOrderAsKernel(Rewrite):
 
 
 class TestSuppressionAsKernel(Rewrite):
-    rule = SuppressionAsKernel(emit_suppression)
+    rule = SuppressionAsKernel(functools.partial(emit_suppression, MACHINES["avx2"]))
     inputs = {"boxes": (1, 6, 4), "scores": (1, 2, 6)}
 
     def before(self, boxes, scores):
@@ -152,7 +155,9 @@ class TestSuppressionAsKernel(Rewrite):
     def expected(self, boxes, scores):
         half = relax.const(0.5, "float32")
         results = [relax.TensorType((12, 3), "int64"), relax.TensorType((1,), "int64")]
-        variable = relax.BlockBuilder.current().add_func(emit_suppression(1, 2, 6, 3), "suppression")
+        variable = relax.BlockBuilder.current().add_func(
+            emit_suppression(MACHINES["avx2"], 1, 2, 6, 3), "suppression"
+        )
         return relax.call_tir(variable, [boxes, scores, relax.const(3, "int64"), half, half], out_ty=results)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
-from tests.schedules.cpu.running import TARGET
+from tests.schedules.cpu.running import MACHINES, SWEPT, TARGET
 
 LIMIT, LEAST = np.float32(0.3), np.float32(0.4)
 
@@ -33,10 +33,11 @@ def wanted(boxes, scores, most):
     return np.array(rows, "int64").reshape(-1, 3)
 
 
+@pytest.mark.parametrize("machine", SWEPT)
 @pytest.mark.parametrize(
-    "batch, classes, count, most", [(1, 1, 1, 1), (2, 3, 40, 5), (1, 2, 90, 90), (1, 1, 7, 0)]
+    "batch, classes, count, most", [(1, 1, 1, 1), (2, 3, 40, 5), (1, 2, 190, 190), (1, 1, 7, 0)]
 )
-def test_suppression(batch, classes, count, most):
+def test_suppression(machine, batch, classes, count, most):
     random = np.random.default_rng(count)
     corner = random.random((batch, count, 2)).astype("float32")
     boxes = np.concatenate(
@@ -46,7 +47,7 @@ def test_suppression(batch, classes, count, most):
     boxes[:, ::7, 2:] = boxes[:, ::7, :2]  # without an area
     scores = random.integers(0, 12, (batch, classes, count)).astype("float32") / 12
     scores[:, :, 5::11] = np.nan
-    function = emit_suppression(batch, classes, count, most).with_attr("global_symbol", "f")
+    function = emit_suppression(machine, batch, classes, count, most).with_attr("global_symbol", "f")
     library = compile_kernels(tvm.IRModule({"f": function}), TARGET).jit()
     table = tvm.runtime.tensor(np.full((batch * classes * count, 3), -7, "int64"))
     total = tvm.runtime.tensor(np.zeros(1, "int64"))
@@ -56,3 +57,19 @@ def test_suppression(batch, classes, count, most):
     assert total.numpy() == [len(rows)]
     np.testing.assert_array_equal(table.numpy()[: len(rows)], rows)
     assert not table.numpy()[len(rows) : batch * classes * most].any()
+
+
+def test_scores_are_ordered_whatever_their_sign():
+    """Boxes do not overlap: all are taken, the best first, of equal ones (also 0.0 and -0.0) the first."""
+    scores = np.array([[[-1, 0.0, 3e38, -0.0, -2.5, 1e-40, 2, -np.inf, np.inf, -3e38]]], "float32")
+    count = scores.size
+    boxes = np.arange(count, dtype="float32").reshape(1, count, 1) * [[[2, 2, 2, 2]]] + [[[0, 0, 1, 1]]]
+    kernel = emit_suppression(MACHINES["avx2"], 1, 1, count, count).with_attr("global_symbol", "f")
+    library = compile_kernels(tvm.IRModule({"f": kernel}), TARGET).jit()
+    table, total = (tvm.runtime.tensor(np.zeros(shape, "int64")) for shape in ((count, 3), (1,)))
+    scalars = (tvm.runtime.tensor(np.array(v)) for v in (np.int64(count), LIMIT, np.float32(-3.3e38)))
+    library["f"](
+        tvm.runtime.tensor(boxes.astype("float32")), tvm.runtime.tensor(scores), *scalars, table, total
+    )
+    assert total.numpy() == [count - 1]
+    assert table.numpy()[: count - 1, 2].tolist() == [8, 2, 6, 5, 1, 3, 0, 4, 9]
