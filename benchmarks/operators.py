@@ -31,6 +31,8 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import benchmarks.drawn_contraction_cases  # noqa: F401  more of KINDS
+import benchmarks.drawn_move_cases  # noqa: F401  more of KINDS
 import benchmarks.further_operator_cases  # noqa: F401  more of CASES
 import benchmarks.model_operator_cases  # noqa: F401  more of CASES
 import benchmarks.more_operator_cases  # noqa: F401  more of CASES

@@ -4,6 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
+import benchmarks.drawn_contraction_cases  # noqa: F401  more of KINDS
+import benchmarks.drawn_move_cases  # noqa: F401  more of KINDS
 from benchmarks.drawn_operator_cases import KINDS, drawn_cases
 from benchmarks.operator_cases import build
 

@@ -11,7 +11,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry, PixelBlocks
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop, vector_pieces
+from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, int32, vector_loop, vector_pieces
 
 UNROLLED_TAPS = 49
 """More taps than this make too much code; patches (kernel = stride) and unit strides run them in loops."""
@@ -260,8 +260,16 @@ class ConvKernel:
             return
         # Few taps leave a short body: several channels per step keep the loop overhead small.
         channels_per_step = max(u for u in (1, 2, 4) if self.depth % u == 0 and (u == 1 or u * taps <= 12))
+        ahead = None
+        if self._reads_x and self.geometry.pixels > self.columns:
+            # Rows of a panel lie a plane apart, where the hardware fetches nothing ahead.
+            ahead = k.let(tirx.min(pixel + self.columns, int32(self.geometry.pixels - self.columns)))
         with k.serial(self.depth // channels_per_step) as step:
             for u in range(channels_per_step):
+                if ahead is not None:
+                    plane = first_plane + step * channels_per_step + u
+                    for v in range(self.vectors * lanes // LINE_FLOATS):
+                        k.prefetch(self.planes, [int32(0), plane, ahead + v * LINE_FLOATS], into=1)
                 for tap in range(taps):
                     tap_product(step * channels_per_step + u, tap, self.geometry.taps[tap])
 
