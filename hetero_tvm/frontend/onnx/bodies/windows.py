@@ -163,7 +163,7 @@ def n_grams(b: PromisedBody) -> bool:
 
 
 def deformable(b: PromisedBody) -> bool:
-    """DeformConv: taps looked up between elements, then one product."""
+    """DeformConv: taps looked up between elements, as channels of one image, then a convolution of 1 x 1."""
     x_shape, w_shape, result = b.shape(b.input(0)), b.shape(b.input(1)), b.promised()
     if x_shape is None or w_shape is None or result is None or None in w_shape:
         return False
@@ -187,37 +187,20 @@ def deformable(b: PromisedBody) -> bool:
         b.op("Add", b.op("Gather", offsets, b.ints(n), axis=3), b.const(base, dtype))
         for n, base in enumerate((base_y, base_x))
     )  # [batch, groups, taps, rows, columns]
-    low_y, low_x = b.op("Floor", y), b.op("Floor", x)
-    part_y, part_x = b.op("Sub", y, low_y), b.op("Sub", x, low_x)
-    per = channels // groups
-    count = taps * rows * columns
-    flat = b.op("Reshape", b.input(0), b.ints([batch, groups, per, height * width]))
-    sampled, one, zero = "", b.const(1, dtype), b.const(0, dtype)
-    for down, right in itertools.product((0, 1), (0, 1)):
-        at_y, at_x = (b.op("Add", low, b.const(step, dtype)) for low, step in ((low_y, down), (low_x, right)))
-        inside = ""
-        clipped = []
-        for at, extent in ((at_y, height), (at_x, width)):
-            bounded = b.op("Max", b.op("Min", at, b.const(extent - 1, dtype)), zero)
-            fits = b.op("Equal", bounded, at)
-            inside = b.op("And", inside, fits) if inside else fits
-            clipped.append(b.op("Cast", bounded, to=TensorProto.INT64))
-        place = b.op("Add", b.op("Mul", clipped[0], b.ints(width)), clipped[1])
-        place = b.op("Reshape", place, b.ints([batch, groups, 1, count]))
-        place = b.op("Expand", place, b.ints([batch, groups, per, count]))
-        value = b.op("GatherElements", flat, place, axis=3)
-        share_y = part_y if down else b.op("Sub", one, part_y)
-        share_x = part_x if right else b.op("Sub", one, part_x)
-        share = b.op("Where", inside, b.op("Mul", share_y, share_x), zero)
-        term = b.op("Mul", value, b.op("Reshape", share, b.ints([batch, groups, 1, count])))
-        sampled = b.op("Add", sampled, term) if sampled else term
+    places = [
+        b.op("Sub", b.op("Mul", at, b.const(2 / extent, dtype)), b.const(1 - 1 / extent, dtype))
+        for at, extent in ((x, width), (y, height))
+    ]  # from -1 to 1 between the outer edges of the image, columns first
+    places = [b.op("Reshape", at, b.ints([batch * groups, taps * rows, columns, 1])) for at in places]
+    image = b.op("Reshape", b.input(0), b.ints([batch * groups, channels // groups, height, width]))
+    mode = "linear" if b.opset >= 20 else "bilinear"
+    sampled = b.op("GridSample", image, b.op("Concat", *places, axis=3), mode=mode)
     if b.input(4):
-        mask = b.op("Reshape", b.input(4), b.ints([batch, groups, 1, count]))
+        mask = b.op("Reshape", b.input(4), b.ints([batch * groups, 1, taps * rows, columns]))
         sampled = b.op("Mul", sampled, mask)
-    sampled = b.op("Reshape", sampled, b.ints([batch, group, channels // group * taps, rows * columns]))
-    weights = b.op("Reshape", b.input(1), b.ints([group, outputs // group, channels // group * taps]))
-    total = b.op("Reshape", b.op("MatMul", weights, sampled), b.ints(result))
-    if b.input(3):
-        total = b.op("Add", total, b.op("Reshape", b.input(3), b.ints([1, -1, 1, 1])))
+    sampled = b.op("Reshape", sampled, b.ints([batch, channels * taps, rows, columns]))
+    weights = b.op("Reshape", b.input(1), b.ints([outputs, channels // group * taps, 1, 1]))
+    bias = [b.input(3)] if b.input(3) else []
+    total = b.op("Conv", sampled, weights, *bias, kernel_shape=[1, 1], group=group)
     b.end(0, total)
     return True

@@ -218,7 +218,7 @@ _MEMORY = 8.0
 
 
 _CROWDED_L2 = 0.4
-"""Share of L2's rate that is left beside transforms."""
+"""Share of L2's rate that is left beside transforms, or an image on its way through."""
 
 
 _ASKED_FOR = 0.5
@@ -349,15 +349,18 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     # A line is fetched once for all taps and for all channels in it.
     lines = min(LINE, 4 * shape.x.block * op.strides[1]) / LINE / shape.x.block / len(shape.taps)
 
-    sliced = DepthSlices(shape, vectors, shape.block_tiles(rows, columns, blocks), machine).count > 1
+    slices = DepthSlices(shape, vectors, shape.block_tiles(rows, columns, blocks), machine)
+    passing = 4 * vectors * lanes / (_CROWDED_L2 * machine.l2_bytes)
 
     def tile(height: int, width: int) -> float:
         pixels = height * width
         fetch = LINE_CYCLES * lines * pixels if block_bytes > machine.l1 / 2 else 0.0
         per_k = RegisterTile(pixels, vectors).step_cycles(machine, machine.load_cycles, fetch)
         per_k += machine.exposed_lines * fetch
-        if sliced:
+        if slices.count > 1:
             per_k *= machine.waits_of_rows(pixels)
+        elif slices.deep:  # beside an image on its way through, at what is left of L2's rate
+            per_k = max(per_k, passing)
         # Weights come from L2, once per tile, when the panel is too large for L1.
         elif shape.depth * vectors * lanes * 4 > machine.l1 / 2:
             per_k += 0.15 * vectors * lanes / 16

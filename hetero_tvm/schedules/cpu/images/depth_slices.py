@@ -56,6 +56,7 @@ class DepthSlices:
     ----------
     blocks : channel blocks of a slice; the last may have fewer.
     count : number of slices; 1 where the panel is not cut.
+    deep : whether a panel is one of those that are cut where few tiles pass over it.
     """
 
     def __init__(self, shape: BlockedShape, vectors: int, passes: int, machine: CpuModel):
@@ -63,7 +64,8 @@ class DepthSlices:
         panel = 4 * math.prod(shape.weight_shape(vectors)[1:])
         whole = op.groups == 1 and op.channels % shape.x.block == 0
         self.blocks = shape.channel_blocks
-        if whole and 1 < passes <= FEW_PASSES and panel >= _OF_L2 * machine.l2:
+        self.deep = whole and panel >= _OF_L2 * machine.l2
+        if self.deep and 1 < passes <= FEW_PASSES:
             self.blocks = max(1, int(_OF_L1 * machine.l1 * shape.channel_blocks / panel))
         self.count = -(-shape.channel_blocks // self.blocks)
 
