@@ -34,7 +34,8 @@ def show_profile(
         memory = f"{document['bandwidth_gbs']:.1f} GB/s from memory{caches}"
         console.print(f"roofs measured just now: {', '.join(peaks)}, {memory}")
     else:
-        console.print("roofs: unknown (on a CPU a C++ compiler measures them)")
+        why = document.get("no_roofs")
+        console.print(f"roofs: unknown: {why}" if why else "roofs: unknown")
     spent = sum(row["ms"] for row in kernels)
     if document["call_ms"] > _DISTURBED * spent:
         console.print(
