@@ -38,6 +38,7 @@ def test_the_command(capsys):
     assert document["tokens_per_second"] == pytest.approx(1 / document["seconds_per_token"])
 
 
+@pytest.mark.thorough
 def test_one_token_is_one_call_at_the_same_place():
     model = hetero_tvm.load_language_model(tiny_llama.built())
     with decode.one_token(model, context=8) as call:

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import hetero_tvm
 from hetero_tvm import host
 from hetero_tvm.benchmarking.runtimes import OURS, PEERS, RUNTIMES, Job, version
+from tests.selection import thorough
 
 WEIGHT = np.random.default_rng(0).standard_normal((32, 16)).astype("float32")
 X = np.random.default_rng(1).standard_normal((8, 32)).astype("float32")
@@ -49,7 +50,7 @@ def test_every_runtime_but_ours_can_be_asked_for():
     assert {name for names in PEERS.values() for name in names} == set(RUNTIMES) - {OURS}
 
 
-@pytest.mark.parametrize("name", ["torch", "torch.compile"])
+@pytest.mark.parametrize("name", ["torch", *thorough(["torch.compile"])])
 def test_a_program_of_pytorch_runs_itself(tmp_path, name):
     """PyTorch runs its own program, and no translation: options, names and results stay the user's."""
     torch = pytest.importorskip("torch")

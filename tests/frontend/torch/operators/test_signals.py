@@ -48,6 +48,7 @@ def test_signals_of_spectrograms(options):
     torch.testing.assert_close(decompositions()[ATEN.istft.default](x, 16, **given), want)
 
 
+@pytest.mark.thorough
 def test_a_filter_of_spectrograms_is_imported():
     class Filter(torch.nn.Module):
         def forward(self, x):
