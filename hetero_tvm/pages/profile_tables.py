@@ -69,6 +69,8 @@ def show_profile(
     ]
     title = f"kernels, the {top} longest of {len(kernels)}" if len(kernels) > top else "kernels"
     console.print(table(title, columns, rows, console.width))
+    if not nodes:
+        return
     whole = spent / 1e3 or 1.0
     rows = [
         (name, more or "", milliseconds(1e3 * seconds), f"{seconds / whole:.1%}")

@@ -125,8 +125,17 @@ class Library:
         self._bind(args, kwargs)
         return self.profile_call(lambda: self(*args, **kwargs), seconds)
 
-    def profile_call(self, call: Callable[[], Any], seconds: float = 1.0) -> Any:
-        """Profile of ``call``, which calls this library once (see :meth:`profile`)."""
+    def profile_call(self, call: Callable[[], Any], seconds: float = 1.0, one_row: bool = False) -> Any:
+        """Profile of ``call``, which calls this library once (see :meth:`profile`).
+
+        Parameters
+        ----------
+        one_row : the call is one token of a language model, whose manifest tells the work of that.
+        """
+        manifest = self.manifest
+        if manifest.language and not one_row:
+            unknown = {"flops": 0, "bytes": 0}
+            manifest = replace(manifest, kernels=[{**row, **unknown} for row in manifest.kernels])
         symbols = self.manifest.kernel_symbols
         machine, code, missing = self._machine, self._code, ""
         observer = Observer(machine, self._runtime.ffi, code.path, kernels=symbols, module=code.module)
@@ -139,9 +148,7 @@ class Library:
         except HeteroTVMError as error:  # no C++ compiler here, or no place for what it compiles
             peaks, bandwidth, cached = {}, None, None
             missing = "; ".join(filter(None, [error.message, error.hint]))
-        profile = profile_calls(
-            observer, self.manifest, call, self.threads, seconds, peaks, bandwidth, cached
-        )
+        profile = profile_calls(observer, manifest, call, self.threads, seconds, peaks, bandwidth, cached)
         return profile if peaks else replace(profile, no_roofs=missing)
 
     def __reduce__(self) -> tuple[Callable[[], Library], tuple[()]]:

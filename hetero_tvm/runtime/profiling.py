@@ -197,7 +197,8 @@ class Profile:
 
     def show(self, to: Console | None = None, top: int = 20) -> None:
         """Print tables of ``top`` rows each, by default on stdout."""
-        show_profile(self.to_json(), self.nodes(), to or console(), top)
+        nodes = self.nodes() if any(call.nodes for call in self.calls) else []  # language models have none
+        show_profile(self.to_json(), nodes, to or console(), top)
 
     def write_trace(self, path: str | Path) -> None:
         """Write the last observed call in Chrome's trace format, which Perfetto reads too.

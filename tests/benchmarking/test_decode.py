@@ -54,5 +54,8 @@ def test_a_language_model_is_profiled_at_a_token_and_benched_by_decode(capsys):
     assert profile.main([str(tiny_llama.built()), "--seconds", "0.05", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["calls"] and document["call_ms"] > 0
+    products = [row for row in document["kernels"] if row["kernel"].startswith("linear_")]
+    assert products and all(row["gflops"] > 0 and row["gbs"] > 0 for row in products)
+    assert any(row["kernel"].endswith("_32x97") for row in products)  # the head: a row of 32, 97 words
     assert bench.main([str(tiny_llama.built())]) == 2
     assert "--decode" in capsys.readouterr().err
