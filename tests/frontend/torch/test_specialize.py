@@ -11,7 +11,6 @@ from torch.export import Dim, export
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import ShapeError
-from tests.selection import thorough
 
 
 @pytest.mark.thorough
@@ -48,7 +47,8 @@ def _program(table):
     return module, export(module, (torch.zeros(1, 3, 64, 96),), dynamic_shapes=(open_sizes,), strict=False)
 
 
-@pytest.mark.parametrize("size", [(192, 64), *thorough([((64, 96),)])])
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [(192, 64), (64, 96)])
 def test_comparisons_of_a_translation_fix_no_size(size):
     """A translation that compared a size with a number took the example's side for all sizes."""
     module, program = _program(None)
