@@ -71,6 +71,15 @@ def test_a_program_of_pytorch_runs_itself(tmp_path, name):
     np.testing.assert_allclose(z, 2 * (X @ WEIGHT), rtol=1e-5, atol=1e-5)
 
 
+def test_inductor_works_where_somebody_has_looked_for_pip():
+    """As huggingface_hub does: setuptools then ended with an AssertionError of distutils."""
+    code = "import importlib.util; importlib.util.find_spec('pip'); "
+    code += "from hetero_tvm.benchmarking import runtimes; runtimes.import_setuptools(); "
+    code += "import setuptools, distutils.core; print(setuptools.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout.strip() == "setuptools", found.stderr
+
+
 _ALONE = """
 import sys, pathlib, numpy
 from hetero_tvm.benchmarking.runtimes import RUNTIMES, Job
