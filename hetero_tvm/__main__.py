@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 COMMANDS = {
     "tune": "search schedules for a model, check it, export one .so",
@@ -35,19 +38,36 @@ _WORDS_OF_OTHERS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever reads has seen enough (| head)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(arguments: list[str]) -> int:
     word = arguments[0] if arguments else "help"
+    as_json = "--json" in arguments
+    if word in ("help", "-h", "--help", "completion"):
+        arguments = [one for one in arguments if one != "--json"]
     if word in ("-V", "--version"):
         from hetero_tvm import __version__
 
         print(f"hetero-tvm {__version__}")
         return 0
     if word in ("help", "-h", "--help") and (len(arguments) < 2 or arguments[1] in ("help", "completion")):
-        print(_overview())
+        _tell({"commands": COMMANDS}, _overview(), as_json)
         return 0
     if word == "completion":
-        return _completion(arguments[1:])
+        return _completion(arguments[1:], as_json)
     if word == "help":
         word, arguments = arguments[1], [arguments[1], "--help"]
+        if as_json and word in COMMANDS:
+            parser = importlib.import_module(f"hetero_tvm.{word}").make_parser()
+            _tell({"command": word, "help": parser.format_help()}, "", as_json)
+            return 0
     if word not in COMMANDS:
         from hetero_tvm.errors import unknown_name
 
@@ -57,13 +77,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             message, hint = unknown_name("there is no command", word, COMMANDS)
             if word in _WORDS_OF_OTHERS:
                 hint = f"hetero-tvm {_WORDS_OF_OTHERS[word]}; {hint}"
-        print(f"error: {message}\nWhat to do: {hint}", file=sys.stderr)
-        if "--json" in arguments:
-            from hetero_tvm.cli.common import print_error
-
-            print_error("UsageError", message, hint)
-        return 2
+        return _refused(message, hint, as_json)
     return importlib.import_module(f"hetero_tvm.{word}").main(arguments[1:])
+
+
+def _refused(message: str, hint: str, as_json: bool) -> int:
+    """Say what is wrong and what to do; gives the exit status."""
+    print(f"error: {message}\nWhat to do: {hint}", file=sys.stderr)
+    if as_json:
+        from hetero_tvm.cli.common import print_error
+
+        print_error("UsageError", message, hint)
+    return 2
+
+
+def _tell(document: Mapping[str, Any], text: str, as_json: bool) -> None:
+    print(json.dumps(document, indent=2) if as_json else text)
 
 
 def _overview() -> str:
@@ -85,17 +114,14 @@ def _overview() -> str:
     return "\n".join(lines)
 
 
-def _completion(arguments: Sequence[str]) -> int:
+def _completion(arguments: Sequence[str], as_json: bool) -> int:
     if len(arguments) != 1 or arguments[0] not in SHELLS:
-        print(
-            f"error: completion takes the name of a shell\nWhat to do: one of {', '.join(SHELLS)}",
-            file=sys.stderr,
-        )
-        return 2
+        return _refused("completion takes the name of a shell", f"one of {', '.join(SHELLS)}", as_json)
     from hetero_tvm.cli import completion
 
     parsers = {name: importlib.import_module(f"hetero_tvm.{name}").make_parser() for name in COMMANDS}
-    print(completion.script(arguments[0], parsers, COMMANDS), end="")
+    script = completion.script(arguments[0], parsers, COMMANDS)
+    _tell({"shell": arguments[0], "script": script}, script.rstrip("\n"), as_json)
     return 0
 
 

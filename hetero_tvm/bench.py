@@ -120,13 +120,13 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(f"--seconds must be positive, got {options.seconds}")
     before = None if options.baseline is None else baseline.read_baseline(options.baseline)
     library = library_of(options.model)
+    names, absent = _peers(options, library)
     if library is not None and options.source is None and options.vs is not None:
         raise UsageError(
             "the other runtimes need the model of this library", hint="add --model FILE|zoo:NAME"
         )
     if library is None and options.source is not None:
         raise UsageError("--model is for an exported .so", hint=f"leave out --model {options.source}")
-    names, absent = _peers(options, library)
     with temporary_folder("hetero_tvm-bench-") as folder:
         subject = _subject(options, library, folder)
         warn_when_busy(len(cores))

@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
         from hetero_tvm.generation.model import LanguageModel
 
         with one_token(LanguageModel(net)) as call:
-            profile = kind.profile(net, call, options.seconds)
+            profile = net.profile_call(call, options.seconds, one_row=True)
     else:
         sizes = Sizes(dict(options.shape), given=options.inputs)
         inputs = from_library(path, None, None, path.parent, sizes).inputs

@@ -127,6 +127,7 @@ def test_the_table(document, model, capsys):
     ("arguments", "message"),
     [
         (["--vs", "onnxruntime"], "add --model"),
+        (["--vs", "onnxrt"], "unknown runtime onnxrt"),
         (["--model", "MODEL", "--shape", "x=4x32"], "was not built from"),
         (["--model", "MODEL", "--shape", "x=8x32", "--vs", "tensorflow"], "unknown runtime tensorflow"),
         (["--threads", "4096"], "cores are available"),

@@ -56,6 +56,34 @@ def test_a_command_that_is_none_is_a_document_too(capsys):
 
 
 @pytest.mark.parametrize(
+    "arguments", [["help", "tnue", "--json"], ["completion", "--json"], ["completion", "tcsh", "--json"]]
+)
+def test_help_and_completion_fail_with_a_document(arguments, capsys):
+    assert main(arguments) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["type"] == "UsageError"
+
+
+@pytest.mark.parametrize(
+    "arguments, key",
+    [
+        (["help", "--json"], "commands"),
+        (["--help", "--json"], "commands"),
+        (["help", "tune", "--json"], "help"),
+        (["completion", "bash", "--json"], "script"),
+    ],
+)
+def test_help_and_completion_are_documents_when_asked(arguments, key, capsys):
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)[key]
+
+
+def test_whoever_reads_may_stop():
+    command = f"{sys.executable} -m hetero_tvm help --json | true"
+    found = subprocess.run(["bash", "-c", f"{command}; {command}"], capture_output=True, text=True, cwd=ROOT)
+    assert found.stderr == ""
+
+
+@pytest.mark.parametrize(
     "word, ours", [("compile", "build"), ("benchmark_app", "bench"), ("chat", "generate")]
 )
 def test_words_of_other_tools_lead_to_ours(word, ours, capsys):

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import hetero_tvm
 from hetero_tvm import api, host, profile
 from hetero_tvm.errors import InputError
+from hetero_tvm.host import peaks
 from hetero_tvm.runtime.profiling import OTHER
 
 pytest.importorskip("tvm")
@@ -77,6 +78,26 @@ def test_times_add_up_and_speeds_follow(found):
         launches = found.last.spans["launch"]
         assert set(found.last.spans["tasks"][launches == launches[0]]) != {0}
     assert repr(found).startswith("<Profile of 'layers'") and len(repr(found)) < 120
+
+
+def test_every_kernel_has_a_time_and_a_call_takes_as_long_as_unobserved(found):
+    assert all(call.seconds > 0 for call in found.calls)
+    assert found.kernel_seconds <= found.seconds * (1 + 1e-9)
+    # What the library itself writes down costs less than a hook in Python does.
+    assert 0 < found.last.hook_ns
+
+
+def test_roofs_that_cannot_be_measured_say_why(library, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HETERO_TVM_CACHE", str(tmp_path / "file" / "cache"))
+    peaks._peak_library.cache_clear()
+    net = hetero_tvm.load(library)
+    found = net.profile(np.ones((192, 192), "float32"), seconds=0.01)
+    peaks._peak_library.cache_clear()
+    assert found.peaks == {} and "cannot write to the cache folder" in found.to_json()["no_roofs"]
+    found.show()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "roofs: unknown: cannot write to the cache folder" in shown and "export HETERO_TVM_CACHE=" in shown
 
 
 def test_results_are_the_same_while_and_after_somebody_looks(library):

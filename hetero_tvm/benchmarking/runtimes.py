@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,12 +171,28 @@ def _torch(job: Job) -> Prepared:
     return Prepared(call)
 
 
+def import_setuptools() -> None:
+    """Import setuptools, which Inductor needs, also where somebody has looked for pip.
+
+    Before Python 3.12 setuptools puts its distutils in place of Python's, but not for pip: once a module of
+    this name has been looked for, as huggingface_hub does, it ends with an AssertionError.
+    """
+    try:
+        importlib.import_module("setuptools")
+    except AssertionError:
+        finder = importlib.import_module("_distutils_hack").DISTUTILS_FINDER
+        vars(finder).pop("spec_for_distutils", None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the distutils which it has just imported is replaced
+            importlib.import_module("setuptools")
+
+
 def _torch_compile(job: Job) -> Prepared:
     import torch
     import torch._inductor.config as inductor
 
     module, values, named = _torch_module(job)
-
+    import_setuptools()
     inductor.freezing = True  # packs the weights, as the other runtimes do
     compiled = torch.compile(module)
 

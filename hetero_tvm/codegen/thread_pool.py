@@ -16,7 +16,7 @@ from hetero_tvm.host import native
 from hetero_tvm.host.tvm import libinfo
 
 _FOLDER = "runtime/cpp/pool"
-_SOURCES = tuple(f"{_FOLDER}/{name}.cc" for name in ("pool", "trace", "cell", "limits"))
+_SOURCES = tuple(f"{_FOLDER}/{name}.cc" for name in ("pool", "trace", "observe", "cell", "limits"))
 # A symbol that is unique in the process would keep every library loaded for good.
 _FLAGS = ("-fvisibility=hidden", "-fno-gnu-unique")
 

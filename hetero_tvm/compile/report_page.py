@@ -16,7 +16,7 @@ from hetero_tvm.host.terminal import milliseconds, operations
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.pages import charts, views
 from hetero_tvm.pages import search_parts as search_page
-from hetero_tvm.pages.page import Html, fragment, page, section, table, text, tiles
+from hetero_tvm.pages.page import Html, fragment, page, retype, section, table, tiles
 from hetero_tvm.reference import Accuracy
 from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.runtime.manifest import current_versions
@@ -63,7 +63,7 @@ def report_html(
         parts = search_page.sections(document)
     sections = [
         tiles(_headlines(built, search, end_to_end)),
-        section("How to make it again", Html(f"<pre>{text(command)}</pre>") if command else ""),
+        section("How to make it again", retype(command) if command else ""),
         *parts,
         section("Fusions", *fusion_parts(optimized.report)),
         section("Memory of one call", *memory_parts(built.memory)),

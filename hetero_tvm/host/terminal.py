@@ -81,7 +81,9 @@ def _total(needs: Sequence[int], kept: Sequence[int]) -> int:
 
 
 def milliseconds(value: float) -> str:
-    """A time with three significant digits at least: never 0.000."""
+    """A time with three significant digits at least, and no exponent: never 0.000, nor 4.1e-05."""
+    if 0 < value < 1e-4:
+        return f"{value:.7f}".rstrip("0")
     return f"{value:.3f}" if value >= 0.1 or value == 0 else f"{value:.3g}"
 
 

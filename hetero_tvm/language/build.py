@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from hetero_tvm.language.encoder import build_encoder
 from hetero_tvm.language.encoder_decoders import EncoderDecoder, describe_pair, is_encoder_decoder
 from hetero_tvm.language.gguf import GgufFile
 from hetero_tvm.language.packed import PackedFolder
-from hetero_tvm.language.step import INPUTS, SOURCE_INPUTS, build_step
+from hetero_tvm.language.step import INPUTS, KERNELS, SOURCE_INPUTS, build_step
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import KEYS, Heads
 from hetero_tvm.ops.decoding.storage import Storage
@@ -145,6 +146,7 @@ def build_language_model(
         signature=_signature(facts),
         target=TargetInfo.from_json(target.describe()),
         versions=current_versions(),
+        kernels=json.loads(step.attrs[KERNELS]),
         memory=memory.to_json(),
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         language=facts.to_json(),

@@ -35,6 +35,7 @@ class LayerBuilder:
         self.builder = relax.BlockBuilder()
         self.read = 0
         self._functions: dict[Any, GlobalVar] = {}
+        self._calls: dict[Any, int] = {}
 
     def embedding(self, ids: Expr, positions: Expr, head: Linear | None = None) -> tuple[Expr, Any]:
         """Rows of the stream for tokens.
@@ -219,12 +220,28 @@ class LayerBuilder:
         return [self.builder.emit(relax.TupleGetItem(made, field)) for field in range(len(types))]
 
     def function(self, op: Any) -> GlobalVar:
-        """The kernel of a contract."""
+        """The kernel of a contract, for one more call."""
+        self._calls[op] = self._calls.get(op, 0) + 1
         if op not in self._functions:
             name = f"{type(op).__name__.lower()}_{len(self._functions)}"
             function = self.kernels.emit(op).without_attr("global_symbol")
             self._functions[op] = self.builder.add_func(function, name)
         return self._functions[op]
+
+    def kernel_table(self) -> list[dict[str, Any]]:
+        """Kernels as a manifest has them, with the work of a call for one row where that is known."""
+        rows = []
+        for op, function in self._functions.items():
+            symbol, nbytes, flops = str(function.name_hint), 0, 0
+            name = symbol
+            if isinstance(op, Linear):
+                weights = op.n * (1 + op.gated) * op.k
+                nbytes, flops = round(weights * op.storage.bytes_per_weight), 2 * weights
+                name = f"{symbol}_{op.k}x{op.n}{'_gated' if op.gated else ''}"
+            row = {"kernel": name, "calls": self._calls[op], "flops": flops, "bytes": nbytes}
+            row |= {"weight_bytes": nbytes, "space": "step", "record": "default", "symbols": [symbol]}
+            rows.append(row)
+        return rows
 
     def call(self, op: Any, arguments: list[Expr], ty: relax.TensorType) -> Expr:
         """Call of a contract's kernel."""

@@ -10,6 +10,8 @@ A decoder that attends to a source takes ``sources [n]`` (the last row of each r
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from hetero_tvm.host.constants import constant
@@ -23,6 +25,8 @@ from hetero_tvm.targets.base.compiling import StepKernels
 
 INPUTS = ("ids", "positions", "sequences", "tables", "picked", "rope", "keys", "values")
 SOURCE_INPUTS = ("sources", "source_tables", "source_keys", "source_values")
+KERNELS = "hetero_tvm.kernels"
+"""Attribute of the step: its kernels for the manifest, as JSON."""
 _UNBOUNDED = 1 << 24
 
 
@@ -77,7 +81,7 @@ class _Step(LayerBuilder):
                     x, pools = self._layer(x, pools, number, layer)
                 result = self.builder.emit_output(finish(self._last(x, picked)))
             self.builder.emit_func_output(result)
-        return self.builder.get(), self.read
+        return self.builder.get().with_attr(KERNELS, json.dumps(self.kernel_table())), self.read
 
     # parts -------------------------------------------------------------------------------------
     def _embedding(self, ids: Expr, positions: Expr):

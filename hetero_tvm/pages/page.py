@@ -27,7 +27,8 @@ td.t:first-child { min-width: 10rem; } td.t:last-child { min-width: 11rem; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .6rem 1rem; }
 .tile b { display: block; font-size: 1.3rem; } pre { background: var(--card); border: 1px solid var(--line);
-  border-radius: 6px; padding: .7rem 1rem; overflow-x: auto; } .warn { color: var(--warn); }
+  border-radius: 6px; padding: .7rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+.warn { color: var(--warn); }
 figure { margin: 0; overflow-x: auto; } svg { max-width: 100%; min-width: 32rem; height: auto; }
 svg text { fill: var(--ink); font-size: 12px; }
 svg .label { stroke: var(--paper); stroke-width: 3; paint-order: stroke; }
@@ -36,6 +37,13 @@ svg .dot { fill: var(--accent); fill-opacity: .65; stroke: var(--accent); }
 svg .curve { stroke: var(--accent); stroke-width: 2; fill: none; }
 svg .box { stroke: var(--paper); stroke-width: .4; }
 svg .bound { stroke: var(--warn); stroke-dasharray: 5 4; }
+@media (max-width: 40rem) {
+.rows thead { display: none; } .rows tr { display: flex; flex-wrap: wrap; column-gap: 1rem;
+  padding: .35rem 0; border-bottom: 1px solid var(--line); }
+.rows td { border: 0; padding: .05rem 0; } .rows td:empty { display: none; }
+.rows td.t { max-width: 100%; min-width: 0; } .rows td.t:first-child { flex-basis: 100%; font-weight: 600; }
+.rows td:not(:first-child)::before { content: attr(data-of) " "; color: var(--faint); }
+svg { min-width: 0; } svg text { font-size: 16px; } }
 """
 
 
@@ -64,19 +72,29 @@ def name(value: Any) -> Html:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int] = ()) -> Html:
-    """A table; ``numbers`` are the indices of columns that stand on the right."""
+    """A table; ``numbers`` are the indices of columns that stand on the right.
+
+    On a telephone each row of a table of many columns is a paragraph, in which every cell names its column.
+    """
     kinds = ["n" if index in numbers else "t" for index in range(len(columns))]
     head = "".join(f'<th class="{kind}">{text(word)}</th>' for kind, word in zip(kinds, columns, strict=True))
     body = "".join(
         "<tr>"
         + "".join(
-            f'<td class="{kind}">{name(cell) if kind == "t" else text(cell)}</td>'
-            for kind, cell in zip(kinds, row, strict=True)
+            f'<td class="{kind}" data-of="{text(column)}">{name(cell) if kind == "t" else text(cell)}</td>'
+            for kind, column, cell in zip(kinds, columns, row, strict=True)
         )
         + "</tr>"
         for row in rows
     )
-    return Html(f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>')
+    inside = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return Html(f'<div class="wide{" rows" * (len(columns) > 2)}">{inside}</div>')
+
+
+def retype(words: str) -> Html:
+    """A command to type again; it goes on in the next line between its options, not inside of ``--out``."""
+    parts = (f'<span style="white-space:nowrap">{text(word)}</span>' for word in words.split(" "))
+    return Html(f"<pre>{' '.join(parts)}</pre>")
 
 
 def share_bar(fraction: float | None) -> Html:

@@ -34,7 +34,8 @@ def show_profile(
         memory = f"{document['bandwidth_gbs']:.1f} GB/s from memory{caches}"
         console.print(f"roofs measured just now: {', '.join(peaks)}, {memory}")
     else:
-        console.print("roofs: unknown (on a CPU a C++ compiler measures them)")
+        why = document.get("no_roofs")
+        console.print(f"roofs: unknown: {why}" if why else "roofs: unknown")
     spent = sum(row["ms"] for row in kernels)
     if document["call_ms"] > _DISTURBED * spent:
         console.print(
@@ -68,6 +69,8 @@ def show_profile(
     ]
     title = f"kernels, the {top} longest of {len(kernels)}" if len(kernels) > top else "kernels"
     console.print(table(title, columns, rows, console.width))
+    if not nodes:
+        return
     whole = spent / 1e3 or 1.0
     rows = [
         (name, more or "", milliseconds(1e3 * seconds), f"{seconds / whole:.1%}")

@@ -13,6 +13,8 @@ from hetero_tvm.runtime.arrays import numpy_dtype
 from hetero_tvm.runtime.signature import Signature
 
 _HINT = "numpy.savez('inputs.npz', NAME=array, ...)"
+_BEGINS = (b"PK", b"\x93NUMPY")
+"""Begins of an ``.npz`` file, which is a ZIP file, and of an ``.npy`` file."""
 
 
 def read_inputs(path: Path) -> dict[str, np.ndarray]:
@@ -25,6 +27,10 @@ def read_inputs(path: Path) -> dict[str, np.ndarray]:
     if (kind := odd_kind(path)) is not None:
         raise UsageError(f"{path} is {kind}, not an .npz file", hint=_HINT)
     try:
+        with open(path, "rb") as stream:
+            begin = stream.read(40)
+        if not begin.startswith(_BEGINS):  # NumPy would take it for a pickle
+            raise ValueError(f"no .npz file, it begins with {begin.decode(errors='replace')!r}")
         with np.load(path, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("one array without a name")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,17 +125,31 @@ class Library:
         self._bind(args, kwargs)
         return self.profile_call(lambda: self(*args, **kwargs), seconds)
 
-    def profile_call(self, call: Callable[[], Any], seconds: float = 1.0) -> Any:
-        """Profile of ``call``, which calls this library once (see :meth:`profile`)."""
+    def profile_call(self, call: Callable[[], Any], seconds: float = 1.0, one_row: bool = False) -> Any:
+        """Profile of ``call``, which calls this library once (see :meth:`profile`).
+
+        Parameters
+        ----------
+        one_row : the call is one token of a language model, whose manifest tells the work of that.
+        """
+        manifest = self.manifest
+        if manifest.language and not one_row:
+            unknown = {"flops": 0, "bytes": 0}
+            manifest = replace(manifest, kernels=[{**row, **unknown} for row in manifest.kernels])
         symbols = self.manifest.kernel_symbols
-        observer = Observer(self._machine, self._runtime.ffi, self.loaded_path, kernels=symbols)
+        machine, code, missing = self._machine, self._code, ""
+        observer = Observer(machine, self._runtime.ffi, code.path, kernels=symbols, module=code.module)
         kinds = {FLOAT32, *(row.get("arithmetic", FLOAT32) for row in self.manifest.kernels)}
         try:
             peaks = {kind: measure_peak(self.threads, kind) for kind in sorted(kinds & set(ARITHMETICS))}
             bandwidth, cached = measure_bandwidth(self.threads), measure_caches(self.threads)
-        except (HeteroTVMError, ImportError):  # no C++ compiler here: no roofs
+        except ImportError:
+            peaks, bandwidth, cached, missing = {}, None, None, "the whole package measures them"
+        except HeteroTVMError as error:  # no C++ compiler here, or no place for what it compiles
             peaks, bandwidth, cached = {}, None, None
-        return profile_calls(observer, self.manifest, call, self.threads, seconds, peaks, bandwidth, cached)
+            missing = "; ".join(filter(None, [error.message, error.hint]))
+        profile = profile_calls(observer, manifest, call, self.threads, seconds, peaks, bandwidth, cached)
+        return profile if peaks else replace(profile, no_roofs=missing)
 
     def __reduce__(self) -> tuple[Callable[[], Library], tuple[()]]:
         if self.reopen is None:

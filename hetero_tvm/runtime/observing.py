@@ -1,13 +1,15 @@
 """Observation of calls of a loaded library: when each kernel ran, and each of its tasks in which thread.
 
 TVM's virtual machine calls a function before and after all that it calls, and the thread pool inside
-the library writes down its tasks (``cpp/pool/trace.cc``).  Both cost about a microsecond a kernel; what
-the function itself costs is measured along, by calls that do nothing, and taken off.
+the library writes down its tasks (``cpp/pool/trace.cc``).  The function is the library's own
+(``cpp/pool/observe.cc``), or one in Python where a device has to be waited for or an older library has none;
+what it costs is measured along, by calls that do nothing, and taken off.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +24,10 @@ _CONSTANTS = "hetero_tvm_constants"
 _NOTHING = f"{_BUILTIN}null_value"
 _CAPACITY = 1 << 16
 """Tasks of one call that are written down."""
+_ROOM = 1 << 24
+"""Bytes for the marks of one call, about 60 for each function; what is not written takes no memory."""
+_MARK = struct.Struct("=qii")
+"""``Mark`` of ``cpp/pool/observe.cc``, field by field."""
 
 SPAN = np.dtype(
     [("start", "i8"), ("end", "i8"), ("launch", "i4"), ("task", "i4"), ("thread", "i4"), ("tasks", "i4")]
@@ -101,9 +107,10 @@ class Observer:
         path: Path,
         synchronize: Callable[[], None] | None = None,
         kernels: Iterable[str] = (),
+        module: Any = None,
     ):
         """``synchronize`` waits for what kernels have queued on a device; ``kernels`` are symbols of kernels
-        that need not be functions of the file itself."""
+        that need not be functions of the file itself; ``module`` is TVM's, of the library."""
         self._machine, self._ffi, self._synchronize = machine, ffi, synchronize
         self._native, self._bytecode = ctypes.CDLL(str(path)), dict.fromkeys(kernels, False)
         self._trace = getattr(self._native, "hetero_tvm_trace_tasks", None)
@@ -113,6 +120,22 @@ class Observer:
         self._spans = np.zeros(_CAPACITY, SPAN)
         self._events: list[Event] = []
         self._open: list[int] = []
+        self._marks = np.empty(_ROOM, "uint8")
+        self._observe, self._instrument = self._observers(module)
+
+    def _observers(self, module: Any) -> tuple[Any, Any]:
+        """The function that takes the library's marks, and that which makes them; None and ours without."""
+        observe = getattr(self._native, "hetero_tvm_observe_calls", None)
+        if observe is None or module is None or self._synchronize is not None:
+            return None, self._ffi.convert_func(self._hook)
+        observe.restype = ctypes.c_int64
+        observe.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        return observe, module.get_function("hetero_tvm_observe", True)
+
+    @property
+    def native(self) -> bool:
+        """Whether the library itself writes down when its functions are called."""
+        return self._observe is not None
 
     def _hook(self, function: Any, name: Any, before: bool, result: Any, *arguments: Any) -> int:
         if before:
@@ -134,22 +157,40 @@ class Observer:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While open, calls are observed."""
-        self._machine["set_instrument"](self._ffi.convert_func(self._hook))
+        self._machine["set_instrument"](self._instrument)
         try:
             yield
         finally:
             self._machine["set_instrument"](None)
             if self._trace is not None:
                 self._trace(None, 0)
+            if self._observe is not None:
+                self._observe(None, 0)
 
     def run(self, call: Callable[[], Any]) -> Observed:
         """Observe one ``call``, inside of :meth:`watching`."""
         self._events, self._open = [], []
         if self._trace is not None:
             self._trace(self._spans.ctypes.data, _CAPACITY)
+        if self._observe is not None:
+            self._observe(self._marks.ctypes.data, _ROOM)
         start = perf_counter_ns()
         call()
         end = perf_counter_ns()
         count = 0 if self._trace is None else min(self._trace(None, 0), _CAPACITY)
+        if self._observe is not None:
+            self._read(self._marks[: self._observe(None, 0)].tobytes())
         idle = [event.end - event.start for event in self._events if event.symbol == _NOTHING]
         return Observed(start, end, tuple(self._events), self._spans[:count].copy(), min(idle, default=0))
+
+    def _read(self, marks: bytes) -> None:
+        """Events from the marks of ``cpp/pool/observe.cc``; calls that have not ended are left out."""
+        at = 0
+        while at < len(marks):
+            time, before, length = _MARK.unpack_from(marks, at)
+            if before:
+                self._open.append(time)
+            elif self._open:
+                symbol = marks[at + _MARK.size : at + _MARK.size + length].decode()
+                self._events.append(Event(symbol, self._open.pop(), time, self._is_bytecode(symbol)))
+            at += _MARK.size + length

@@ -85,7 +85,9 @@ def resolve(path: Path) -> Path:
         if candidate.name == "model.so" or len(found) == 1:
             return candidate.resolve()
     if not found:
-        raise LibraryError(f"no .so in {path}", hint="name the exported .so")
+        deeper = [str(one.parent) for one in sorted(path.glob("*/model.so"))]
+        hint = f"did you mean {' or '.join(deeper[:3])}?" if deeper else "name the exported .so"
+        raise LibraryError(f"no .so in {path}", hint=hint)
     raise LibraryError(
         f"{path} holds {len(found)} libraries and none is called model.so",
         problems=[candidate.name for candidate in found],

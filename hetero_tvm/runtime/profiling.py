@@ -100,6 +100,7 @@ class Profile:
     bandwidth_gbs : roof of this machine's memory; None: not measured.
     last : the last observed call, for the trace.
     cache_gbs : roof of operands that lie in caches; None: not measured.
+    no_roofs : why there are no roofs, where there are none.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Profile:
     bandwidth_gbs: float | None = None
     last: Observed | None = field(default=None, repr=False)
     cache_gbs: float | None = None
+    no_roofs: str = "of a GPU they are not measured"
 
     def __repr__(self) -> str:
         return (
@@ -164,6 +166,7 @@ class Profile:
             "peaks": dict(self.peaks),
             "bandwidth_gbs": self.bandwidth_gbs,
             "cache_gbs": self.cache_gbs,
+            "no_roofs": None if self.peaks else self.no_roofs,
             "kernels": [
                 {
                     "kernel": one.name,
@@ -194,7 +197,8 @@ class Profile:
 
     def show(self, to: Console | None = None, top: int = 20) -> None:
         """Print tables of ``top`` rows each, by default on stdout."""
-        show_profile(self.to_json(), self.nodes(), to or console(), top)
+        nodes = self.nodes() if any(call.nodes for call in self.calls) else []  # language models have none
+        show_profile(self.to_json(), nodes, to or console(), top)
 
     def write_trace(self, path: str | Path) -> None:
         """Write the last observed call in Chrome's trace format, which Perfetto reads too.
@@ -285,11 +289,10 @@ def profile_calls(
             seen.append(observer.run(call))
     order = [event.symbol for event in seen[-1].events if not event.builtin]
     same = [one for one in seen if [event.symbol for event in one.events if not event.builtin] == order]
-    calls = _within(_calls(same, manifest, threads), median(plain))
-    # What a call takes longer than its kernels; on a busy machine, where calls are stopped in between, no
-    # more than what lies between the kernels of a typical one.
-    rest = min(median(plain) - sum(one.seconds for one in calls), median(map(_between, same)))
-    rest = max(0.0, round(rest, 12))
+    calls, between = _calls(same, manifest, threads), median(map(_between, same))
+    if not observer.native:  # what ours costs outside of kernels is many times what it costs inside
+        between = min(between, max(0.0, median(plain) - sum(call.seconds for call in calls)))
+    calls, rest = _within(calls, between, median(plain))
     kernels = _kernels(calls, manifest, peaks or {}, bandwidth_gbs, cached)
     kernels.append(KernelProfile(OTHER, 1, rest))
     observed = median((one.end - one.start) / 1e9 for one in seen)
@@ -309,9 +312,13 @@ def profile_calls(
 
 
 def _between(seen: Observed) -> float:
-    """Seconds of an observed call that no kernel took."""
+    """Seconds of an observed call that no kernel took, nor the observation itself.
+
+    What each event adds outside of it is about what it adds inside (``hook_ns``).
+    """
     kernels = [event.end - event.start for event in seen.events if not event.builtin]
-    return (seen.end - seen.start - sum(kernels)) / 1e9
+    hooks = 2 * len(seen.events) - len(kernels)
+    return max(0, seen.end - seen.start - sum(kernels) - hooks * seen.hook_ns) / 1e9
 
 
 def _calls(seen: Sequence[Observed], manifest: Manifest, threads: int) -> list[CallProfile]:
@@ -336,20 +343,15 @@ def _calls(seen: Sequence[Observed], manifest: Manifest, threads: int) -> list[C
     return calls
 
 
-def _within(calls: list[CallProfile], most: float) -> list[CallProfile]:
-    """The calls, which take no longer than ``most`` together.
+def _within(calls: list[CallProfile], between: float, most: float) -> tuple[list[CallProfile], float]:
+    """The calls and what lies ``between`` them, which take no longer than ``most`` together.
 
-    Observing costs more than it does where nothing is called, and about as much for each call: what is too
-    much is taken from all alike, and from none more than it has.
+    Calls that are observed take a little longer, and on a busy machine some are stopped: what is too much is
+    taken from all in proportion, so that nothing is left without a time.
     """
-    excess = sum(call.seconds for call in calls) - most
-    each = 0.0
-    for at, seconds in enumerate(sorted(call.seconds for call in calls)):
-        each = max(0.0, excess / (len(calls) - at))
-        if each <= seconds:
-            break
-        excess -= seconds
-    return [replace(call, seconds=max(0.0, call.seconds - each)) for call in calls]
+    spent = sum(call.seconds for call in calls) + between
+    scale = min(1.0, most / spent) if spent else 1.0
+    return [replace(call, seconds=scale * call.seconds) for call in calls], scale * between
 
 
 def _by_symbol(manifest: Manifest) -> dict[str, Mapping[str, Any]]:

@@ -38,6 +38,7 @@ def test_the_command(capsys):
     assert document["tokens_per_second"] == pytest.approx(1 / document["seconds_per_token"])
 
 
+@pytest.mark.thorough
 def test_one_token_is_one_call_at_the_same_place():
     model = hetero_tvm.load_language_model(tiny_llama.built())
     with decode.one_token(model, context=8) as call:
@@ -53,5 +54,8 @@ def test_a_language_model_is_profiled_at_a_token_and_benched_by_decode(capsys):
     assert profile.main([str(tiny_llama.built()), "--seconds", "0.05", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["calls"] and document["call_ms"] > 0
+    products = [row for row in document["kernels"] if row["kernel"].startswith("linear_")]
+    assert products and all(row["gflops"] > 0 and row["gbs"] > 0 for row in products)
+    assert any(row["kernel"].endswith("_32x97") for row in products)  # the head: a row of 32, 97 words
     assert bench.main([str(tiny_llama.built())]) == 2
     assert "--decode" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import hetero_tvm
 from hetero_tvm import host
 from hetero_tvm.benchmarking.runtimes import OURS, PEERS, RUNTIMES, Job, version
+from tests.selection import thorough
 
 WEIGHT = np.random.default_rng(0).standard_normal((32, 16)).astype("float32")
 X = np.random.default_rng(1).standard_normal((8, 32)).astype("float32")
@@ -49,7 +50,7 @@ def test_every_runtime_but_ours_can_be_asked_for():
     assert {name for names in PEERS.values() for name in names} == set(RUNTIMES) - {OURS}
 
 
-@pytest.mark.parametrize("name", ["torch", "torch.compile"])
+@pytest.mark.parametrize("name", ["torch", *thorough(["torch.compile"])])
 def test_a_program_of_pytorch_runs_itself(tmp_path, name):
     """PyTorch runs its own program, and no translation: options, names and results stay the user's."""
     torch = pytest.importorskip("torch")
@@ -68,6 +69,15 @@ def test_a_program_of_pytorch_runs_itself(tmp_path, name):
     y, z = RUNTIMES[name].prepare(job).call()
     np.testing.assert_allclose(y, 2 * (X @ WEIGHT), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(z, 2 * (X @ WEIGHT), rtol=1e-5, atol=1e-5)
+
+
+def test_inductor_works_where_somebody_has_looked_for_pip():
+    """As huggingface_hub does: setuptools then ended with an AssertionError of distutils."""
+    code = "import importlib.util; importlib.util.find_spec('pip'); "
+    code += "from hetero_tvm.benchmarking import runtimes; runtimes.import_setuptools(); "
+    code += "import setuptools, distutils.core; print(setuptools.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout.strip() == "setuptools", found.stderr
 
 
 _ALONE = """

@@ -72,6 +72,7 @@ def test_a_graph_that_is_not_the_models_is_named(optimized):
     assert any("first wrong result" in problem for problem in caught.value.problems), caught.value.problems
 
 
+@pytest.mark.thorough
 def test_a_right_model_has_no_fault(optimized):
     built = build_model(optimized, use_shipped=False)
     message = first_fault(optimized, built.choices, sample_inputs(optimized.model, 3))

@@ -40,6 +40,7 @@ def test_every_size_gives_the_numbers_of_the_model_at_that_size(optimized, net):
             np.testing.assert_allclose(result, exact, atol=2e-5 * np.abs(exact).max())
 
 
+@pytest.mark.thorough
 def test_a_profile_names_the_nodes_of_each_kernel(net):
     arrays = [np.ones((2, 8), "int64")] * len(net.signature.inputs)
     found = net.profile(*arrays, seconds=0.01)
@@ -136,6 +137,7 @@ def test_an_index_is_checked_against_a_length_that_only_the_call_tells():
                 built.run({"x": x, "at": np.array([[0, outside, 0, 0]])})
 
 
+@pytest.mark.thorough
 def test_strides_on_strides_have_a_kernel_that_inputs_tell_the_length(tmp_path):
     """The width of the second result is a quotient of the model's length, which no operand of its own has."""
     text = """

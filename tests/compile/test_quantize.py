@@ -162,6 +162,7 @@ def test_static_command(tmp_path):
     assert document["metric"][0] == pytest.approx(document["metric"][1], rel=0.1)
 
 
+@pytest.mark.thorough
 def test_kernels_name_the_arithmetic_whose_peak_bounds_them(model):
     built, _ = quantize_model(model, build)
     found = {row["kernel"].partition("_")[0]: row["arithmetic"] for row in built.kernels}

@@ -62,6 +62,7 @@ def library(tmp_path_factory):
     return hetero_tvm.build_model(hetero_tvm.optimize_model(model)).export(tmp_path_factory.mktemp("step"))
 
 
+@pytest.mark.thorough
 def test_steps_of_any_length_give_the_numbers_of_the_whole(library):
     net = hetero_tvm.load(library)
     x = np.random.default_rng(0).standard_normal((2, 33, 8)).astype(np.float32)

@@ -14,6 +14,7 @@ from hetero_tvm.errors import ModelError, TargetError, UsageError
 from hetero_tvm.language.build import build_language_model, is_checkpoint
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
 from tests import tiny_llama
+from tests.selection import thorough
 
 
 def test_the_library_runs_without_the_compiler():
@@ -62,7 +63,7 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path):
         build_language_model(tiny_llama.write(tmp_path / "b", tensors=tensors), tmp_path / "out")
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [False, *thorough([True])])
 def test_weights_of_bfloat16_are_what_the_checkpoint_has(tied, tmp_path):
     """A checkpoint of bfloat16 loses nothing; a tied table is read as packed words."""
     tensors = {name: array.astype(ml_dtypes.bfloat16) for name, array in tiny_llama.weights().items()}

@@ -4,7 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 
-from hetero_tvm.pages.page import Html, fragment, name, page, section, share_bar, table, text, tiles
+from hetero_tvm.pages.page import Html, fragment, name, page, retype, section, share_bar, table, text, tiles
 
 EVIL = "</script><script>alert(1)</script>&\"'"
 VOID = {"meta", "!doctype", "wbr"}
@@ -68,7 +68,22 @@ def test_a_fragment_leaves_the_notebook_alone():
     selectors = [one.strip() for rule in rules for one in rule.split(",")]
     assert {".hetero-tvm.hetero-tvm", ".hetero-tvm.hetero-tvm td.t"} <= set(selectors)
     assert all(one == ":root" or one.startswith(".hetero-tvm.hetero-tvm") for one in selectors), selectors
-    assert style.count("{") == style.count("}") == len(rules) + 1  # the dark colours stay in their @media
+    # The dark colours and what is for telephones stay in their @media.
+    assert style.count("{") == style.count("}") == len(rules) + 2
+
+
+def test_cells_name_their_columns_where_a_row_becomes_a_paragraph():
+    wide = table(("kernel", "ms", EVIL), [("a", 1.5, "x")], numbers=(1,))
+    cells = [attributes.get("data-of") for tag, attributes in parsed(wide).seen if tag == "td"]
+    assert cells == ["kernel", "ms", EVIL] and 'class="wide rows"' in wide
+    assert "rows" not in table(("fusion", "count"), [("gelu", 2)])
+
+
+def test_options_of_a_command_stay_whole():
+    markup = retype("python -m hetero_tvm.tune 'a  b' --out out")
+    parsed(markup)
+    assert '<span style="white-space:nowrap">--out</span> <span' in markup
+    assert re.sub("<[^>]*>", "", markup) == text("python -m hetero_tvm.tune 'a  b' --out out")
 
 
 def test_names_may_be_broken_after_their_parts():

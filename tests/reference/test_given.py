@@ -34,6 +34,14 @@ def test_files_that_are_none_are_refused(tmp_path, content):
         read_inputs(path)
 
 
+def test_text_is_no_pickle(tmp_path):
+    path = tmp_path / "inputs.json"
+    path.write_text('{"ids": [[1, 2, 3, 4]]}')
+    with pytest.raises(UsageError, match='no .npz file, it begins with \'{"ids"') as caught:
+        read_inputs(path)
+    assert "numpy.savez" in caught.value.hint
+
+
 def test_pickled_objects_are_never_read(tmp_path):
     path = tmp_path / "inputs.npz"
     np.savez(path, ids=np.array([{"a": 1}], dtype=object))

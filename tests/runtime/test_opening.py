@@ -35,6 +35,10 @@ def test_missing_and_foreign_files_are_refused(tmp_path):
         load(tmp_path / "no.so")
     with pytest.raises(LibraryError, match="no .so in"):
         load(tmp_path)
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "model.so").write_text("hello")
+    with pytest.raises(LibraryError, match=f"did you mean {tmp_path}/bert?"):
+        load(tmp_path)
     (tmp_path / "text.so").write_text("hello" * 30)
     with pytest.raises(LibraryError, match="not a shared library"):
         load(tmp_path / "text.so")

@@ -75,7 +75,12 @@ def fault_of(
 def _largest_difference(result: np.ndarray, reference: np.ndarray) -> float:
     """NaN where anything is NaN.  Large arrays, slower to compare than to compute, on all cores."""
 
-    def of(pair: tuple[np.ndarray, np.ndarray]) -> float:
+    # NumPy does not subtract truth values, and differences of numbers without a sign wrap.
+    narrow = all(array.dtype.kind in "bu" for array in (result, reference))
+
+    def of(pair: tuple[np.ndarray, ...]) -> float:
+        if narrow:
+            pair = tuple(array.astype(np.int64) for array in pair)
         difference = np.subtract(*pair)
         return float(np.abs(difference, out=difference).max(initial=0.0))
 

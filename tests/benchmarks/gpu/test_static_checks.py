@@ -31,6 +31,7 @@ def test_a_model_at_its_real_width(compiler):
     assert static_checks.problems(model, modules, compiler) == []
 
 
+@pytest.mark.thorough
 def test_what_is_wrong_is_named(compiler, monkeypatch):
     model, modules = built(NARROW, "cuda:sm_80")
     name = next(name for name in modules[0].launches if name.startswith("attention"))

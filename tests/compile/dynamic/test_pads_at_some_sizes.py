@@ -53,6 +53,7 @@ def test_a_range_that_ends_where_all_is_padded_is_refused_too(model):
     assert "n = 16..196:4" in refused.value.hint
 
 
+@pytest.mark.thorough
 def test_in_steps_it_is_one_library(model, tmp_path):
     from onnxruntime import InferenceSession
 

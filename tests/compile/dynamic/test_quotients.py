@@ -128,6 +128,7 @@ net (float[2, 4, n] x) => (float[2, 8, m] y, float[2, 4, n] z)
 """
 
 
+@pytest.mark.thorough
 def test_a_quotient_is_told_where_multiples_are_another_model(tmp_path):
     """All that tells (n + 3)//4 from (n + 4)//4 are sizes that are not padded."""
     model = text_model(BLOCKS)
@@ -158,6 +159,7 @@ net (float[batch, 2, h, w] x) => (float[batch, 4, h, w] y)
 """
 
 
+@pytest.mark.thorough
 def test_images_that_are_halved_and_joined_again_take_multiples(tmp_path):
     model = text_model(JOINED)
     shapes = {"x": (Span(1, 3), 2, Span(8, 40, 4), Span(4, 36, 4))}

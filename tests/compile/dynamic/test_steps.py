@@ -136,6 +136,7 @@ def test_what_else_reads_the_past_or_nobody_reads_is_copied():
     assert rooms(model) == {"past_k": 27}
 
 
+@pytest.mark.thorough
 def test_other_states_stay_beside(tmp_path):
     """One state in place, one that is copied, and one of a fixed size."""
     model = optimized(

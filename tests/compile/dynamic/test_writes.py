@@ -11,6 +11,7 @@ from hetero_tvm.errors import LibraryError
 from hetero_tvm.records.choose import default_choice
 from hetero_tvm.runtime.sessions import Session, states_of
 from tests.frontend.onnx.helpers import text_model
+from tests.selection import thorough
 
 ROOM, DIM = 48, 8
 STATE = 2 * ROOM * DIM * 4
@@ -168,6 +169,7 @@ def test_a_place_outside_of_the_state_changes_nothing(spelling, tmp_path):
         np.testing.assert_array_equal(session.states["cache"], before)
 
 
+@pytest.mark.thorough
 def test_rows_of_any_number_as_one_library(tmp_path):
     source = proto(SCATTER_ND, new="n")
     model = hetero_tvm.optimize_model(hetero_tvm.import_model(source, shapes={"n": (Span(1, 7),)}))
@@ -233,6 +235,7 @@ def test_a_check_of_what_was_written_leaves_no_step():
     assert model.step is None
 
 
+@pytest.mark.thorough
 def test_a_program_of_pytorch_with_buffers(tmp_path):
     torch = pytest.importorskip("torch")
 
@@ -293,7 +296,7 @@ def attention_model(new, past, total):
     return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", [True, *thorough([False])])
 def test_group_query_attention_step_by_step_is_what_onnxruntime_computes(shared, tmp_path):
     """A present as large as the past, and one that grows: written at places that the lengths tell."""
     onnxruntime = pytest.importorskip("onnxruntime")

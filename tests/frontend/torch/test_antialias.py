@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from hetero_tvm import build_model, import_model, optimize_model
 from hetero_tvm.frontend.torch.decompositions import decomposed
+from tests.selection import thorough
 
 
 class Resized(torch.nn.Module):
@@ -27,7 +28,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("options", CASES)
+@pytest.mark.parametrize("options", [*CASES[:2], *thorough(CASES[2:])])
 def test_places(mode, options):
     model, x = Resized(mode=mode, **options), torch.randn(2, 3, 10, 20)
     program = torch.export.export(model, (x,))

@@ -49,6 +49,7 @@ class Singles(torch.nn.Module):
         return functional.leaky_relu(x, 0.1), functional.gelu(x), functional.layer_norm(x, (6,)), x + 0.1
 
 
+@pytest.mark.thorough
 def test_numbers_of_python_keep_their_digits():
     built = build_model(optimize_model(import_model(torch.export.export(Numbers(), (X,))), "cpu"))
     for ours, truth in zip(built.run({"x": X.numpy()}), Numbers()(X), strict=True):

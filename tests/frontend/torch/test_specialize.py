@@ -47,6 +47,7 @@ def _program(table):
     return module, export(module, (torch.zeros(1, 3, 64, 96),), dynamic_shapes=(open_sizes,), strict=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [(192, 64), (64, 96)])
 def test_comparisons_of_a_translation_fix_no_size(size):
     """A translation that compared a size with a number took the example's side for all sizes."""

@@ -71,6 +71,7 @@ def test_parts_lie_in_the_whole(tmp_path):
     assert built(nodes, ["y"], 16, tmp_path, disable=("concatenation_in_place",)).memory.joined == {}
 
 
+@pytest.mark.thorough
 def test_a_part_may_be_a_whole_itself(tmp_path):
     nodes = [convolution("first", "x", 16, 16)]
     before = "first"
@@ -81,6 +82,7 @@ def test_a_part_may_be_a_whole_itself(tmp_path):
     assert made.optimized.report.fusions["concatenation_in_place"] == 3
 
 
+@pytest.mark.thorough
 def test_parts_are_read_after_the_whole_was_overwritten(tmp_path):
     nodes = [
         convolution("a", "x", 16, 16),
@@ -128,6 +130,7 @@ def test_what_is_copied(nodes, outputs, channels, batch, tmp_path):
     assert built(nodes, outputs, channels, tmp_path, batch).memory.joined == {}
 
 
+@pytest.mark.thorough
 def test_a_part_of_two_wholes_lies_in_the_first(tmp_path):
     nodes = [
         convolution("a", "x", 16, 16),
@@ -159,6 +162,7 @@ def test_zeros_around_images_are_in_the_parts_already(tmp_path):
     assert len(built(nodes, ["y"], 16, tmp_path).memory.joined) == 1
 
 
+@pytest.mark.thorough
 def test_residuals_with_and_without_zeros_around_them(tmp_path):
     nodes = [
         *(convolution(name, "x", 16, 16) for name in ("a", "r", "c")),

@@ -74,6 +74,14 @@ def test_the_tolerance_is_relative_to_the_largest_value():
     assert fault_of(truth + 0.2, truth, 1e6, 1e-4) is None
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8"])
+def test_truth_values_and_numbers_without_a_sign_are_compared(dtype):
+    result, reference = np.array([0, 1, 1], dtype), np.array([0, 1, 0], dtype)
+    assert fault_of(reference.copy(), reference, None, 1e-4) is None
+    for pair in ((result, reference), (reference, result)):
+        assert "largest error 1 " in fault_of(*pair, None, 1e-4)
+
+
 def test_several_results_are_compared_behind_one_another():
     assert joined([np.ones((2, 2))]).shape == (2, 2)
     assert np.array_equal(joined([np.zeros((1, 2)), np.ones(3)]), [0, 0, 1, 1, 1])

@@ -35,6 +35,13 @@ int64_t Now() {
   return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
 }
 
+// Asked for once: a system call is as long as a small task.
+int32_t ThisThread() {
+  static thread_local int32_t id = 0;
+  if (!id) id = static_cast<int32_t>(syscall(SYS_gettid));
+  return id;
+}
+
 int RunTraced(int task, TVMParallelGroupEnv* environment, void* data) {
   const Traced* traced = static_cast<Traced*>(data);
   const int64_t start = Now();
@@ -43,8 +50,7 @@ int RunTraced(int task, TVMParallelGroupEnv* environment, void* data) {
   const int64_t at = trace.count.fetch_add(1, std::memory_order_relaxed);
   Span* spans = trace.spans.load(std::memory_order_acquire);
   if (spans && at < trace.capacity.load(std::memory_order_relaxed)) {
-    const int32_t thread = static_cast<int32_t>(syscall(SYS_gettid));
-    spans[at] = Span{start, end, traced->launch, task, thread, environment->num_task};
+    spans[at] = Span{start, end, traced->launch, task, ThisThread(), environment->num_task};
   }
   return status;
 }

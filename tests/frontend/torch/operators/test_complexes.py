@@ -19,6 +19,7 @@ class Rotated(torch.nn.Module):
         return whole, first
 
 
+@pytest.mark.thorough
 def test_rotary_embedding_of_complex_numbers():
     torch.manual_seed(0)
     given = torch.randn(2, 5, 3, 8), torch.randn(2, 5, 4)
@@ -71,6 +72,7 @@ def compared(model, given, tolerance):
         np.testing.assert_allclose(ours, wanted.detach().numpy(), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.thorough
 def test_arithmetic_of_complex_numbers():
     torch.manual_seed(0)
     compared(Algebra(), (torch.randn(4, 8), torch.randn(4, 8)), 1e-4)  # cubes of quotients lose two digits

@@ -133,6 +133,7 @@ class Members(torch.nn.Module):
         )
 
 
+@pytest.mark.thorough
 def test_members():
     x = torch.tensor([1.0, 2.5, math.nan, math.inf, 59.0, -1.0])
     given = x, torch.tensor([[1, 3, 117], [120, -3, 0]])

@@ -43,6 +43,7 @@ class Angles(torch.nn.Module):
         return torch.atan2(y, x), torch.view_as_complex(torch.stack([x, y], -1)).angle(), torch.angle(x)
 
 
+@pytest.mark.thorough
 def test_angles_lie_in_the_quadrant_of_the_signs():
     """Signs of zeros, infinities and not-a-number too; 1e-6 is a few of float32's steps at pi."""
     edges = torch.tensor([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-30, -1e-30, 3e38, -3e38])
@@ -108,6 +109,7 @@ class Lines(torch.nn.Module):
         return *between, *mixed, torch.linspace(a, b, 0)
 
 
+@pytest.mark.thorough
 def test_ranges_between_tensors():
     ends = torch.tensor(1.3), torch.tensor(7.7)
     program = decomposed(torch.export.export(Lines(), ends))

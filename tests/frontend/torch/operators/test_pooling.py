@@ -91,6 +91,7 @@ class Sums(torch.nn.Module):
         )
 
 
+@pytest.mark.thorough
 def test_divisor_of_means():
     given = torch.randn(2, 3, 9, 8), torch.randn(1, 2, 6, 5, 7)
     built = build_model(optimize_model(import_model(torch.export.export(Sums(), given)), "cpu"))

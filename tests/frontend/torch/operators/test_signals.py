@@ -8,6 +8,7 @@ import torch
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.frontend.torch.decompositions import decomposed, decompositions
+from tests.selection import thorough
 
 ATEN = torch.ops.aten
 
@@ -48,6 +49,7 @@ def test_signals_of_spectrograms(options):
     torch.testing.assert_close(decompositions()[ATEN.istft.default](x, 16, **given), want)
 
 
+@pytest.mark.thorough
 def test_a_filter_of_spectrograms_is_imported():
     class Filter(torch.nn.Module):
         def forward(self, x):
@@ -100,7 +102,7 @@ def test_places_in_ordered_rows(right):
     assert scalar(row, 0.5, right=right).item() == torch.searchsorted(row, 0.5, right=right).item()
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, *thorough([torch.int64, torch.int32])])
 def test_integers_are_subtracted_from_a_float(dtype):
     class Hidden(torch.nn.Module):
         def forward(self, mask):

@@ -16,6 +16,7 @@ from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
 from hetero_tvm.schedules.cpu.decoding.matrix_halves import ENOUGH_FOR_TILES
 from hetero_tvm.schedules.cpu.decoding.words import FEW
+from tests.selection import thorough
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 INTEGERS = dataclasses.replace(MACHINE, features=("avx2",))
@@ -117,10 +118,11 @@ def test_numbers(op, machine):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("storage", [Storage("int8", 128, True), Storage("int4", 128, True)], ids=str)
-def test_extremes(machine, storage):
+@pytest.mark.parametrize("bits", ["int8", *thorough(["int4"])])
+def test_extremes(machine, bits):
     """The largest integers on both sides fit into the sums, zero points included; what is not finite stays in
     its rows."""
+    storage = Storage(bits, 128, True)
     op = Linear(64, 256, storage)
     most = (1 << storage.bits) - 1
     zero = np.zeros((64, 2), np.uint8)

@@ -20,6 +20,7 @@ from tests.schedules.cpu.images.helpers import PAD, on, random_blocks, random_co
 from tests.schedules.cpu.images.test_slice_planes import CASES
 from tests.schedules.cpu.running import covering, point_runners
 from tests.schedules.representatives import CPU, TILES
+from tests.selection import thorough
 
 SPACE = Bf16Conv2dSpace()
 MACHINE = parse_target("cpu").machine
@@ -82,11 +83,15 @@ def test_every_choice_computes_the_convolution(op):
         (Conv2d(1, 12, 9, 9, 3, (1, 3), (2, 3), (0, 2, 0, 2), (1, 2)), "+2,3,2,2"),
         (Conv2d(1, 64, 6, 6, 8, (1, 1), padding=PAD, epilogue=("gelu_erf",)), "+1,1,1,1"),
         (Conv2d(1, 32, 6, 7, 64, (3, 3), padding=PAD, groups=2), "+1,1,1,1"),
-        (Conv2d(2, 40, 7, 7, 64, (3, 3), padding=PAD, epilogue=("bias", "relu")), "+1,1,1,1"),
-        (Conv2d(1, 33, 11, 20, 48, (3, 3), padding=PAD, epilogue=("bias", "residual")), "+1,1,1,1"),
-        (Conv2d(1, 64, 13, 9, 20, (3, 1), padding=(2, 0, 2, 0), dilation=(2, 1)), "+2,0,2,0"),
-        (Conv2d(1, 48, 14, 14, 64, (1, 1), (2, 2), epilogue=("bias",)), ""),
-        (Conv2d(1, 64, 6, 7, 128, (3, 3), padding=PAD, groups=2), "+1,1,1,1"),
+        *thorough(
+            [
+                (Conv2d(2, 40, 7, 7, 64, (3, 3), padding=PAD, epilogue=("bias", "relu")), "+1,1,1,1"),
+                (Conv2d(1, 33, 11, 20, 48, (3, 3), padding=PAD, epilogue=("bias", "residual")), "+1,1,1,1"),
+                (Conv2d(1, 64, 13, 9, 20, (3, 1), padding=(2, 0, 2, 0), dilation=(2, 1)), "+2,0,2,0"),
+                (Conv2d(1, 48, 14, 14, 64, (1, 1), (2, 2), epilogue=("bias",)), ""),
+                (Conv2d(1, 64, 6, 7, 128, (3, 3), padding=PAD, groups=2), "+1,1,1,1"),
+            ]
+        ),
     ],
     ids=str,
 )

@@ -9,6 +9,7 @@ from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
 from tests.schedules.cpu.images.helpers import PAD, WINOGRAD_ERROR, on
 from tests.schedules.cpu.running import MACHINES, check_points, check_shapes
+from tests.selection import thorough
 
 SPACE = BlockedConv2dSpace()
 
@@ -33,7 +34,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*list(CASES)[1:5], *thorough(["around", "long", "partial"])])
 def test_windows_of_slices(name):
     op, x = CASES[name]
     for machine in (MACHINES["avx2"], MACHINES["avx512"]):

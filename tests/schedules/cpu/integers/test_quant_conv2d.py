@@ -218,6 +218,7 @@ ROWS = [
 """Rows: strides that read pairs and others, padding longer than a block, taps that lie apart, groups."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("here", WAYS[:1] + WAYS[-1:])
 def test_rows_are_cut_into_blocks(here):
     cases = []

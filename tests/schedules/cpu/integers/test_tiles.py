@@ -20,6 +20,7 @@ from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
 from hetero_tvm.schedules.cpu.integers.stored_matmul import rounded_bits
 from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cpu.test_dots import machine
+from tests.selection import thorough
 
 TILES = ("avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
 HERE = parse_target("cpu").machine
@@ -130,8 +131,9 @@ IMAGES = [
 """Steps of 4 to 16 words, filters and pixels that fill no tile, strides, dilation, groups, a residual."""
 
 
+# TVM takes 20 s to simplify the fifth: a stride of 2 along rows, and a residual.
 @needs_tiles
-@pytest.mark.parametrize("op", IMAGES, ids=lambda op: op.label)
+@pytest.mark.parametrize("op", [*IMAGES[:4], *thorough(IMAGES[4:5]), *IMAGES[5:]], ids=lambda op: op.label)
 def test_images(op):
     arrays = drawn(op)
     if op.scaled:

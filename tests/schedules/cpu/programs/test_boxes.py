@@ -10,6 +10,7 @@ from hetero_tvm.schedules.nests.program import nests_of
 from tests.schedules.cpu.programs.test_reduction import run_all
 from tests.schedules.cpu.running import MACHINES
 from tests.schedules.cpu.test_generic import array, plain
+from tests.selection import thorough
 
 
 def mirrored(x):
@@ -46,8 +47,9 @@ def operands():
     return {n: [array(shape, dtype, generator) for dtype, shape in shapes] for n, shapes in typed.items()}
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-def test_the_numbers(machine):
+@pytest.mark.parametrize("isa", ["avx2", *thorough([isa for isa in MACHINES if isa != "avx2"])])
+def test_the_numbers(isa):
+    machine = MACHINES[isa]
     functions = {name: plain(*case[:2]) for name, case in CASES.items()}
     arrays = operands()
     for name, result in run_all(functions, arrays, machine).items():

@@ -59,6 +59,7 @@ def test_the_numbers(machine):
         )
 
 
+@pytest.mark.thorough
 def test_a_large_value_is_not_simplified_as_a_whole():
     """Selections within selections: simplified, seven steps take hours."""
     x, y, out = (tirx.decl_buffer((size,), "int32", name) for size, name in ((35, "x"), (35, "y"), (70, "o")))

@@ -13,6 +13,7 @@ from hetero_tvm.schedules.cpu.rows.recurrence import RecurrenceSpace
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from hetero_tvm.schedules.symbolic import Witnesses
 from tests.schedules.cpu.running import MACHINES, SWEPT, TARGET, UNWRITTEN, check_points, covering
+from tests.selection import thorough
 
 SPACE = RecurrenceSpace()
 
@@ -80,7 +81,7 @@ def test_refusals_and_defaults():
 @pytest.mark.parametrize(
     ("cell", "options", "tile"),
     [
-        ("lstm", {"initial": True}, (4, 1)),
+        *thorough([("lstm", {"initial": True}, (4, 1))]),
         ("lstm", {"lengths": True, "reverse": True}, (2, 1)),
         ("gru", {}, (1, 2)),
         ("rnn_tanh", {"reverse": True}, (4, 1)),
