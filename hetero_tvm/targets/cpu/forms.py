@@ -22,6 +22,7 @@ from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKerne
 from hetero_tvm.relax_passes.forms.volumes.conv3d import Conv3dAsConv2d
 from hetero_tvm.relax_passes.forms.volumes.conv_transpose3d import ConvTranspose3dAsConvTranspose2d
 from hetero_tvm.relax_passes.forms.volumes.images import VolumesAsImages
+from hetero_tvm.relax_passes.forms.volumes.resize import ResizeVolumes
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
@@ -43,6 +44,7 @@ def forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
         ConvTransposeAsPhases(claims),  # a convolution per phase: no zeros are multiplied, and it is fast
         Conv3dAsConv2d(lambda op: claims(on_blocks(op, machine))),  # depth is summed up as channels are
         VolumesAsImages(),  # what stands between them and would keep volumes; before its pooling takes forms
+        ResizeVolumes(),  # of the others; before images are resized
         PoolAsPool2d(),  # likewise rows and volumes that are pooled
         Conv1dAsConv2d(computed=True),  # rows are images of one row; after transposed ones, also of rows
         ArgAsKernel(functools.partial(emit_arg_extremum, machine)),  # one pass over long rows

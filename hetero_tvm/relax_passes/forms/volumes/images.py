@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hetero_tvm.host.tvm import Expr, Var, relax, tvm
 from hetero_tvm.relax_passes.forms.conv1d import integers
 from hetero_tvm.relax_passes.forms.pool import VOLUME_POOLS, PoolForm
+from hetero_tvm.relax_passes.forms.volumes.resize import resized, separable
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 from hetero_tvm.relax_passes.rewriting.views import order_of
@@ -153,6 +154,23 @@ def _pooled(graph: Graph, var: Var) -> _Found | None:
     return _Found(var, emit)
 
 
+def _resized(graph: Graph, var: Var) -> _Found | None:
+    """Another size: of the planes, then of images whose columns are whole slices."""
+    call, (batch, channels, *size) = graph.value(var), shape_of(var)
+    images = images_behind(graph, call.args[0])
+    if images is None or not separable(graph, var):
+        return None
+    depth = shape_of(call.args[0])[2]
+
+    def emit(bind: Bind) -> Expr:
+        y = resized(bind, images, (batch, depth), tuple(size), call.attrs)
+        return volume_of(
+            bind, bind(relax.op.reshape(y, (batch * size[0], channels, *size[1:])), "slices"), batch
+        )
+
+    return _Found(var, emit)
+
+
 def _mean(graph: Graph, var: Var) -> _Found | None:
     """The mean of all values of a channel: of each slice, which counts as many, then of the slices."""
     call = graph.value(var)
@@ -204,6 +222,7 @@ _FORMS: dict[str, Callable[[Graph, Var], _Found | None]] = {
     **dict.fromkeys(_ELEMENTWISE, _stepped),
     **dict.fromkeys(VOLUME_POOLS, _pooled),
     "relax.concat": _joined,
+    "relax.image.resize3d": _resized,
     "relax.mean": _mean,
     "relax.nn.batch_norm": _normalized,
     "relax.nn.pad": _padded,
@@ -215,8 +234,8 @@ class VolumesAsImages(Rule):
     """Operators whose operand is a volume made of images work on the images.
 
     Convolutions of volumes give and take images.  What stands between them (activations, sums, gates,
-    concatenations of channels, pooling, batch normalisation) works on them just as well, and joins their
-    epilogues and layouts; volumes are transposed where something else reads them.
+    concatenations of channels, pooling, resizes, batch normalisation) works on them just as well, and joins
+    their epilogues and layouts; volumes are transposed where something else reads them.
     """
 
     name = "volumes"

@@ -46,6 +46,10 @@ ON_IMAGES = {
     "mean of windows": lambda x, y: op.nn.avg_pool3d(volume(x), 2, 2, 1, count_include_pad=True),
     "zeros": lambda x, y: op.nn.pad(volume(x), [0, 0, 0, 0, 0, 0, 1, 2, 0, 1]),
     "norm": lambda x, y: normalized(x),
+    "larger": lambda x, y: op.image.resize3d(volume(x), (4, 10, 6)),
+    "smaller": lambda x, y: op.image.resize3d(
+        volume(x), (3, 3, 5), method="nearest_neighbor", rounding_method="floor"
+    ),
 }
 ELSEWHERE = {
     "slices added": lambda x, y: op.nn.pad(volume(x), [0, 0, 0, 0, 1, 0, 0, 0, 0, 0]),
