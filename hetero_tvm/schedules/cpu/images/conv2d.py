@@ -39,12 +39,6 @@ from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry, PixelBlock
 from hetero_tvm.schedules.cpu.images.conv2d_kernel import UNROLLED_TAPS, ConvKernel
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
-_NEAR_ROWS, _ROWS_PER_CYCLE, _MOST_WAITING = 256, 44.0, 40.0
-"""Rows of an image, each on a page of its own, that a tile reads without waiting for addresses; rows beyond
-for a cycle of waiting at each of them, up to the most cycles (measured on a Xeon)."""
-_FAR_ROWS = 1024
-"""Bytes of a plane from which on rows are taken to lie on pages of their own."""
-
 _STRIP_LIMIT = 48 << 10
 """Bytes of one strip: it should stay in L1/L2 between the products and the epilogue."""
 
@@ -146,8 +140,6 @@ def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> fl
     per_k = tile.step_cycles(two_units, load_cycles) * two_units.fma_units / machine.fma_units
     if geometry.taps[1:]:
         per_k *= machine.shifted_loads
-    if geometry.direct and 4 * geometry.pixels >= _FAR_ROWS:
-        per_k += min(max(0.0, (depth - _NEAR_ROWS) / _ROWS_PER_CYCLE), _MOST_WAITING)
     panel = per_k * depth + 30 + 2.0 * rows * vectors
     work = blocks.count * groups * op.batch
     busiest = -(-work // machine.threads) * -(-tiles // groups)

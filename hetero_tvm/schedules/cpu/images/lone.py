@@ -31,6 +31,11 @@ _ROW, _PIXEL = 12.0, {1: 0.25, 2: 0.8}
 _APART = 3.0
 """Cycles of a pixel that is read alone: of larger strides, and where filters do not overlap."""
 
+_FAR_PLANE, _NEAR_PLANES, _PLANES, _MOST_WAITING = 1024, 256, 530.0, 3.3
+"""Bytes from which on planes lie on pages of their own, how many of those a tile of the plain kernel reads
+without waiting for addresses, for how many more it takes twice the time, and the most that it takes longer
+(measured on a Xeon)."""
+
 _SURE = 0.97
 """Share of the plain kernel's estimate that the blocked one must stay below, as estimates are off by a few
 per cent."""
@@ -43,6 +48,7 @@ def blocks_pay(plain: Conv2d, blocked: Conv2d, machine: CpuModel) -> bool:
     if before is None or after is None:
         return False
     read = Layout.parse(blocked.x_layout).blocked
+    before *= 1.0 + _waiting(plain)
     before += 0.0 if plain.depthwise else _filling(plain, machine)
     conversions = read * (_bytes(plain.image) / _TO_BLOCKS + _LAUNCH)
     conversions += plain.epilogue.count(RESIDUAL) * (_bytes(plain.out_image) / _TO_BLOCKS + _LAUNCH)
@@ -67,6 +73,14 @@ def slices_pay(plain: Conv2d, sliced: Conv3d, machine: CpuModel) -> bool:
     if before is None or after is None:
         return after is not None
     return after < before + _filling(plain, machine) + _bytes(plain.image) / _TO_PLAIN
+
+
+def _waiting(op: Conv2d) -> float:
+    """Time that the plain kernel waits for addresses of planes, by what it takes otherwise."""
+    geometry, planes = Geometry(op), op.channels // op.groups
+    if not geometry.direct or 4 * geometry.pixels < _FAR_PLANE:
+        return 0.0
+    return min(max(0.0, (planes - _NEAR_PLANES) / _PLANES), _MOST_WAITING)
 
 
 def _filling(op: Conv2d, machine: CpuModel) -> float:

@@ -1,0 +1,15 @@
+"""Layouts of convolutions among plain images."""
+
+import pytest
+
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.schedules.cpu.images.lone import blocks_pay, on_blocks
+from tests.schedules.cpu.running import MACHINES
+
+
+@pytest.mark.parametrize("channels, pays", [(1152, True), (64, False)])
+def test_many_planes_far_apart_are_read_in_blocks(channels, pays):
+    """A tile of the plain kernel reads every plane, each on a page of its own."""
+    machine = MACHINES["avx512"]
+    op = Conv2d(1, channels, 64, 64, filters=128, kernel=(1, 1))
+    assert blocks_pay(op, on_blocks(op, machine), machine) == pays
