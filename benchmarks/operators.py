@@ -237,7 +237,7 @@ def _merge(path: Path, rows: dict[str, dict[str, Any]], options: argparse.Namesp
         "target": options.target,
         "threads": 2,
         "date": datetime.date.today().isoformat(),
-        "rows": [kept[name] for name in CASES if name in kept],
+        "rows": [kept[name] for name in kept],
     }
     path.write_text(json.dumps(document, indent=1) + "\n")
 
