@@ -113,8 +113,13 @@ def open_torch(
 def _open_inputs(torch: ModuleType, program: ExportedProgram) -> dict[str, list[Any]]:
     """Dimensions of each tensor input in the program: numbers or expressions of symbols."""
     names = set(program.graph_signature.user_inputs)
+
+    def extent(dim: Any) -> Any:
+        expr = dim.node.expr if isinstance(dim, torch.SymInt) else dim
+        return int(expr) if getattr(expr, "is_Integer", False) else expr
+
     return {
-        node.name: [dim.node.expr if isinstance(dim, torch.SymInt) else dim for dim in node.meta["val"].shape]
+        node.name: [extent(dim) for dim in node.meta["val"].shape]
         for node in program.graph.nodes
         if node.op == "placeholder" and node.name in names and isinstance(node.meta.get("val"), torch.Tensor)
     }
