@@ -92,6 +92,10 @@ def open_torch(
         model = to_onnx(program)
     inputs = model.proto.graph.input
     dims = _open_inputs(torch, program)
+    for value in inputs:
+        for dim, extent in zip(value.type.tensor_type.shape.dim, dims[value.name], strict=True):
+            if isinstance(extent, int):  # PyTorch fixed it while it traced, and the exporter writes a symbol
+                dim.dim_value = extent
 
     def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
         sizes = fix_input_shapes(inputs, shapes, batch=batch, sequence=sequence, least=0)

@@ -341,11 +341,7 @@ def _output_names(torch: ModuleType, program: ExportedProgram) -> list[str]:
 
 
 def _name_dimensions(graph: onnx.GraphProto) -> None:
-    """Call open dimensions by their role: PyTorch keeps no names of them.  Fixed ones are numbers."""
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param.isdecimal():
-                dim.dim_value = int(dim.dim_param)
+    """Call open dimensions by their role; PyTorch keeps no names of them."""
     roles: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for value in graph.input:

@@ -246,7 +246,7 @@ _ON_ELEMENTS = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Equal", "Where")
 
 
 def _chosen(condition: Value, x: Value, y: Value) -> Value | None:
-    """What Where takes: of extents that PyTorch's exporter compares with -1 before it expands to them."""
+    """Result of Where: PyTorch's exporter compares extents with -1 before it expands a tensor to them."""
     return None if isinstance(condition, Count) else x if condition else y
 
 
