@@ -1,6 +1,8 @@
-"""Ends of classifiers without maps and text: ``ZipMap`` gives its scores, text labels their index."""
+"""Ends of models as tensors of numbers, each once: no maps, no text, no result under the name of another."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import onnx
 from onnx import TensorProto, helper
@@ -13,12 +15,42 @@ _CLASSIFIERS = ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier")
 
 
 def plain_ends(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model itself, or a copy whose results are tensors of numbers.
+    """The model itself, or a copy whose results are tensors of numbers, each with a name of its own.
 
     A list of maps from label to score (``ZipMap``) becomes the tensor of scores, [n, classes] in the order of
     the labels, under the name that the list had.  A classifier whose labels are text gives their index in the
-    file's list of labels, int64.
+    file's list of labels, int64.  A result that is listed again (PyTorch's exporter writes so what a module
+    returns twice) has a number behind its name the second time: ``y``, ``y_2``.
     """
+    return _listed_once(_numbers(model))
+
+
+def _listed_once(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model itself, or a copy with a copy of each result that is listed again."""
+    names = [value.name for value in model.graph.output]
+    if len(set(names)) == len(names):
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    taken = {*names, *(value.name for value in graph.input), *(value.name for value in graph.initializer)}
+    taken |= {output for node in graph.node for output in node.output}
+    seen: Counter[str] = Counter()
+    for value in graph.output:
+        name = value.name
+        seen[name] += 1
+        if seen[name] == 1:
+            continue
+        while f"{name}_{seen[name]}" in taken:
+            seen[name] += 1
+        value.name = f"{name}_{seen[name]}"
+        taken.add(value.name)
+        graph.node.append(helper.make_node("Identity", [name], [value.name], value.name))
+    return made
+
+
+def _numbers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model itself, or a copy without maps and text as results."""
     nodes = [node for node in model.graph.node if node.domain == _LEARNING]
     zips = [node for node in nodes if node.op_type == "ZipMap"]
     texts = [

@@ -92,6 +92,10 @@ def open_torch(
         model = to_onnx(program)
     inputs = model.proto.graph.input
     dims = _open_inputs(torch, program)
+    for value in inputs:
+        for dim, extent in zip(value.type.tensor_type.shape.dim, dims[value.name], strict=True):
+            if isinstance(extent, int):  # PyTorch fixed it while it traced, and the exporter writes a symbol
+                dim.dim_value = extent
 
     def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
         sizes = fix_input_shapes(inputs, shapes, batch=batch, sequence=sequence, least=0)
@@ -113,8 +117,13 @@ def open_torch(
 def _open_inputs(torch: ModuleType, program: ExportedProgram) -> dict[str, list[Any]]:
     """Dimensions of each tensor input in the program: numbers or expressions of symbols."""
     names = set(program.graph_signature.user_inputs)
+
+    def extent(dim: Any) -> Any:
+        expr = dim.node.expr if isinstance(dim, torch.SymInt) else dim
+        return int(expr) if getattr(expr, "is_Integer", False) else expr
+
     return {
-        node.name: [dim.node.expr if isinstance(dim, torch.SymInt) else dim for dim in node.meta["val"].shape]
+        node.name: [extent(dim) for dim in node.meta["val"].shape]
         for node in program.graph.nodes
         if node.op == "placeholder" and node.name in names and isinstance(node.meta.get("val"), torch.Tensor)
     }

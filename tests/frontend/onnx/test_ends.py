@@ -1,11 +1,11 @@
-"""Maps and labels of text at the end of a classifier become tensors of numbers."""
+"""Results become tensors of numbers, also maps and labels of text; one that is listed twice has two names."""
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from hetero_tvm.api import import_model
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.frontend.onnx.ends import plain_ends
 from hetero_tvm.reference.running import run_double
 
@@ -58,3 +58,25 @@ def test_other_models_stay_as_they_are():
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=ML)
     assert plain_ends(model) is model
+
+
+def test_a_result_that_is_listed_again_has_another_name():
+    ort = pytest.importorskip("onnxruntime")
+    values = [helper.make_tensor_value_info(name, 1, [3]) for name in ("y", "y_2", "y", "x", "y", "x")]
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["y"], ["y_2"])],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [3])],
+        values,
+    )
+    model = helper.make_model(graph, opset_imports=ML, ir_version=10)
+    x = np.array([-1, 2, 3], "float32")
+    built = build_model(optimize_model(import_model(model)))
+    assert built.check().ok
+    names = [spec.name for spec in built.optimized.model.signature.outputs]
+    assert names == ["y", "y_2", "y_3", "x", "y_4", "x_2"]
+    expected = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+        None, {"x": x}
+    )
+    for ours, theirs in zip(built.run({"x": x}), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -141,3 +141,15 @@ def test_a_range_of_few_sizes():
     assert opened.open is not None and opened.open.symbols[0].high == 4
     with pytest.raises(ShapeError, match="dimension 0 is 5; exported for 1 to 4"):
         import_model(program, shapes={"input": (5, 8)})
+
+
+class Fixed(nn.Module):
+    """Rows whose number PyTorch fixes while it traces."""
+
+    def forward(self, x):
+        return torch.linspace(0, 1, x.shape[0])[:, None] * x
+
+
+def test_dimensions_that_pytorch_fixed_are_numbers():
+    program = export(Fixed(), (torch.rand(6, 3),), dynamic_shapes=({0: Dim.AUTO},))
+    assert str(import_model(program).signature.inputs[0]) == "x: float32[6, 3]"

@@ -17,24 +17,46 @@ Rule = Callable[[Step], None]
 
 
 def elementwise(b: Step) -> None:
-    """Operators on elements, with broadcasting."""
+    """Operators on elements, with broadcasting.
+
+    Beside a fixed number of elements, more than one, a counted axis has as many: that it does is checked when
+    the model runs (selected tokens plus the features of an image).
+    """
     shapes_of = {n: b.extents(n) for n, name in enumerate(b.node.input) if name}
     rank = max(len(shape) for shape in shapes_of.values())
     axes: dict[int, Count] = {}
     for index in shapes_of:
         for axis, count in b.axes(index).items():
             axes.setdefault(axis + rank - len(shapes_of[index]), count)
-    for axis, count in axes.items():
+    inputs: dict[int, str] = {}
+    for axis, count in list(axes.items()):
+        fixed = 1
         for index, shape in shapes_of.items():
             own = axis - (rank - len(shape))
             if own < 0 or b.axes(index).get(own) == count:
                 continue
             if own in b.axes(index):
                 raise Unfit("two operands have counts that need not be equal")
-            if shape[own] != 1:
+            if shape[own] >= max(count.most, 2) or not shape[own]:
                 raise Unfit(f"an operand has {shape[own]} elements along a counted axis of another")
+            fixed = max(fixed, shape[own])
+        if fixed == 1:
+            continue
+        del axes[axis]
+        as_many = b.op("Equal", count.name, b.ints(fixed))
+        for index, shape in shapes_of.items():
+            own = axis - (rank - len(shape))
+            if own in b.axes(index):
+                x = inputs.get(index, b.input(index))
+                x = x if shape[own] == fixed else b.cut(x, own, 0, fixed)
+                asked = f"{fixed} selected elements beside {fixed} others"
+                inputs[index] = b.guard(x, as_many, what=asked, dtype=b.dtype(b.input(index)))
     if b.node.op_type in ("Div", "Mod") and b.axes(1) and not b.is_float(b.input(1)):
-        b.again({1: b.masked(1, 1)})
+        if inputs:
+            raise Unfit("it divides whole numbers by a counted tensor beside a fixed one")
+        inputs[1] = b.masked(1, 1)
+    if inputs:
+        b.again(inputs)
     b.mark(0, axes)
 
 
@@ -204,24 +226,40 @@ def _indices(b: Step, index: int, count: Count | None) -> str:
 
 
 def scatter_nd(b: Step) -> None:
-    """ScatterND of counted rows: what does not count is written as what lies there."""
-    if b.axes(0) or set(b.axes(1)) != {0} or b.axes(2) != b.axes(1) or len(b.extents(1)) != 2:
+    """ScatterND of counted rows: what does not count is written as what lies there.
+
+    There are as many rows of updates as of indices, so one number tells of the other (tokens that stand for
+    images, and features); that it does is checked when the model runs.
+    """
+    if b.axes(0) or set(b.axes(1)) != {0} or set(b.axes(2)) - {0} or len(b.extents(1)) != 2:
         raise Unfit("not its rows of indices and updates alone are counted")
     kind = b.attributes.get("reduction", b"none")
     if kind not in (b"none", b"add", "none", "add"):
         raise Unfit("its reduction is not a sum")
-    (count,) = b.axes(1).values()
+    (count,), rank = b.axes(1).values(), len(b.extents(2))
+    rows, updates = b.masked(1, 0), b.input(2)
+    if b.axes(2) != b.axes(1):
+        most, given = b.extents(2)[0], b.axes(2).get(0)
+        equal = b.op("Equal", count.name, b.ints(most) if given is None else given.name)
+        rows = b.guard(rows, equal, what="as many indices as updates", dtype="int64")
+        least = min(count.most, most)
+        if not least:
+            raise Unfit("there are no updates")
+        rows = rows if least == count.most else b.cut(rows, 0, 0, least)
+        updates = updates if least == most else b.cut(updates, 0, 0, least)
+        count = Count(count.key, count.name, least, count.factor)
+    counts = b.mask(count, 0, rank)
     if kind in (b"add", "add"):
-        b.again({1: b.masked(1, 0), 2: b.masked(2, 0)})
+        b.again({1: rows, 2: b.op("Where", counts, updates, b.const(0, b.dtype(b.input(2))))})
         return
     # Rows that do not count write what the first one writes, or what is there where none counts.
-    rank, zero = len(b.extents(2)), b.ints([0])
-    first = b.op("Gather", b.masked(1, 0), zero, axis=0)
+    zero = b.ints([0])
+    first = b.op("Gather", rows, zero, axis=0)
     none = b.op("Equal", count.name, b.ints(0))
     there = b.op("GatherND", b.input(0), first)
-    written = b.op("Where", none, there, b.op("Gather", b.input(2), zero, axis=0))
-    places = b.op("Where", b.mask(count, 0, 2), b.input(1), first)
-    b.again({1: places, 2: b.op("Where", b.mask(count, 0, rank), b.input(2), written)})
+    written = b.op("Where", none, there, b.op("Gather", updates, zero, axis=0))
+    places = b.op("Where", b.mask(count, 0, 2), rows, first)
+    b.again({1: places, 2: b.op("Where", counts, updates, written)})
 
 
 def concat(b: Step) -> None:

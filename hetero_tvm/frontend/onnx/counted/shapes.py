@@ -231,18 +231,32 @@ def _evaluated(b: Step) -> tuple[Value, ...] | None:
         if any(v is None or isinstance(v[0], Count) for v in bounds):
             return None
         return first[slice(*(v[0] for v in bounds if v))]  # type: ignore[misc]
-    second = b.elements(1)
-    if second is None or kind not in ("Add", "Sub", "Mul", "Div", "Min", "Max") or len(b.node.input) > 2:
+    operands = [first, *(b.elements(n) for n in range(1, len(b.node.input)))]
+    if len(operands) != (3 if kind == "Where" else 2) or kind not in _ON_ELEMENTS or None in operands:
         return None
-    width = max(len(first), len(second))
-    if len(first) not in (1, width) or len(second) not in (1, width):
+    width = max(len(values) for values in operands if values is not None)
+    if any(len(values) not in (1, width) for values in operands if values is not None):
         return None
-    results = [_arithmetic(b, kind, first[n % len(first)], second[n % len(second)]) for n in range(width)]
+    rows = [[values[n % len(values)] for values in operands if values is not None] for n in range(width)]
+    results = [_chosen(*row) if kind == "Where" else _arithmetic(b, kind, *row) for row in rows]
     return None if any(r is None for r in results) else tuple(r for r in results if r is not None)
 
 
+_ON_ELEMENTS = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Equal", "Where")
+
+
+def _chosen(condition: Value, x: Value, y: Value) -> Value | None:
+    """Result of Where: PyTorch's exporter compares extents with -1 before it expands a tensor to them."""
+    return None if isinstance(condition, Count) else x if condition else y
+
+
 def _arithmetic(b: Step, kind: str, x: Value, y: Value) -> Value | None:
-    """Result of arithmetic with a count, where it is a count again."""
+    """Result of arithmetic with a count, where it is a count again; of Equal 1 or 0."""
+    if kind == "Equal":
+        is_known = (
+            x == y or isinstance(x, int) and (isinstance(y, int) or x < 0) or isinstance(y, int) and y < 0
+        )
+        return int(x == y) if is_known else None
     if isinstance(x, int) and isinstance(y, int):
         steps = {"Add": x + y, "Sub": x - y, "Mul": x * y, "Min": min(x, y), "Max": max(x, y)}
         return steps[kind] if kind in steps else (x // y if y > 0 and x >= 0 else None)

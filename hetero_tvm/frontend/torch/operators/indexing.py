@@ -1,4 +1,4 @@
-"""Assignment through masks, windows of memory, and sorting."""
+"""Assignment through masks, windows and pieces of memory, stacks, and sorting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """``x[mask] = values``, ``masked_scatter``, ``as_strided``, ``squeeze``, and sorted forms of sorting."""
+    """``x[mask] = values``, ``as_strided``, ``squeeze``, pieces of open sizes, stacks, and sorted forms."""
     aten = torch.ops.aten
 
     def in_order(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
@@ -103,8 +103,47 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         """The tensor itself, where the dimension is not of size 1."""
         return x.reshape(x.shape) if x.dim() and x.shape[dim] != 1 else NotImplemented
 
+    def split(x: Tensor, size: int, dim: int = 0) -> list[Tensor]:
+        """Pieces of ``size``, the last of what is left; the exporter takes no open size."""
+        count = int(-(-x.shape[dim] // size)) if size else 1
+        ends = [size * (index + 1) for index in range(count - 1)]
+        bounds = zip([0, *ends], [*ends, x.shape[dim]], strict=True)
+        return [aten.slice(x, dim, first, last) for first, last in bounds]
+
+    def chunk(x: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
+        return split(x, -(-x.shape[dim] // chunks), dim)
+
+    def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+        """The end before the beginning, dimension by dimension; the exporter takes no open shift."""
+        if not dims:
+            return roll(x.reshape(-1), shifts, [0]).reshape(x.shape) if x.dim() != 1 else roll(x, shifts, [0])
+        for shift, dim in zip(shifts, dims, strict=True):
+            cut = x.shape[dim] - shift % x.shape[dim]
+            x = torch.cat([aten.slice(x, dim, cut, x.shape[dim]), aten.slice(x, dim, 0, cut)], dim)
+        return x
+
+    def stacked(dims: int, axis: int) -> Callable[..., Any]:
+        """``cat`` along ``axis`` of tensors of at least ``dims`` dimensions."""
+        at_least = {1: torch.atleast_1d, 2: torch.atleast_2d, 3: torch.atleast_3d}[dims]
+
+        def stack(tensors: Sequence[Tensor]) -> Tensor:
+            parts = [at_least(tensor) for tensor in tensors]
+            return torch.cat(parts, min(axis, parts[0].dim() - 1))
+
+        return stack
+
+    def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([t if t.dim() > 1 else t.reshape(-1, 1) for t in tensors], 1)
+
     return {
         aten.squeeze.dim: squeeze,
+        **dict.fromkeys((aten.split.Tensor, aten.unsafe_split.Tensor), split),
+        **dict.fromkeys((aten.chunk.default, aten.unsafe_chunk.default), chunk),
+        aten.roll.default: roll,
+        aten.hstack.default: stacked(1, 1),
+        aten.vstack.default: stacked(2, 0),
+        aten.dstack.default: stacked(3, 2),
+        aten.column_stack.default: column_stack,
         aten.as_strided.default: as_strided,
         aten.kthvalue.default: kth,
         aten.median.dim: median,
@@ -120,10 +159,28 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
 
 def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
     """Operators of the table that PyTorch's exporter takes, except in such calls."""
-    return {torch.ops.aten.squeeze.dim: keeps_dimension}
+    aten = torch.ops.aten
+    pieces = (aten.split.Tensor, aten.unsafe_split.Tensor, aten.chunk.default, aten.unsafe_chunk.default)
+    return {
+        aten.squeeze.dim: keeps_dimension,
+        aten.roll.default: has_open_shift,
+        **dict.fromkeys(pieces, has_open_pieces),
+    }
 
 
 def keeps_dimension(node: Node) -> bool:
     """Whether a dimension to take away is not of size 1, and stays: the exporter takes it away regardless."""
     x = node.args[0].meta.get("val")
     return x is not None and x.dim() > 0 and x.shape[node.args[1]] != 1
+
+
+def has_open_pieces(node: Node) -> bool:
+    """Whether a split or chunk makes pieces of an open size."""
+    pieces = node.meta.get("val") or ()
+    dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
+    return any(not isinstance(piece.shape[dim], int) for piece in pieces[:1])
+
+
+def has_open_shift(node: Node) -> bool:
+    """Whether a roll is by a size that is open."""
+    return not all(isinstance(shift, int) for shift in node.args[1])

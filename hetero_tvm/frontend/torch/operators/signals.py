@@ -139,14 +139,10 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         values = x.movedim(dim, -1)
         size, step = values.shape[-1], 1
         places = torch.arange(size).expand(values.shape)
-        kind = torch.finfo(x.dtype) if x.dtype.is_floating_point else torch.iinfo(x.dtype)
-        edge = kind.min if sign > 0 else kind.max
-        if x.dtype.is_floating_point:
-            edge = -sign * math.inf
         while step < size:
+            # Those without a place so far before them are compared with themselves.
             before, there = (
-                aten.constant_pad_nd(part[..., : size - step], [step, 0], filling)
-                for part, filling in ((values, edge), (places, 0))
+                torch.cat([part[..., :step], part[..., : size - step]], -1) for part in (values, places)
             )
             stays = values >= before if sign > 0 else values <= before
             if x.dtype.is_floating_point:

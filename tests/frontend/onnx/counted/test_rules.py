@@ -4,9 +4,10 @@ import numpy as np
 import onnx
 import pytest
 
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import HeteroTVMError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.counted.rules import RULES
-from tests.frontend.onnx.counted.helpers import agrees
+from tests.frontend.onnx.counted.helpers import agrees, model_of
 from tests.frontend.onnx.counted.test_sources import sparse
 
 RNG = np.random.default_rng(8)
@@ -114,3 +115,52 @@ def test_all_that_cannot_be_done_is_listed():
               f"{ONE} c = Unsqueeze(e, one) y = Add(g, c) z = Add(g, w)")  # fmt: skip
     assert "'Add_y' (Add): two operands have counts" in str(error.value)
     assert "'Add_z' (Add): an operand has 5 elements" in str(error.value)
+
+
+FEATURES = RNG.standard_normal((2, 6)).astype("float32")
+
+
+def marked(*places: int) -> dict[str, np.ndarray]:
+    """Rows of ``w``, of which those at ``places`` are selected, and as many features."""
+    x = np.zeros(5, "float32")
+    x[list(places)] = 1
+    return {"x": x, "w": RNG.standard_normal((5, 6)).astype("float32"), "f": FEATURES}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = ScatterND(w, t, f)",
+        "y = ScatterND<reduction = 'add'>(w, t, f)",
+        "g = GatherND(w, t) a = Add(g, f) y = ScatterND(w, t, a)",
+        "g = GatherND(w, t) a = Sub(f, g) y = ScatterND(w, t, a)",
+    ],
+    ids=["written", "added", "computed", "the other way round"],
+)
+def test_as_many_updates_as_indices(body):
+    """Features of an image in the place of its tokens: that there are as many is not known before."""
+    body = body.replace("'", '"')
+    found = "i = NonZero(x) t = Transpose<perm = [1, 0]>(i)"
+    text = f"(float[5] x, float[5,6] w, float[2,6] f) => (float[5,6] y) {{ {found} {body} }}"
+    agrees(text, marked(0, 3), marked(3, 4))
+    built = build_model(optimize_model(import_model(model_of(text))))
+    with pytest.raises(HeteroTVMError, match="as many|selected"):
+        built.run(marked(1, 2, 4))
+
+
+def test_masked_scatter():
+    """As PyTorch's exporters write it: the first elements of the source, as many as are selected."""
+    agrees(
+        "(bool[5,1] x, float[5,6] w, float[20] f) => (float[5,6] y) {"
+        "shape = Constant<value = int64[2] {5, 6}>() wide = Expand(x, shape) i = NonZero(wide)"
+        f"{ZERO} {ONE} t = Transpose<perm = [1, 0]>(i) all = Shape(t) n = Gather(all, zero)"
+        "s = Slice(f, zero, n, zero) y = ScatterND(w, t, s) }",
+        *(
+            {
+                "x": np.array(given, bool)[:, None],
+                "w": RNG.standard_normal((5, 6)).astype("float32"),
+                "f": RNG.standard_normal(20).astype("float32"),
+            }
+            for given in ([0, 1, 0, 1, 1], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0])
+        ),
+    )

@@ -28,6 +28,13 @@ def test_tensors_of_a_counted_shape():
           "e = Expand(one, both)")  # fmt: skip
 
 
+def test_extents_that_are_compared_before_a_tensor_expands_to_them():
+    """As PyTorch's exporter writes ``expand``: an extent of -1 would be that of the tensor."""
+    check("int64[N,2] e", "s = Shape(t) ones = Constant<value = int64[2] {1, 1}>() "
+          "low = Constant<value = int64[2] {-1, -1}>() is = Equal(s, low) w = Where(is, ones, s) "
+          "one = Constant<value = int64[1,1] {1}>() e = Expand(one, w)")  # fmt: skip
+
+
 @pytest.mark.parametrize("target", ["-1,1,2", "1,-1,2", "-1", "-1,1,1,2", "0,-1"])
 def test_reshape_by_numbers(target):
     rank = target.count(",") + 1

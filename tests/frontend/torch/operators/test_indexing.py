@@ -96,3 +96,51 @@ def test_dimensions_of_other_sizes_stay():
     built = build_model(optimize_model(import_model(torch.export.export(Squeezed(), (x,)))))
     for have, want in zip(built.run({"x": x.numpy()}), Squeezed()(x), strict=True):
         torch.testing.assert_close(torch.from_numpy(have), want)
+
+
+PIECES = {
+    "split": lambda x: torch.cat([x, x + 1]).split(x.shape[0]),
+    "chunk": lambda x: (x * 2).chunk(2),
+    "roll": lambda x: [x.roll(x.shape[0] - 2, 0)],
+    "hstack": lambda x: [torch.hstack([x[:, 0], x[:, 1]])],
+}
+
+
+class Pieces(torch.nn.Module):
+    """Pieces and shifts whose sizes follow the batch, as in the guidance of diffusion models."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.function = PIECES[name]
+
+    def forward(self, x):
+        return [piece + 1 for piece in self.function(x)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["chunk", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("split", "roll", "hstack"))],
+)
+def test_pieces_of_an_open_batch(name):
+    program = torch.export.export(
+        Pieces(name), (torch.randn(6, 4),), dynamic_shapes=({0: torch.export.Dim.AUTO},)
+    )
+    x = torch.randn(8, 4)
+    built = build_model(optimize_model(import_model(program, batch=8)))
+    for have, want in zip(built.run({"x": x.numpy()}), Pieces(name)(x), strict=True):
+        torch.testing.assert_close(torch.from_numpy(have), want)
+
+
+@pytest.mark.parametrize("name", ["hstack", "vstack", "dstack", "column_stack"])
+@pytest.mark.parametrize("shape", [(), (3,), (3, 2), (3, 2, 4)], ids=str)
+def test_stacks(name, shape):
+    if name == "column_stack" and shape == ():
+        shape = (1,)
+    tensors = [torch.randn(shape), torch.randn(shape)]
+    found = decompositions()[getattr(ATEN, name).default](tensors)
+    assert torch.equal(found, getattr(torch, name)(tensors))
+
+
+@pytest.mark.parametrize("shifts, dims", [([3], []), ([7], [1]), ([-1, 2], [0, -1])])
+def test_rolls(shifts, dims):
+    assert torch.equal(decompositions()[ATEN.roll.default](X, shifts, dims), X.roll(shifts, dims))

@@ -87,6 +87,20 @@ def test_running_extrema_and_the_last_of_their_places(name, shape, dim):
         torch.testing.assert_close(tuple(found), (want.values, want.indices), equal_nan=True)
 
 
+class Least(torch.nn.Module):
+    """The least whole number so far: places of the next delimiter in GroundingDINO."""
+
+    def forward(self, x):
+        return x.cummin(1).values
+
+
+def test_running_extrema_of_whole_numbers_compile():
+    x = torch.tensor([[5, 7, -3, 2**62, -(2**63)], [2**63 - 1, 9, 9, 8, 10]])
+    built = build_model(optimize_model(import_model(torch.export.export(Least(), (x,)))))
+    (found,) = built.run({"x": x.numpy()})
+    assert torch.equal(torch.from_numpy(found), Least()(x))
+
+
 @pytest.mark.parametrize("right", [False, True])
 def test_places_in_ordered_rows(right):
     search = decompositions()[ATEN.searchsorted.Tensor]
