@@ -113,10 +113,10 @@ class LayerBuilder:
             raise ModelError(f"{base}{names.router} is {list(router.shape)}, {problem}")
         logits = self.product(normed, router, Linear(experts.count, d.width))  # rounding would pick others
         slots = self.rows * experts.top
-        types = [relax.TensorType([slots], dtype) for dtype in ("int32", "float32", "int32")]
+        types = [relax.TensorType([slots], dtype) for dtype in ("int32", "float32", "int32", "int32")]
         route = self.function(Route(experts.count, experts.top, experts.normalised))
         picked = self.builder.emit(relax.call_tir(route, [logits], types))
-        chosen, shares, order = (self.builder.emit(relax.TupleGetItem(picked, i)) for i in range(3))
+        chosen, shares, *order = (self.builder.emit(relax.TupleGetItem(picked, i)) for i in range(4))
         paths = [base + names.expert.format(number) for number in range(experts.count)]
 
         def all_experts(x: Expr, matrices: Sequence[str], op: Linear, spread: int) -> Expr:
@@ -129,7 +129,7 @@ class LayerBuilder:
             packed = [constant(np.concatenate(all)) for all in self._packed(op, parts)]
             self.read += round(experts.top * rows * op.k * op.storage.bytes_per_weight)
             made = self.type(slots, op.n)
-            return self.call(ExpertLinear(op, experts.count, spread), [x, chosen, order, *packed], made)
+            return self.call(ExpertLinear(op, experts.count, spread), [x, chosen, *order, *packed], made)
 
         up = Linear(experts.inner, d.width, activation=d.activation, gated=d.gated)
         inner = all_experts(normed, names.expert_up, up, experts.top)

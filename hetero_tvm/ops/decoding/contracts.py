@@ -32,6 +32,8 @@ class Linear:
     activation : name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`; None for none.
     gated : W is two matrices of n rows each, gate and up: ``Y = f(X G^T) * (X U^T)``.
     softcap : ``softcap * tanh(Y / softcap)`` comes last; 0 for none.
+    limit : bound of a gated product's halves, the gate's from above and the other's on both sides, to which 1
+        is added then: ``f(min(G, limit)) * (clip(U, -limit, limit) + 1)`` (gpt-oss); 0 for none.
     """
 
     n: int
@@ -42,6 +44,7 @@ class Linear:
     gated: bool = False
     residual: bool = False
     softcap: float = 0.0
+    limit: float = 0.0
 
     def reference(
         self,
@@ -55,7 +58,13 @@ class Linear:
         if bias is not None:
             y = y + bias
         act = ACTIVATIONS[self.activation] if self.activation else (lambda value: value)
-        y = act(y[:, : self.n]) * y[:, self.n :] if self.gated else act(y)
+        if self.gated:
+            gate, up = y[:, : self.n], y[:, self.n :]
+            if self.limit:
+                gate, up = np.minimum(gate, self.limit), np.clip(up, -self.limit, self.limit) + 1
+            y = act(gate) * up
+        else:
+            y = act(y)
         if self.softcap:
             y = self.softcap * np.tanh(y / self.softcap)
         return y if residual is None else y + residual
@@ -121,6 +130,7 @@ class CachedAttention:
     softcap : ``softcap * tanh(scores / softcap)``; 0 for none.
     relative : distances for which a table ``[heads, relative + KEYS]`` of biases is an operand; 0 for none.
         The bias of the key ``d`` before a row is at ``relative - 1 - d``; what follows is not used.
+    sinks : a score per head, which is an operand, takes part in the softmax and has no value (gpt-oss).
     """
 
     heads: Heads
@@ -128,6 +138,7 @@ class CachedAttention:
     window: int = 0
     softcap: float = 0.0
     relative: int = 0
+    sinks: bool = False
 
     def reference(
         self,
@@ -136,6 +147,7 @@ class CachedAttention:
         v: np.ndarray,
         positions: np.ndarray,
         biases: np.ndarray | None = None,
+        sinks: np.ndarray | None = None,
     ) -> np.ndarray:
         """The result for one sequence: q [rows, heads * dim]; k, v [keys, kv_heads, dim]."""
         h = self.heads
@@ -151,8 +163,10 @@ class CachedAttention:
                 if biases is not None:
                     distances = position - np.arange(first, position + 1)
                     scores = scores + biases[head, self.relative - 1 - distances]
-                p = np.exp(scores - scores.max())
-                out[row, head] = p / p.sum() @ v[first : position + 1, head // group]
+                lowest = -np.inf if sinks is None else sinks[head]
+                top = max(scores.max(), lowest)
+                p = np.exp(scores - top)
+                out[row, head] = p / (p.sum() + np.exp(lowest - top)) @ v[first : position + 1, head // group]
         return out.reshape(q.shape)
 
 

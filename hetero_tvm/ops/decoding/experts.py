@@ -16,7 +16,9 @@ from hetero_tvm.ops.decoding.contracts import Linear
 class Route:
     """The experts of each row, from the router's logits [rows, experts].
 
-    Results are the expert and its share of each slot, and the slots in the order of their experts.
+    Results are the expert and its share of each slot, the slots in the order of their experts, and for each
+    place of that order the length of the *run* that begins there: neighbours of one expert, at most ``run``,
+    that are multiplied together; 0 inside of runs.
 
     Parameters
     ----------
@@ -28,13 +30,20 @@ class Route:
     top: int
     normalised: bool = True
 
-    def reference(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def reference(self, logits: np.ndarray, run: int) -> tuple[np.ndarray, ...]:
         """The results."""
         chosen = np.argsort(-logits, 1, kind="stable")[:, : self.top]
         powers = np.exp(logits - logits.max(1, keepdims=True))
         shares = np.take_along_axis(powers, chosen, 1)
         shares = shares / (shares if self.normalised else powers).sum(1, keepdims=True)
-        return chosen.reshape(-1), shares.reshape(-1), np.argsort(chosen.reshape(-1), kind="stable")
+        chosen = chosen.reshape(-1)
+        order = np.argsort(chosen, kind="stable")
+        runs = np.zeros_like(order)
+        for expert in range(self.experts):
+            places = np.flatnonzero(chosen[order] == expert)
+            for first in range(0, len(places), run):
+                runs[places[first]] = min(run, len(places) - first)
+        return chosen, shares.reshape(-1), order, runs
 
 
 @dataclass(frozen=True)
@@ -52,11 +61,16 @@ class ExpertLinear:
     experts: int
     spread: int = 1
 
-    def reference(self, x: np.ndarray, weights: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """The result [slots, n] for weights [experts, n, k], or [experts, 2 n, k] when gated."""
+    def reference(
+        self, x: np.ndarray, weights: np.ndarray, chosen: np.ndarray, bias: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The result [slots, n] for weights [experts, n, k] and a bias [experts, n], n twice when gated."""
         rows = (x[slot // self.spread][None] for slot in range(len(chosen)))
         return np.concatenate(
-            [self.linear.reference(row, weights[e]) for row, e in zip(rows, chosen, strict=True)]
+            [
+                self.linear.reference(row, weights[e], None if bias is None else bias[e])
+                for row, e in zip(rows, chosen, strict=True)
+            ]
         )
 
 

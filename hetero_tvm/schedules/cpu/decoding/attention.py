@@ -250,7 +250,7 @@ def emit_append_source(op: AppendSource, machine: CpuModel) -> PrimFunc:
 
 def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
     """Kernel with arguments Q [rows, heads * dim], positions, sequences, tables, layer [1], K, V, the table
-    of biases when there is one, O as Q."""
+    of biases when there is one, sinks [heads] when there are some, O as Q."""
     h = op.heads
     k = SymbolicKernel("attention")
     with k:
@@ -260,6 +260,7 @@ def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
         layer = k.argument("layer", (1,), "int32")
         pool = _Pool(k, h, machine.lanes)
         biases = k.argument("biases", (h.heads, op.relative + KEYS)) if op.relative else None
+        sinks = k.argument("sinks", (h.heads,)) if op.sinks else None
         out = k.argument("O", (symbol, h.heads * h.dim))
         rows = k.count(symbol)
         longest = k.count(pages) * h.page
@@ -269,7 +270,7 @@ def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
             sequence = k.let(k.load(sequences, [i]))
             length = k.let(k.load(positions, [i]) + 1)
             start = k.let(tirx.max(length - op.window, int32(0))) if op.window else int32(0)
-            row = _Row(k, op, machine, q, out, pool, tables, biases, i, head, sequence, start, length)
+            row = _Row(k, op, machine, q, out, pool, tables, biases, sinks, i, head, sequence, start, length)
             group = h.heads // h.kv_heads
             most = 6 if machine.registers < 32 else 12
             pieces = -(-group // most)
@@ -292,6 +293,7 @@ class _Row:
         pool: _Pool,
         tables: Buffer,
         biases: Buffer | None,
+        sinks: Buffer | None,
         row: Expr,
         head: Expr,
         sequence: Expr,
@@ -300,7 +302,7 @@ class _Row:
     ):
         self._k, self._op, self._machine = k, op, machine
         self._q, self._out, self._pool, self._tables = q, out, pool, tables
-        self._biases = biases
+        self._biases, self._sinks = biases, sinks
         self._row, self._head, self._sequence = row, head, sequence
         self._start, self._length = start, length
         self._first = k.let(quotient(start, KEYS))
@@ -311,9 +313,10 @@ class _Row:
         """Query heads ``first .. first + count`` of the key head."""
         k = self._k
         scores, factor = k.scratch((count, longest)), k.scratch((count,))
-        base = (self._head * (self._op.heads.heads // self._op.heads.kv_heads) + first) * self._op.heads.dim
+        head = self._head * (self._op.heads.heads // self._op.heads.kv_heads) + first
+        base = head * self._op.heads.dim
         self._scores(scores, count, base, first)
-        self._softmax(scores, factor, count)
+        self._softmax(scores, factor, count, head)
         self._values(scores, factor, count, base)
 
     def _page(self, panel: Expr) -> Expr:
@@ -361,8 +364,9 @@ class _Row:
                     value = tirx.Select(visible, value, k.splat(_LOWEST, lanes))
                     k.store(scores, value, [r, k.ramp(p * KEYS + c, lanes)])
 
-    def _softmax(self, scores: Buffer, factor: Buffer, count: int) -> None:
-        """Weights of the values in place, times the values' scales where they have some."""
+    def _softmax(self, scores: Buffer, factor: Buffer, count: int, head: Expr) -> None:
+        """Weights of the values in place, times the values' scales where they have some, for query heads from
+        ``head`` on."""
         k, integers = self._k, self._op.heads.cache == "int8"
         lanes = min(self._machine.lanes, KEYS)
         with k.serial(count) as r:
@@ -370,7 +374,11 @@ class _Row:
             with k.serial(self._panels) as p:
                 for slot, c in enumerate(range(0, KEYS, lanes)):
                     peak.take(k.load(scores, [r, k.ramp(p * KEYS + c, lanes)]), lanes, slot % 4)
-            top = k.let(peak.finish())
+            highest, sink = peak.finish(), None
+            if self._sinks is not None:
+                sink = k.let(k.load(self._sinks, [head + r]))
+                highest = tirx.max(highest, sink)
+            top = k.let(highest)
             total = RowReduction(k, lanes, add, 0.0)
             with k.serial(self._panels) as p:
                 page = self._page(p) if integers else None
@@ -381,7 +389,10 @@ class _Row:
                     scales = self._pool.value_scales(page, self._head, inner, c, lanes)
                     k.store(scores, value if scales is None else value * scales, at)
                     total.take(value, lanes, slot % 4)
-            k.store(factor, constant(1.0) / total.finish(), [r])
+            whole = total.finish()
+            if sink is not None:
+                whole = whole + vector_math.exp(sink - top)
+            k.store(factor, constant(1.0) / whole, [r])
 
     def _values(self, scores: Buffer, factor: Buffer, count: int, base: Expr) -> None:
         """Weighted sums of values.  Only keys that are there are read: the rest of a page may be anything."""
