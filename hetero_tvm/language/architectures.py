@@ -131,6 +131,7 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "qwen2_moe": mixtures.qwen2_moe,
     "qwen3_moe": mixtures.qwen3_moe,
     "olmoe": mixtures.olmoe,
+    "gpt_oss": mixtures.gpt_oss,
     "gpt2": gpts.gpt2,
     "opt": gpts.opt,
     "gpt_neox": gpts.gpt_neox,

@@ -43,6 +43,8 @@ class Experts:
     count, top, inner : number of them; of those that a row goes through; channels inside of each.
     normalised : the shares of a row have the sum 1; else they are parts of the softmax over all experts.
     shared : channels inside of one more that all rows go through, times a gate; 0 for none.
+    limit : bound of their gated halves, see :class:`hetero_tvm.ops.decoding.contracts.Linear`.
+    activation : of theirs; empty where it is that of the other MLPs.
     """
 
     count: int
@@ -50,6 +52,8 @@ class Experts:
     inner: int
     normalised: bool = True
     shared: int = 0
+    limit: float = 0.0
+    activation: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Decoder:
     head_norms : queries and keys are normalised head by head; all heads together where norms are wide.
     pre_norms : attention and MLP read normalised rows.
     post_norms : what attention and MLP give is normalised before it is added.
+    sinks : every head has a score of no key beside those of the keys.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
     embed_scale : of the embeddings.
     embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
@@ -123,6 +128,7 @@ class Decoder:
     wide_head_norms: bool = False
     pre_norms: bool = True
     post_norms: bool = False
+    sinks: bool = False
     scale: float = 1.0
     softcap: float = 0.0
     logits_softcap: float = 0.0
@@ -157,8 +163,12 @@ class Names:
     transposed : matrices are [in, out].
     embed : the table; ``shared`` is looked for where there is none of this name.
     project_in, project_out : matrices from the embeddings' channels and to them.
-    router, expert : matrix that picks experts; what stands before the names of an expert's matrices.
+    router, expert : matrix that picks experts; what stands before the names of an expert's matrices, which
+        are one array for all experts where it has no ``{}``.
     expert_up, expert_down : matrices of one.
+    expert_rows : rows of the stacked ``expert_up`` in the order of gate and up; empty where they have it.
+    expert_transposed : matrices of experts are [in, out].
+    sinks : scores of no key.
     shared_expert, shared_gate : of the one that all rows go through.
     cross_norm, cross_q, cross_kv, cross_out : of the attention to a source.
     relative : table of biases by distance.
@@ -191,6 +201,9 @@ class Names:
     expert: str = "mlp.experts.{}."
     expert_up: tuple[str, ...] = ("gate_proj", "up_proj")
     expert_down: str = "down_proj"
+    expert_rows: tuple[int, ...] = ()
+    expert_transposed: bool = False
+    sinks: str = "self_attn.sinks"
     shared_expert: str = "mlp.shared_expert."
     shared_gate: str = "mlp.shared_expert_gate"
     cross_norm: str = ""

@@ -12,6 +12,7 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, relax, tirx
 from hetero_tvm.language.decoder import Decoder
+from hetero_tvm.language.expert_weights import expert_matrices
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
@@ -111,28 +112,31 @@ class LayerBuilder:
         if router.shape != (experts.count, d.width):
             problem = f"expected [{experts.count}, {d.width}]"
             raise ModelError(f"{base}{names.router} is {list(router.shape)}, {problem}")
-        logits = self.product(normed, router, Linear(experts.count, d.width))  # rounding would pick others
+        bias = self.weights.bias([base + names.router], experts.count)
+        op = Linear(experts.count, d.width, bias=bias is not None)
+        logits = self.product(normed, router, op, bias=bias)  # rounding would pick others
         slots = self.rows * experts.top
         types = [relax.TensorType([slots], dtype) for dtype in ("int32", "float32", "int32", "int32")]
         route = self.function(Route(experts.count, experts.top, experts.normalised))
         picked = self.builder.emit(relax.call_tir(route, [logits], types))
         chosen, shares, *order = (self.builder.emit(relax.TupleGetItem(picked, i)) for i in range(4))
-        paths = [base + names.expert.format(number) for number in range(experts.count)]
 
-        def all_experts(x: Expr, matrices: Sequence[str], op: Linear, spread: int) -> Expr:
+        def all_experts(
+            x: Expr, matrices: Sequence[str], op: Linear, spread: int, picked: tuple[int, ...] = ()
+        ) -> Expr:
             rows = op.n * (1 + op.gated)
-            parts = [self.weights.matrix([path + name for name in matrices], rows, op.k) for path in paths]
-            forms = {storage_of(part) for part in parts}
-            if len(forms) > 1:
-                raise ModelError(f"experts of {base.rstrip('.')} are stored in different forms")
-            op = dataclasses.replace(op, storage=forms.pop())
-            packed = [constant(np.concatenate(all)) for all in self._packed(op, parts)]
+            parts, biases = expert_matrices(self.weights, base, matrices, rows, op.k, picked)
+            op = dataclasses.replace(op, storage=storage_of(parts[0]), bias=biases is not None)
+            packed = [np.concatenate(all) for all in self._packed(op, parts)]
+            if biases is not None:
+                packed.append(np.concatenate([self.kernels.pack_bias(op, bias) for bias in biases]))
             self.read += round(experts.top * rows * op.k * op.storage.bytes_per_weight)
-            made = self.type(slots, op.n)
-            return self.call(ExpertLinear(op, experts.count, spread), [x, chosen, *order, *packed], made)
+            arguments = [x, chosen, *order, *map(constant, packed)]
+            return self.call(ExpertLinear(op, experts.count, spread), arguments, self.type(slots, op.n))
 
-        up = Linear(experts.inner, d.width, activation=d.activation, gated=d.gated)
-        inner = all_experts(normed, names.expert_up, up, experts.top)
+        activation = experts.activation or d.activation
+        up = Linear(experts.inner, d.width, activation=activation, gated=d.gated, limit=experts.limit)
+        inner = all_experts(normed, names.expert_up, up, experts.top, names.expert_rows)
         out = all_experts(inner, [names.expert_down], Linear(d.width, experts.inner), 1)
         arguments = [out, shares, x]
         if experts.shared:

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 
+from hetero_tvm.errors import ModelError
 from hetero_tvm.language import llamas
-from hetero_tvm.language.configuration import Config, refuse
+from hetero_tvm.language.configuration import Config, kinds_of, refuse, windows_of
 from hetero_tvm.language.decoder import Decoder, Experts, Names
+
+_QUICK = 1.702
+"""Factor of the sigmoid in the activation that has a kernel."""
+_GPT_OSS_POSITIONS = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""Scaling that configurations of gpt-oss need not say."""
 
 
 def mixtral(config: Config) -> tuple[Decoder, Names]:
@@ -40,6 +53,34 @@ def olmoe(config: Config) -> tuple[Decoder, Names]:
     experts = Experts(_count(config), int(config["num_experts_per_tok"]), decoder.inner, shares)
     decoder = dataclasses.replace(decoder, head_norms=True, wide_head_norms=True)
     return _mixed(decoder, experts), names
+
+
+def gpt_oss(config: Config) -> tuple[Decoder, Names]:
+    """Windows in every other layer, sinks, and experts with biases whose halves are bounded."""
+    kinds = kinds_of(config, 2)
+    alpha = float(config.get("swiglu_alpha") or _QUICK)
+    if abs(alpha - _QUICK) > 1e-6:
+        raise ModelError(f"gpt_oss models whose swiglu_alpha is {alpha} are not supported, but {_QUICK}")
+    yarn = {"rope_scaling": _GPT_OSS_POSITIONS, "rope_theta": 150000.0, "head_dim": 64}
+    config = {**yarn, **config, "layer_types": kinds}
+    decoder, names = llamas.llama(config, windows=windows_of(config))
+    limit = float(config.get("swiglu_limit") or 7.0)
+    experts = Experts(
+        _count(config),
+        int(config["num_experts_per_tok"]),
+        decoder.inner,
+        limit=limit,
+        activation="quick_gelu",
+    )
+    inner = range(2 * decoder.inner)
+    return _mixed(dataclasses.replace(decoder, sinks=True), experts), dataclasses.replace(
+        names,
+        router="mlp.router",
+        expert="mlp.experts.",
+        expert_up=("gate_up_proj",),
+        expert_rows=(*inner[::2], *inner[1::2]),
+        expert_transposed=True,
+    )
 
 
 def _count(config: Config) -> int:

@@ -130,8 +130,9 @@ class _Step(LayerBuilder):
         types = [self.type(self.rows, width), *(pool.ty for pool in pools)]
         q, *pools = self.in_place(append, arguments, 2, types)
         relative = d.context if self._biases else 0
-        attention = CachedAttention(self._heads, d.scale, layer.window, d.softcap, relative)
-        out = self.call(attention, [q, *self._places, index, *pools, *self._biases], types[0])
+        attention = CachedAttention(self._heads, d.scale, layer.window, d.softcap, relative, d.sinks)
+        sinks = [constant(self.weights.sinks(base))] if d.sinks else []
+        out = self.call(attention, [q, *self._places, index, *pools, *self._biases, *sinks], types[0])
         after = names.attention_norm if d.norms_after else names.attention_post_norm
         beside = self.norm(x, base + names.mlp_norm) if d.parallel_norm else normed
         x = self.added(x, out, base + names.out, width, base + after)

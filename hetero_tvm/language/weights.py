@@ -81,6 +81,14 @@ class DecoderWeights:
                 raise ModelError(f"{name} is {list(array.shape)}, expected [{n}]")
         return arrays
 
+    def sinks(self, base: str) -> np.ndarray:
+        """Scores of no key of each head of a layer, float32 [heads]."""
+        name = self.need(base + self.names.sinks, "")
+        scores = self.checkpoint.array(name)
+        if scores.shape != (self.decoder.heads,):
+            raise ModelError(f"{name} is {list(scores.shape)}, expected [{self.decoder.heads}]")
+        return scores
+
     def table(self, name: str, rows: int, width: int) -> np.ndarray:
         """The table of this full name, float32 or float16 [rows, width]."""
         weight = self.checkpoint.matrix(name)

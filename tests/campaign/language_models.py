@@ -229,6 +229,21 @@ CASES |= {
         "Qwen2MoeConfig",
         {**_EXPERTS, "num_experts_per_tok": 4, "shared_expert_intermediate_size": 48},
     ),
+    "gpt_oss": (
+        "GptOssConfig",
+        {**_COMMON, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 20, "num_local_experts": 6},
+    ),
+    "gpt_oss_plain": (
+        "GptOssConfig",
+        {
+            **_COMMON,
+            "head_dim": 8,
+            "num_local_experts": 4,
+            "swiglu_limit": 1.5,
+            "attention_bias": False,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
     "olmoe": ("OlmoeConfig", {**_COMMON, "num_experts": 8, "num_experts_per_tok": 3}),
 }
 

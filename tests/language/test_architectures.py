@@ -128,6 +128,18 @@ def test_mixtures_of_experts():
     assert describe(spelled)[0] == describe(qwen)[0]
 
 
+def test_a_gpt_oss():
+    config = {**CONFIG, "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2}
+    config |= {"num_hidden_layers": 3, "sliding_window": 8}
+    decoder, names = describe(config)
+    assert [layer.window for layer in decoder.layers] == [8, 0, 8] and decoder.sinks
+    assert decoder.experts == Experts(4, 2, 40, limit=7.0, activation="quick_gelu")
+    assert names.expert_rows[:3] == (0, 2, 4) and names.expert_rows[-1] == 79
+    assert (decoder.dim, decoder.ropes[0].factor) == (64, pytest.approx(1.3466, abs=1e-4))
+    with pytest.raises(ModelError, match="swiglu_alpha is 2.0"):
+        describe({**config, "swiglu_alpha": 2.0})
+
+
 def test_slopes_of_alibi():
     bloom = {
         "model_type": "bloom",
@@ -175,7 +187,7 @@ def test_all_that_are_known():
     known = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "gpt2", "opt"}
     known |= {"granite", "starcoder2", "stablelm", "phi", "smollm3", "ernie4_5", "helium", "glm", "glm4"}
     known |= {"cohere", "cohere2", "gemma", "olmo2", "olmo3", "exaone4", "gpt_neox", "gptj", "codegen"}
-    known |= {"falcon", "bloom", "mpt", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}
+    known |= {"falcon", "bloom", "mpt", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]

@@ -100,7 +100,7 @@ class Parts:
             k.store(self.y, value, at)
 
     def _other_half(self, value: Expr, width: int) -> Expr:
-        """What the activation of a gated product is multiplied with."""
+        """Factor of the activation of a gated product."""
         k, limit = self.k, self.op.limit
         if not limit:
             return value

@@ -48,7 +48,8 @@ def as_stored(x, cache):
 def test_numbers(heads, rotated, eps, together, window, softcap):
     random = np.random.default_rng(0)
     append = compiled(emit_append(Append(heads, rotated, 1, eps, together), MACHINE))
-    op = CachedAttention(heads, heads.dim**-0.5, window, softcap)
+    sinks = bool(window)  # one of the cases by default has them, the other has not
+    op = CachedAttention(heads, heads.dim**-0.5, window, softcap, sinks=sinks)
     attention = compiled(emit_attention(op, MACHINE))
     rows = sum(LENGTHS)
     x = random.standard_normal((rows, heads.width)).astype(np.float32)
@@ -69,7 +70,8 @@ def test_numbers(heads, rotated, eps, together, window, softcap):
     places = tensors(positions, sequences, tables)
     q, out = tensors(*(np.zeros((rows, heads.heads * heads.dim), np.float32) for _ in range(2)))
     append(*tensors(x), *places, *tensors(rope, *scales, layer), *pools, q)
-    attention(q, *places, *tensors(layer), *pools, out)
+    scores = np.linspace(-30, 30, heads.heads).astype(np.float32)
+    attention(q, *places, *tensors(layer), *pools, *(tensors(scores) if sinks else ()), out)
 
     wide = x.astype(np.float64).reshape(rows, -1, heads.dim)
     queries, keys, values = np.split(wide, [heads.heads, heads.heads + heads.kv_heads], 1)
@@ -90,7 +92,8 @@ def test_numbers(heads, rotated, eps, together, window, softcap):
     np.testing.assert_allclose(q.numpy(), flat, rtol=1e-5, atol=1e-5)
     for number in range(len(LENGTHS)):
         own = sequences == number
-        want = op.reference(flat[own], keys[own], values[own], positions[own])
+        given = (flat[own], keys[own], values[own], positions[own])
+        want = op.reference(*given, sinks=scores if sinks else None)
         # float16 keys are rounded from float32 ones, whose last bit may fall on either side.
         # So are integers, of which each is 1/127 of the largest.
         tolerance = {"float32": 2e-5, "float16": 2e-3, "int8": 2e-2}[heads.cache]
