@@ -31,9 +31,9 @@ from hetero_tvm.language.encoder import build_encoder
 from hetero_tvm.language.encoder_decoders import EncoderDecoder, describe_pair, is_encoder_decoder
 from hetero_tvm.language.gguf import GgufFile
 from hetero_tvm.language.packed import Mxfp4Folder, PackedFolder
-from hetero_tvm.language.step import INPUTS, SOURCE_INPUTS, build_step
+from hetero_tvm.language.step import INPUTS, SOURCE_INPUTS, build_step, heads_of
 from hetero_tvm.language.weights import DecoderWeights
-from hetero_tvm.ops.decoding.contracts import KEYS, Heads
+from hetero_tvm.ops.decoding.contracts import KEYS
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions
@@ -101,7 +101,7 @@ def build_language_model(
     if kernels is None:
         raise TargetError(f"target {target.kind} has no kernels for language models", hint="use --target cpu")
     cache = cache or ("f32" if precision == "f32" else "f16")
-    heads = Heads(decoder.heads, decoder.kv_heads, decoder.dim, len(decoder.layers), page, CACHES[cache])
+    heads = heads_of(decoder, page, CACHES[cache])
     weights = DecoderWeights(decoder, names, source, storage)
     try:
         step, read = build_step(weights, heads, kernels, rows)
@@ -135,6 +135,7 @@ def build_language_model(
         ropes=tuple((rope.inverse, rope.factor) for rope in decoder.ropes),
         long_ropes=tuple((rope.longer or rope.inverse, rope.factor) for rope in decoder.ropes if most),
         short_texts=most,
+        values=heads.values,
         rotated=decoder.rotated,
         stop=decoder.stop,
         read=read,

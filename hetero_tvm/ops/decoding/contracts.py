@@ -79,6 +79,7 @@ class Heads:
     heads, kv_heads, dim : query heads, key heads, channels of each.
     layers, page : layers in the pool; keys in a page.
     cache : type of keys and values: ``float32``, ``float16``, or ``int8`` (``x ~ q * scale``).
+    values : channels of a value; 0 where they are as many as a key's.
     """
 
     heads: int
@@ -87,19 +88,25 @@ class Heads:
     layers: int
     page: int = 64
     cache: str = "float32"
+    values: int = 0
+
+    @property
+    def value_dim(self) -> int:
+        """Channels of a value."""
+        return self.values or self.dim
 
     @property
     def width(self) -> int:
         """Channels of queries, keys and values of a row."""
-        return (self.heads + 2 * self.kv_heads) * self.dim
+        return (self.heads + self.kv_heads) * self.dim + self.kv_heads * self.value_dim
 
     def pools(self, pages: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of the pools of keys and of values."""
         lead = (pages, self.layers, self.kv_heads)
         if self.cache == "int8":
-            shape = (*lead, self.page // KEYS, self.dim + SCALES, KEYS)
-            return shape, shape
-        return (*lead, self.page // KEYS, self.dim, KEYS), (*lead, self.page, self.dim)
+            panels = (*lead, self.page // KEYS)
+            return (*panels, self.dim + SCALES, KEYS), (*panels, self.value_dim + SCALES, KEYS)
+        return (*lead, self.page // KEYS, self.dim, KEYS), (*lead, self.page, self.value_dim)
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,10 @@ class Append:
     rotated : channels of a head that are rotated (even; 0 for none), by the table ``rope`` of the step.
     norm_eps : epsilon of an RMS norm of each query and key head, with scales of their own; None for none.
     wide : that norm is one of all query heads, and one of all key heads, with a scale per channel.
+    norm_last : its scales come behind the rotation.
+    shared : channels at the beginning of every key that are the same for all heads (multi-head latent attention);
+        0 for none.  Operands in the place of QKV are then queries ``[rows, heads * dim]``, the rest of the
+        keys beside the values, and the shared channels ``[rows, shared]``.
     """
 
     heads: Heads
@@ -118,6 +129,8 @@ class Append:
     rope: int = 0
     norm_eps: float | None = None
     wide: bool = False
+    norm_last: bool = False
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -152,7 +165,7 @@ class CachedAttention:
         """The result for one sequence: q [rows, heads * dim]; k, v [keys, kv_heads, dim]."""
         h = self.heads
         group = h.heads // h.kv_heads
-        out = np.empty_like(q).reshape(len(q), h.heads, h.dim)
+        out = np.empty((len(q), h.heads, h.value_dim), q.dtype)
         for row, position in enumerate(positions):
             first = max(0, position + 1 - self.window) if self.window else 0
             for head in range(h.heads):
@@ -167,7 +180,7 @@ class CachedAttention:
                 top = max(scores.max(), lowest)
                 p = np.exp(scores - top)
                 out[row, head] = p / (p.sum() + np.exp(lowest - top)) @ v[first : position + 1, head // group]
-        return out.reshape(q.shape)
+        return out.reshape(len(q), -1)
 
 
 @dataclass(frozen=True)

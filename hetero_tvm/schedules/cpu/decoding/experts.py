@@ -19,7 +19,7 @@ from collections.abc import Callable
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
+from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
@@ -33,75 +33,9 @@ from hetero_tvm.schedules.emit import Index, constant, int32
 
 SumsAt = Callable[[Index, int], Expr]
 """(column of a panel, width) -> its sums."""
-_LOWEST = -3.0e38
 _UNROLL = 4
 _SPLITS = 4
 """Accumulators of a column, which neighbours along K go to in turn."""
-
-
-def emit_route(op: Route, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments logits [rows, experts], and of all slots: expert, share, order, runs.
-
-    One thread does all: there are few numbers, and the order needs them all.
-    """
-    k = SymbolicKernel("route")
-    with k:
-        symbol, slots = k.symbol("m"), k.symbol("s")
-        logits = k.argument("logits", (symbol, op.experts))
-        chosen = k.argument("chosen", (slots,), "int32")
-        shares = k.argument("shares", (slots,))
-        order, runs = (k.argument(name, (slots,), "int32") for name in ("order", "runs"))
-        rows = k.count(symbol)
-        left, best = k.scratch((op.experts,)), k.scratch((1,), "int32")
-        total, first = k.scratch((1,)), k.scratch((op.experts + 1,), "int32")
-        with k.serial(rows) as i:
-            with k.serial(op.experts) as e:
-                k.store(left, k.load(logits, [i, e]), [e])
-            with k.serial(op.top) as t:
-                k.store(best, int32(0), [0])
-                with k.serial(op.experts) as e:
-                    with k.when(k.load(left, [e]) > k.load(left, [k.load(best, [0])])):
-                        k.store(best, e, [0])
-                found = k.let(k.load(best, [0]))
-                k.store(chosen, found, [i * op.top + t])
-                k.store(shares, k.load(logits, [i, found]), [i * op.top + t])
-                k.store(left, constant(_LOWEST), [found])
-            peak = k.let(k.load(shares, [i * op.top]))
-
-            def power(value: Expr, peak: Expr = peak) -> Expr:
-                return vector_math.exp(value - peak)
-
-            k.store(total, constant(0.0), [0])
-            with k.serial(op.top if op.normalised else op.experts) as e:
-                term = k.load(shares, [i * op.top + e]) if op.normalised else k.load(logits, [i, e])
-                k.store(total, k.load(total, [0]) + power(term), [0])
-            with k.serial(op.top) as t:
-                at = [i * op.top + t]
-                k.store(shares, power(k.load(shares, at)) / k.load(total, [0]), at)
-
-        count = k.let(rows * op.top)
-        with k.serial(op.experts + 1) as e:
-            k.store(first, int32(0), [e])
-        with k.serial(count) as slot:
-            e = k.let(k.load(chosen, [slot]) + 1)
-            k.store(first, k.load(first, [e]) + 1, [e])
-        with k.serial(op.experts) as e:
-            k.store(first, k.load(first, [e + 1]) + k.load(first, [e]), [e + 1])
-        with k.serial(count) as slot:
-            e = k.let(k.load(chosen, [slot]))
-            place = k.let(k.load(first, [e]))
-            k.store(order, slot, [place])
-            k.store(runs, int32(0), [place])
-            k.store(first, place + 1, [e])
-        # Each entry is the end of its expert's slots now, which is where those of the next begin.
-        height = tile_height(machine)
-        with k.serial(op.experts) as e:
-            begin = k.let(tirx.Select(e > 0, k.load(first, [tirx.max(e - 1, int32(0))]), int32(0)))
-            length = k.let(k.load(first, [e]) - begin)
-            with k.serial(quotient(length + (height - 1), height)) as run:
-                size = tirx.min(length - run * height, int32(height))
-                k.store(runs, size, [begin + run * height])
-    return k.function
 
 
 def emit_expert_linear(op: ExpertLinear, machine: CpuModel) -> PrimFunc:

@@ -7,7 +7,8 @@ from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import Append, CachedAttention, Heads
-from hetero_tvm.schedules.cpu.decoding.attention import emit_append, emit_attention
+from hetero_tvm.schedules.cpu.decoding.append import emit_append
+from hetero_tvm.schedules.cpu.decoding.attention import emit_attention
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 PAGES = 9

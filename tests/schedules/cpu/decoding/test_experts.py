@@ -11,8 +11,9 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
-from hetero_tvm.schedules.cpu.decoding.experts import emit_combine, emit_expert_linear, emit_route
+from hetero_tvm.schedules.cpu.decoding.experts import emit_combine, emit_expert_linear
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
+from hetero_tvm.schedules.cpu.decoding.routing import emit_route
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 INTEGERS = dataclasses.replace(MACHINE, features=("avx2",))
@@ -34,18 +35,34 @@ def routed(seed=0):
     return logits, chosen.astype(np.int32), shares, order.astype(np.int32), runs.astype(np.int32)
 
 
-@pytest.mark.parametrize("normalised", [True, False])
-def test_routes(normalised):
-    op = Route(EXPERTS, TOP, normalised)
-    logits = routed()[0]
-    made = tensors(*(np.zeros(ROWS * TOP, dtype) for dtype in (np.int32, np.float32, np.int32, np.int32)))
-    compiled(emit_route(op, MACHINE))(*tensors(logits), *made)
-    chosen, shares, order, runs = op.reference(logits.astype(np.float64), RUN)
+@pytest.mark.parametrize(
+    "op",
+    [
+        Route(EXPERTS, TOP),
+        Route(EXPERTS, TOP, False, scale=2.5),
+        Route(EXPERTS, TOP, sigmoid=True, corrected=True, scale=2.5),
+        Route(EXPERTS, TOP, corrected=True),
+        Route(EXPERTS, TOP, False, corrected=True),
+        Route(EXPERTS, 2, sparse=0.1),
+        Route(8, TOP, False, groups=4, kept=2),
+        Route(8, TOP, sigmoid=True, corrected=True, groups=2, kept=1),
+    ],
+    ids=str,
+)
+def test_routes(op):
+    random = np.random.default_rng(4)
+    logits = routed()[0] if op.experts == EXPERTS else random.standard_normal((ROWS, 8)).astype(np.float32)
+    correction = random.standard_normal(op.experts).astype(np.float32) if op.corrected else None
+    slots = ROWS * op.top
+    made = tensors(*(np.zeros(slots, dtype) for dtype in (np.int32, np.float32, np.int32, np.int32)))
+    given = tensors(logits) if correction is None else tensors(logits, correction)
+    compiled(emit_route(op, MACHINE))(*given, *made)
+    chosen, shares, order, runs = op.reference(logits.astype(np.float64), RUN, correction)
     np.testing.assert_array_equal(made[0].numpy(), chosen)
     np.testing.assert_allclose(made[1].numpy(), shares, rtol=1e-5)
     np.testing.assert_array_equal(made[2].numpy(), order)
     np.testing.assert_array_equal(made[3].numpy(), runs)
-    assert {1, 6} < set(runs)
+    assert {0, 6} < set(runs)
 
 
 @pytest.mark.parametrize("machine", [MACHINE, INTEGERS], ids=["floats", "integers"])
