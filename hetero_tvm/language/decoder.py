@@ -198,8 +198,8 @@ class Names:
         are one array for all experts where it has no ``{}``.
     expert_up, expert_down : matrices of one.
     correction : what is added to what experts are judged by, with its suffix; empty for none.
-    latent : of latent attention: the matrices to few channels, their norms, the matrices from them, for queries
-        and then for keys and values; queries have one matrix, ``qkv``, where they are made of the stream.
+    latent : of latent attention: matrix to few channels, their norm, matrix from them, for queries and then
+        for keys and values; queries have one matrix, ``qkv``, where they are made of the stream.
     expert_rows : rows of the stacked ``expert_up`` in the order of gate and up; empty where they have it.
     expert_transposed : matrices of experts are [in, out].
     sinks : scores of no key.

@@ -119,9 +119,9 @@ class Append:
     norm_eps : epsilon of an RMS norm of each query and key head, with scales of their own; None for none.
     wide : that norm is one of all query heads, and one of all key heads, with a scale per channel.
     norm_last : its scales come behind the rotation.
-    shared : channels at the beginning of every key that are the same for all heads (multi-head latent attention);
-        0 for none.  Operands in the place of QKV are then queries ``[rows, heads * dim]``, the rest of the
-        keys beside the values, and the shared channels ``[rows, shared]``.
+    shared : channels at the beginning of every key that are the same for all heads (multi-head latent
+        attention); 0 for none.  Operands in the place of QKV are then queries ``[rows, heads * dim]``, the
+        rest of the keys beside the values, and the shared channels ``[rows, shared]``.
     """
 
     heads: Heads

@@ -24,10 +24,11 @@ class Route:
     ----------
     experts, top : number of experts; of those that a row goes through.
     normalised : the shares of a row have the sum 1; else they are parts of the softmax over all experts.
-    sigmoid : experts are judged by the sigmoid of their logits, which their shares are then, not by a softmax.
+    sigmoid : experts are judged by the sigmoid of their logits, which their shares are then, not by a
+        softmax.
     corrected : an operand [experts] is added to what experts are judged by, and not to their shares.
-    groups, kept : experts in as many groups, of which as many as are ``kept`` are considered: those whose best
-        expert is best, or whose best two are in sum where experts are judged by a sigmoid.
+    groups, kept : experts in as many groups, of which as many as are ``kept`` are considered: those whose
+        best expert is best, or whose best two are in sum where experts are judged by a sigmoid.
     scale : of all shares.
     sparse : half the bound below the best logit, as a share, of those that the softmax of a share is over:
         one expert after the other, without those that came before (SparseMixer); 0 for none.
