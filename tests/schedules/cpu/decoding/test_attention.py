@@ -99,3 +99,59 @@ def test_numbers(heads, rotated, eps, together, window, softcap):
         # So are integers, of which each is 1/127 of the largest.
         tolerance = {"float32": 2e-5, "float16": 2e-3, "int8": 2e-2}[heads.cache]
         np.testing.assert_allclose(out.numpy()[own], want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "cache", ["float32", *(pytest.param(c, marks=pytest.mark.exhaustive) for c in ("float16", "int8"))]
+)
+def test_keys_that_share_channels_and_wider_values(cache):
+    """The first channels of all heads' keys are the same, and values have more channels than keys."""
+    random, rows, shared = np.random.default_rng(1), 21, 4
+    h = Heads(3, 3, 12, layers=1, page=16, cache=cache, values=20)
+    op = CachedAttention(h, 0.3)
+    append = compiled(emit_append(Append(h, rotated=shared, shared=shared), MACHINE))
+    shapes = [(rows, 3 * 12), (rows, 3 * (8 + 20)), (rows, shared)]
+    q, kv, same = (random.standard_normal(shape).astype(np.float32) for shape in shapes)
+    positions, sequences = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
+    tables = np.array([[1, 0]], np.int32)
+    angles = random.standard_normal((rows, 2))
+    rope = np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32)[:, None]
+    places, layer = tensors(positions, sequences, tables), tensors(np.zeros(1, np.int32))
+    pools = tensors(*(np.zeros(shape, cache) for shape in h.pools(2)))
+    ready, out = tensors(np.zeros((rows, 36), np.float32), np.zeros((rows, 60), np.float32))
+    append(*tensors(q, kv, same), *places, *tensors(rope), *layer, *pools, ready)
+    compiled(emit_attention(op, MACHINE))(ready, *places, *layer, *pools, out)
+
+    def turned(x):
+        a, b, rest = x[..., :2], x[..., 2:4], x[..., 4:]
+        cos, sin = (f[:, None] for f in (np.cos(angles), np.sin(angles)))
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], -1)
+
+    own, values = kv[:, :24].reshape(rows, 3, 8), kv[:, 24:].reshape(rows, 3, 20)
+    keys = turned(np.concatenate([np.repeat(same[:, None], 3, 1), own], -1).astype(np.float64))
+    keys, values = (as_stored(t.astype(np.float32), cache) for t in (keys, values))
+    queries = turned(q.reshape(rows, 3, 12).astype(np.float64)).reshape(rows, -1)
+    np.testing.assert_allclose(ready.numpy(), queries, rtol=1e-5, atol=1e-5)
+    tolerance = {"float32": 2e-5, "float16": 2e-3, "int8": 3e-2}[cache]
+    want = op.reference(queries, keys, values, positions)
+    np.testing.assert_allclose(out.numpy(), want, rtol=tolerance, atol=tolerance)
+
+
+def test_norms_behind_the_rotation():
+    random, rows = np.random.default_rng(2), 5
+    h = Heads(2, 1, 8, layers=1, page=16)
+    append = compiled(emit_append(Append(h, 8, norm_eps=1e-6, norm_last=True), MACHINE))
+    x = random.standard_normal((rows, h.width)).astype(np.float32)
+    scales = [random.standard_normal(8).astype(np.float32) for _ in range(2)]
+    angles = random.standard_normal((rows, 4))
+    rope = np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32)[:, None]
+    positions, sequences = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
+    pools = tensors(*(np.zeros(shape, np.float32) for shape in h.pools(1)))
+    (made,) = tensors(np.zeros((rows, 16), np.float32))
+    places = tensors(positions, sequences, np.zeros((1, 1), np.int32))
+    append(*tensors(x), *places, *tensors(rope, *scales, np.zeros(1, np.int32)), *pools, made)
+    q = x[:, :16].reshape(rows, 2, 8).astype(np.float64)
+    a, b, cos, sin = q[..., :4], q[..., 4:], np.cos(angles)[:, None], np.sin(angles)[:, None]
+    q = np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+    q = q / np.sqrt((q * q).mean(-1, keepdims=True) + 1e-6) * scales[0]
+    np.testing.assert_allclose(made.numpy(), q.reshape(rows, -1), rtol=1e-5, atol=1e-5)
