@@ -147,7 +147,6 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "hunyuan_v1_moe": mixtures.hunyuan_moe,
     "minimax_m2": mixtures.minimax_m2,
     "ernie4_5_moe": mixtures.ernie_moe,
-    "flex_olmo": mixtures.flex_olmo,
     "glm4_moe": mixtures.glm4_moe,
     "dots1": mixtures.dots1,
     "exaone_moe": mixtures.exaone_moe,

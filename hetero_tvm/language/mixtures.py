@@ -166,14 +166,6 @@ def ernie_moe(config: Config) -> tuple[Decoder, Names]:
     )
 
 
-def flex_olmo(config: Config) -> tuple[Decoder, Names]:
-    """An OLMo 2 with the experts of an OLMoE."""
-    decoder, names = gemmas.olmo2(config)
-    shares = bool(config.get("norm_topk_prob"))
-    experts = Experts(_count(config), int(config["num_experts_per_tok"]), decoder.inner, shares)
-    return _mixed(decoder, experts), names
-
-
 def glm4_moe(config: Config) -> tuple[Decoder, Names]:
     decoder, names = llamas.llama({"partial_rotary_factor": 0.5, **config})
     decoder = dataclasses.replace(decoder, head_norms=bool(config.get("use_qk_norm")))

@@ -329,7 +329,6 @@ CASES |= {
             "moe_num_shared_experts": 1,
         },
     ),
-    "flex_olmo": ("FlexOlmoConfig", {**_COMMON, "num_experts": 6, "num_experts_per_tok": 3}),
     "glm4_moe": ("Glm4MoeConfig", {**_DEEPSEEK, "head_dim": 16, "use_qk_norm": True, "attention_bias": True}),
     "dots1": ("Dots1Config", {**_DEEPSEEK, "head_dim": 16, "sliding_window": 20, "max_window_layers": 1}),
     "exaone_moe": (

@@ -216,7 +216,7 @@ def test_all_that_are_known():
     known |= {"falcon", "bloom", "mpt", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"}
     known |= {"nemotron", "arcee", "jais2", "cwm", "seed_oss", "ministral", "ministral3", "vaultgemma"}
     known |= {"hunyuan_v1_dense", "hunyuan_v1_moe", "gpt_bigcode", "granitemoe", "granitemoeshared"}
-    known |= {"phimoe", "minimax_m2", "ernie4_5_moe", "flex_olmo", "glm4_moe", "dots1", "exaone_moe"}
+    known |= {"phimoe", "minimax_m2", "ernie4_5_moe", "glm4_moe", "dots1", "exaone_moe"}
     known |= {"deepseek_v2", "deepseek_v3"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
