@@ -197,11 +197,6 @@ def silu(x: Expr) -> Expr:
     return _let(x, lambda x: x * sigmoid(x))
 
 
-def relu2(x: Expr) -> Expr:
-    """max(x, 0) squared."""
-    return _let(relu(x), lambda x: x * x)
-
-
 def quick_gelu(x: Expr) -> Expr:
     """x * sigmoid(1.702 x), CLIP's approximation of GELU."""
     return _let(x, lambda x: x * sigmoid(_c(1.702, x) * x))
@@ -259,7 +254,6 @@ def relu6(x: Expr) -> Expr:
 
 ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "relu": relu,
-    "relu2": relu2,
     "relu6": relu6,
     "gelu_erf": gelu_erf,
     "gelu_tanh": gelu_tanh,

@@ -14,10 +14,6 @@ def relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0)
 
 
-def relu2(x: np.ndarray) -> np.ndarray:
-    return np.square(np.maximum(x, 0))
-
-
 def relu6(x: np.ndarray) -> np.ndarray:
     return np.clip(x, 0, 6)
 
@@ -44,7 +40,6 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": relu,
-    "relu2": relu2,
     "relu6": relu6,
     "gelu_erf": gelu_erf,
     "gelu_tanh": gelu_tanh,

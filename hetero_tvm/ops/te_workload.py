@@ -93,7 +93,6 @@ def plain_activation(name: str, x: Expr) -> Expr:
 
     forms: dict[str, Callable[[], Expr]] = {
         "relu": lambda: tirx.max(c(0.0), x),
-        "relu2": lambda: tirx.max(c(0.0), x) * tirx.max(c(0.0), x),
         "relu6": lambda: tirx.min(c(6.0), tirx.max(c(0.0), x)),
         "tanh": lambda: tirx.tanh(x),
         "sigmoid": lambda: tirx.sigmoid(x),

@@ -19,6 +19,8 @@ from hetero_tvm.ops.decoding.storage import Storage
 
 KEYS = 16
 """Keys that lie beside each other in the pool."""
+SQUARED_RELU = "relu2"
+"""Activation that decoders alone have: ``max(x, 0)`` squared."""
 SCALES = 4
 """Rows of KEYS bytes that the scales of as many tokens take."""
 
@@ -29,7 +31,8 @@ class Linear:
 
     Parameters
     ----------
-    activation : name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`; None for none.
+    activation : name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`, or :data:`SQUARED_RELU`; None for
+        none.
     gated : W is two matrices of n rows each, gate and up: ``Y = f(X G^T) * (X U^T)``.
     softcap : ``softcap * tanh(Y / softcap)`` comes last; 0 for none.
     limit : bound of a gated product's halves, the gate's from above and the other's on both sides, to which 1
@@ -57,7 +60,8 @@ class Linear:
         y = x @ w.T
         if bias is not None:
             y = y + bias
-        act = ACTIVATIONS[self.activation] if self.activation else (lambda value: value)
+        known = {**ACTIVATIONS, SQUARED_RELU: lambda value: np.square(np.maximum(value, 0))}
+        act = known[self.activation] if self.activation else (lambda value: value)
         if self.gated:
             gate, up = y[:, : self.n], y[:, self.n :]
             if self.limit:

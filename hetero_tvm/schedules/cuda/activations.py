@@ -20,7 +20,6 @@ def _gelu_tanh(x: Expr) -> Expr:
 
 ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "relu": lambda x: tirx.max(x, _c(0)),
-    "relu2": lambda x: tirx.max(x, _c(0)) * tirx.max(x, _c(0)),
     "relu6": lambda x: tirx.min(tirx.max(x, _c(0)), _c(6)),
     "gelu_erf": lambda x: _c(0.5) * x * (_c(1) + tirx.erf(x * _c(math.sqrt(0.5)))),
     "gelu_tanh": _gelu_tanh,

@@ -152,11 +152,6 @@ def _quick_gelu(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
     k.binary("mul", n, x, x, t[0])
 
 
-def _relu2(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
-    k.unary("relu", n, x, x)
-    k.unary("square", n, x, x)
-
-
 def _relu6(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
     k.unary("relu", n, x, x)
     k.binary("min", n, x, x, 6.0)
@@ -164,7 +159,6 @@ def _relu6(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
 
 ACTIVATIONS = {
     "relu": Activation(lambda k, n, x, t: k.unary("relu", n, x, x), passes=1.0, transcendental=False),
-    "relu2": Activation(_relu2, passes=2.0, transcendental=False),
     "relu6": Activation(_relu6, passes=2.0, transcendental=False),
     "gelu_erf": Activation(_gelu_erf, passes=2.0, temporaries=1),
     "gelu_tanh": Activation(_gelu_tanh, passes=4.0, temporaries=1),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import Linear
+from hetero_tvm.ops.decoding.contracts import SQUARED_RELU, Linear
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, quotient, remainder
@@ -87,7 +87,10 @@ class Parts:
             value = sums(start, width)
             if op.limit:
                 value = tirx.min(value, k.splat(op.limit, width))
-            if op.activation:
+            if op.activation == SQUARED_RELU:
+                positive = k.let(tirx.max(value, k.splat(0.0, width)))
+                value = positive * positive
+            elif op.activation:
                 value = self.activation.apply(op.activation, value, width)
             if op.gated:
                 value = value * self._other_half(sums(lanes + start, width), width)

@@ -70,7 +70,7 @@ def test_routes(op):
     "linear",
     [
         Linear(40, 30, activation="silu", gated=True),
-        Linear(41, 64, Storage("bf16")),
+        Linear(41, 64, Storage("bf16"), activation="relu2"),
         Linear(40, 70, Storage("int4", 32, True), activation="silu", gated=True),
         Linear(33, 128, Storage("int8", 128)),
         Linear(40, 30, bias=True, activation="quick_gelu", gated=True, limit=0.5),
