@@ -60,6 +60,7 @@ class LanguageFacts:
     stop : tokens that end a text.
     read : bytes of weights that a step of one token reads.
     source : of an encoder-decoder; None for other models.
+    values : channels of a value; 0 where they are as many as a key's.
     long_ropes, short_texts : like ``ropes``, of texts of more than so many tokens; 0 where there are none.
     """
 
@@ -80,6 +81,7 @@ class LanguageFacts:
     source: SourceFacts | None = None
     long_ropes: tuple[tuple[tuple[float, ...], float], ...] = ()
     short_texts: int = 0
+    values: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; :meth:`from_json` reads them back."""
@@ -95,7 +97,7 @@ class LanguageFacts:
             )
         if data.get("version") != VERSION:
             raise LibraryError(f"{name} was built by another hetero_tvm", hint="build the model again")
-        values = {"long_ropes": (), "short_texts": 0}
+        values = {"long_ropes": (), "short_texts": 0, "values": 0}
         values |= {
             f.name: data[f.name] for f in dataclasses.fields(cls) if f.name in data or f.name not in values
         }
@@ -108,11 +110,11 @@ class LanguageFacts:
     @property
     def page_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of the keys and of the values of one page."""
-        lead = (self.layers, self.kv_heads)
+        lead, values = (self.layers, self.kv_heads), self.values or self.dim
         if self.cache == "int8":
-            panel = (*lead, self.page // _KEYS, self.dim + _SCALES, _KEYS)
-            return panel, panel
-        return (*lead, self.page // _KEYS, self.dim, _KEYS), (*lead, self.page, self.dim)
+            panels = (*lead, self.page // _KEYS)
+            return (*panels, self.dim + _SCALES, _KEYS), (*panels, values + _SCALES, _KEYS)
+        return (*lead, self.page // _KEYS, self.dim, _KEYS), (*lead, self.page, values)
 
     @property
     def page_bytes(self) -> int:

@@ -31,10 +31,10 @@ from hetero_tvm.language.decoder import Decoder
 from hetero_tvm.language.encoder import build_encoder
 from hetero_tvm.language.encoder_decoders import EncoderDecoder, describe_pair, is_encoder_decoder
 from hetero_tvm.language.gguf import GgufFile
-from hetero_tvm.language.packed import PackedFolder
-from hetero_tvm.language.step import INPUTS, KERNELS, SOURCE_INPUTS, build_step
+from hetero_tvm.language.packed import Mxfp4Folder, PackedFolder
+from hetero_tvm.language.step import INPUTS, KERNELS, SOURCE_INPUTS, build_step, heads_of
 from hetero_tvm.language.weights import DecoderWeights
-from hetero_tvm.ops.decoding.contracts import KEYS, Heads
+from hetero_tvm.ops.decoding.contracts import KEYS
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions
@@ -71,7 +71,7 @@ def build_language_model(
     Parameters
     ----------
     checkpoint : folder with ``config.json`` and safetensors (floats, or quantized by GPTQ, AWQ,
-        compressed-tensors, bitsandbytes or as FP8), or a GGUF file.
+        compressed-tensors, bitsandbytes or as FP8 or MXFP4), or a GGUF file.
     out : folder, which gets ``model.so`` and the checkpoint's tokenizer.
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:x86-64-v3``.
     precision : form of the weights in memory: ``f32``, ``f16``, ``bf16``, ``int8``, ``int4``; arithmetic
@@ -102,7 +102,7 @@ def build_language_model(
     if kernels is None:
         raise TargetError(f"target {target.kind} has no kernels for language models", hint="use --target cpu")
     cache = cache or ("f32" if precision == "f32" else "f16")
-    heads = Heads(decoder.heads, decoder.kv_heads, decoder.dim, len(decoder.layers), page, CACHES[cache])
+    heads = heads_of(decoder, page, CACHES[cache])
     weights = DecoderWeights(decoder, names, source, storage)
     try:
         step, read = build_step(weights, heads, kernels, rows)
@@ -136,6 +136,7 @@ def build_language_model(
         ropes=tuple((rope.inverse, rope.factor) for rope in decoder.ropes),
         long_ropes=tuple((rope.longer or rope.inverse, rope.factor) for rope in decoder.ropes if most),
         short_texts=most,
+        values=heads.values,
         rotated=decoder.rotated,
         stop=decoder.stop,
         read=read,
@@ -176,7 +177,8 @@ def _open(path: Path) -> Checkpoint:
     plan = read_json(path / "config.json").get("quantization_config")
     if not isinstance(plan, Mapping):
         return SafetensorsFolder(path)
-    return BitsAndBytesFolder(path) if plan.get("quant_method") == "bitsandbytes" else PackedFolder(path)
+    folders = {"bitsandbytes": BitsAndBytesFolder, "mxfp4": Mxfp4Folder}
+    return folders.get(str(plan.get("quant_method")), PackedFolder)(path)
 
 
 def _check(decoder: Decoder, cache: str | None, context: int | None, rows: int, page: int) -> None:

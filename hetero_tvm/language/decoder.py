@@ -42,7 +42,11 @@ class Experts:
     ----------
     count, top, inner : number of them; of those that a row goes through; channels inside of each.
     normalised : the shares of a row have the sum 1; else they are parts of the softmax over all experts.
-    shared : channels inside of one more that all rows go through, times a gate; 0 for none.
+    shared : channels inside of one more that all rows go through; 0 for none.
+    shared_gated : times a gate of its own.
+    sigmoid, groups, kept, scale, sparse : of :class:`hetero_tvm.ops.decoding.experts.Route`.
+    limit : bound of their gated halves, see :class:`hetero_tvm.ops.decoding.contracts.Linear`.
+    activation : of theirs; empty where it is that of the other MLPs.
     """
 
     count: int
@@ -50,6 +54,31 @@ class Experts:
     inner: int
     normalised: bool = True
     shared: int = 0
+    shared_gated: bool = False
+    sigmoid: bool = False
+    groups: int = 1
+    kept: int = 1
+    scale: float = 1.0
+    sparse: float = 0.0
+    limit: float = 0.0
+    activation: str = ""
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Keys and values that are made of few channels (multi-head latent attention), and so queries may be.
+
+    Parameters
+    ----------
+    queries, keys : channels that queries, and keys and values, are made of; queries 0: of the stream's.
+    shared : channels of a key that are the same for all heads, which are the rotated ones.
+    eps : of the norms of these channels.
+    """
+
+    queries: int
+    keys: int
+    shared: int
+    eps: float = 1e-6
 
 
 @dataclass(frozen=True)
@@ -80,9 +109,13 @@ class Decoder:
     ropes, rotated : tables of rotations; channels of a head that are rotated.
     learned, learned_offset : rows of a table of positions, 0 for none; what is added to a position.
     activation, gated : of the MLP.
-    head_norms : queries and keys are normalised head by head; all heads together where norms are wide.
+    head_norms : queries and keys are normalised head by head; all heads together where norms are wide;
+        scales come behind the rotation where norms are last.
+    latent : of its attention; None where keys and values are made of the stream.
+    values : channels of a value; 0 where they are as many as a key's.
     pre_norms : attention and MLP read normalised rows.
     post_norms : what attention and MLP give is normalised before it is added.
+    sinks : every head has a score of no key beside those of the keys.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
     embed_scale : of the embeddings.
     embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
@@ -121,8 +154,12 @@ class Decoder:
     gated: bool = True
     head_norms: bool = False
     wide_head_norms: bool = False
+    last_head_norms: bool = False
+    latent: Latent | None = None
+    values: int = 0
     pre_norms: bool = True
     post_norms: bool = False
+    sinks: bool = False
     scale: float = 1.0
     softcap: float = 0.0
     logits_softcap: float = 0.0
@@ -157,9 +194,17 @@ class Names:
     transposed : matrices are [in, out].
     embed : the table; ``shared`` is looked for where there is none of this name.
     project_in, project_out : matrices from the embeddings' channels and to them.
-    router, expert : matrix that picks experts; what stands before the names of an expert's matrices.
+    router, expert : matrix that picks experts; what stands before the names of an expert's matrices, which
+        are one array for all experts where it has no ``{}``.
     expert_up, expert_down : matrices of one.
-    shared_expert, shared_gate : of the one that all rows go through.
+    correction : what is added to what experts are judged by, with its suffix; empty for none.
+    latent : of latent attention: matrix to few channels, their norm, matrix from them, for queries and then
+        for keys and values; queries have one matrix, ``qkv``, where they are made of the stream.
+    expert_rows : rows of the stacked ``expert_up`` in the order of gate and up; empty where they have it.
+    expert_transposed : matrices of experts are [in, out].
+    sinks : scores of no key.
+    shared_expert, shared_up, shared_down, shared_gate : of the one that all rows go through.
+    latent_rows : rows of the matrices of queries, of the shared channels, and of keys and values.
     cross_norm, cross_q, cross_kv, cross_out : of the attention to a source.
     relative : table of biases by distance.
     head_bias : added to the logits.
@@ -191,8 +236,23 @@ class Names:
     expert: str = "mlp.experts.{}."
     expert_up: tuple[str, ...] = ("gate_proj", "up_proj")
     expert_down: str = "down_proj"
+    correction: str = ""
+    expert_rows: tuple[int, ...] = ()
+    expert_transposed: bool = False
+    sinks: str = "self_attn.sinks"
     shared_expert: str = "mlp.shared_expert."
+    shared_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    shared_down: str = "down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
+    latent: tuple[str, ...] = (
+        "self_attn.q_a_proj",
+        "self_attn.q_a_layernorm",
+        "self_attn.q_b_proj",
+        "self_attn.kv_a_proj_with_mqa",
+        "self_attn.kv_a_layernorm",
+        "self_attn.kv_b_proj",
+    )
+    latent_rows: tuple[tuple[int, ...], ...] = ()
     cross_norm: str = ""
     cross_q: str = ""
     cross_kv: tuple[str, ...] = ()

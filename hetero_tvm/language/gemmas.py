@@ -38,6 +38,14 @@ def gemma(config: Config) -> tuple[Decoder, Names]:
     )
 
 
+def vaultgemma(config: Config) -> tuple[Decoder, Names]:
+    """A Gemma 2 without norms behind the blocks."""
+    decoder, names = gemma2(config)
+    return dataclasses.replace(decoder, post_norms=False), dataclasses.replace(
+        names, attention_post_norm="", mlp_post_norm=""
+    )
+
+
 def _gemma(config: Config, windows: tuple[int, ...]) -> tuple[Decoder, Names]:
     config = {**config, "hidden_act": config.get("hidden_activation") or "gelu_pytorch_tanh"}
     decoder, names = llama(config, windows=windows)

@@ -6,6 +6,7 @@ become float32 and are stored as the precision of the build says.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,9 @@ _MODEL_TYPES = {
     "gemma2": "gemma2",
     "gemma3": "gemma3_text",
     "gpt2": "gpt2",
+    "olmo2": "olmo2",
+    "olmoe": "olmoe",
+    "gpt-oss": "gpt_oss",
 }
 _COMMON = {
     "embed_tokens": "token_embd",
@@ -65,6 +69,16 @@ _GEMMA = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+_OLMO2 = {
+    "post_attention_layernorm": "post_attention_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_GPT_OSS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "mlp.router": "ffn_gate_inp",
+    "self_attn.sinks": "attn_sinks",
+}
+_OTHER_WORDS = {"gemma2": _GEMMA, "gemma3": _GEMMA, "olmo2": _OLMO2, "gpt-oss": _GPT_OSS}
 _GPT2 = {
     "wte": "token_embd",
     "wpe": "position_embd",
@@ -83,7 +97,7 @@ _UNSAID = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "att
 """Values that the first files of Gemma 2 leave out."""
 _PREFIX = re.compile(r"^(?:model\.language_model|language_model\.model|model|transformer)\.")
 _LAYER = re.compile(r"^(?:layers|h)\.(\d+)\.(.+)$")
-_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)\.weight$")
+_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)\.(?:weight|bias)$")
 
 
 class GgufFile:
@@ -113,7 +127,7 @@ class GgufFile:
             raise ModelError(
                 f"{path} holds a model of type {self._kind!r}", hint=f"known: {', '.join(_MODEL_TYPES)}"
             )
-        self._words = _COMMON | _EXPERTS | (_GEMMA if self._kind in ("gemma2", "gemma3") else {})
+        self._words = _COMMON | _EXPERTS | _OTHER_WORDS.get(self._kind, {})
         if self._kind == "gpt2":
             self._words = _GPT2
         try:
@@ -141,8 +155,18 @@ class GgufFile:
         return others
 
     def names(self, names: Names) -> Names:
-        """Names as in a checkpoint of transformers; all matrices are [N, K] here."""
-        return Names(**{**names.__dict__, "transposed": False})
+        """Names as in a checkpoint of transformers; all matrices are [N, K] here, and gate and up are two."""
+        names = dataclasses.replace(names, transposed=False)
+        if self._kind != "gpt-oss":
+            return names
+        return dataclasses.replace(
+            names,
+            expert="mlp.experts.{}.",
+            expert_up=("gate_proj", "up_proj"),
+            expert_rows=(),
+            expert_transposed=False,
+            sinks="self_attn.sinks.weight",
+        )
 
     def __contains__(self, name: str) -> bool:
         return self._stored_name(name) in self._tensors
@@ -172,9 +196,9 @@ class GgufFile:
         tensor = self._tensors[stored]
         shape, data = tuple(int(extent) for extent in reversed(tensor.shape)), np.asarray(tensor.data)
         if expert is not None:
-            if len(shape) != 3 or expert >= shape[0]:
+            if len(shape) != 2 + stored.endswith(".weight") or expert >= shape[0]:
                 raise ValueError(f"it is {list(shape)} and has no expert {expert}")
-            data, shape = data.reshape(shape[0], shape[1], -1)[expert], shape[1:]
+            data, shape = data.reshape(*shape[:-1], -1)[expert], shape[1:]
         kind = tensor.tensor_type.name
         if kind in _FLOATS:
             return data.reshape(shape)
@@ -265,14 +289,14 @@ class GgufFile:
 
     def _experts(self, count: int) -> dict[str, Any]:
         """Entries of a mixture of experts; llama's are Mixtral."""
-        if self._kind not in ("llama", "qwen3moe"):
+        if self._kind not in ("llama", "qwen3moe", "olmoe", "gpt-oss"):
             raise ModelError(
                 f"{self.path} holds a mixture of experts of type {self._kind!r}, which is not known"
             )
         entries = {
             "num_local_experts": count,
             "num_experts_per_tok": int(self._need("expert_used_count")),
-            "norm_topk_prob": True,
+            "norm_topk_prob": self._kind != "olmoe",
         }
         return entries | ({"model_type": "mixtral"} if self._kind == "llama" else {})
 
@@ -294,7 +318,7 @@ class GgufFile:
                 options[f"{length}_factor"] = factors.reshape(-1).tolist()
             options["attention_factor"] = self._get("rope.scaling.attn_factor")
             options["type"] = "longrope"
-        return options
+        return options | ({"truncate": False} if self._kind == "gpt-oss" else {})
 
 
 def _integers(data: np.ndarray, kind: str, shape: tuple[int, ...]) -> QuantizedWeight:

@@ -51,6 +51,19 @@ def gpt2(config: Config) -> tuple[Decoder, Names]:
     return decoder, names
 
 
+def gpt_bigcode(config: Config) -> tuple[Decoder, Names]:
+    """A GPT-2 whose heads may share one key (StarCoder), with matrices the other way round."""
+    shared = bool(config.get("multi_query", True))
+    config = {"activation_function": "gelu_pytorch_tanh", **config}
+    decoder, names = gpt2(config)
+    heads = decoder.heads
+    names = dataclasses.replace(names, transposed=False)
+    if shared:
+        return dataclasses.replace(decoder, kv_heads=1), names
+    rows = rows_of_groups(heads, heads, decoder.dim)
+    return decoder, dataclasses.replace(names, qkv_rows=rows)
+
+
 def opt(config: Config) -> tuple[Decoder, Names]:
     width = int(config["hidden_size"])
     problems = []

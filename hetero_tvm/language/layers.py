@@ -12,6 +12,7 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, relax, tirx
 from hetero_tvm.language.decoder import Decoder
+from hetero_tvm.language.expert_weights import expert_matrices
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
@@ -112,39 +113,60 @@ class LayerBuilder:
         if router.shape != (experts.count, d.width):
             problem = f"expected [{experts.count}, {d.width}]"
             raise ModelError(f"{base}{names.router} is {list(router.shape)}, {problem}")
-        logits = self.product(normed, router, Linear(experts.count, d.width))  # rounding would pick others
+        bias = self.weights.bias([base + names.router], experts.count)
+        op = Linear(experts.count, d.width, bias=bias is not None)
+        logits = self.product(normed, router, op, bias=bias)  # rounding would pick others
         slots = self.rows * experts.top
-        types = [relax.TensorType([slots], dtype) for dtype in ("int32", "float32", "int32")]
-        route = self.function(Route(experts.count, experts.top, experts.normalised))
-        picked = self.builder.emit(relax.call_tir(route, [logits], types))
-        chosen, shares, order = (self.builder.emit(relax.TupleGetItem(picked, i)) for i in range(3))
-        paths = [base + names.expert.format(number) for number in range(experts.count)]
+        types = [relax.TensorType([slots], dtype) for dtype in ("int32", "float32", "int32", "int32")]
+        judged = [logits]
+        if names.correction:
+            correction = self.weights.checkpoint.array(self.weights.need(base + names.correction, ""))
+            judged.append(constant(correction.reshape(experts.count)))
+        route = Route(
+            experts.count,
+            experts.top,
+            experts.normalised,
+            experts.sigmoid,
+            len(judged) > 1,
+            experts.groups,
+            experts.kept,
+            experts.scale,
+            experts.sparse,
+        )
+        picked = self.builder.emit(relax.call_tir(self.function(route), judged, types))
+        chosen, shares, *order = (self.builder.emit(relax.TupleGetItem(picked, i)) for i in range(4))
 
-        def all_experts(x: Expr, matrices: Sequence[str], op: Linear, spread: int) -> Expr:
+        def all_experts(
+            x: Expr, matrices: Sequence[str], op: Linear, spread: int, picked: tuple[int, ...] = ()
+        ) -> Expr:
             rows = op.n * (1 + op.gated)
-            parts = [self.weights.matrix([path + name for name in matrices], rows, op.k) for path in paths]
-            forms = {storage_of(part) for part in parts}
-            if len(forms) > 1:
-                raise ModelError(f"experts of {base.rstrip('.')} are stored in different forms")
-            op = dataclasses.replace(op, storage=forms.pop())
-            packed = [constant(np.concatenate(all)) for all in self._packed(op, parts)]
+            parts, biases = expert_matrices(self.weights, base, matrices, rows, op.k, picked)
+            op = dataclasses.replace(op, storage=storage_of(parts[0]), bias=biases is not None)
+            packed = [np.concatenate(all) for all in self._packed(op, parts)]
+            if biases is not None:
+                packed.append(np.concatenate([self.kernels.pack_bias(op, bias) for bias in biases]))
             self.read += round(experts.top * rows * op.k * op.storage.bytes_per_weight)
-            made = self.type(slots, op.n)
-            return self.call(ExpertLinear(op, experts.count, spread), [x, chosen, order, *packed], made)
+            arguments = [x, chosen, *order, *map(constant, packed)]
+            return self.call(ExpertLinear(op, experts.count, spread), arguments, self.type(slots, op.n))
 
-        up = Linear(experts.inner, d.width, activation=d.activation, gated=d.gated)
-        inner = all_experts(normed, names.expert_up, up, experts.top)
+        activation = experts.activation or d.activation
+        up = Linear(experts.inner, d.width, activation=activation, gated=d.gated, limit=experts.limit)
+        inner = all_experts(normed, names.expert_up, up, experts.top, names.expert_rows)
         out = all_experts(inner, [names.expert_down], Linear(d.width, experts.inner), 1)
-        arguments = [out, shares, x]
+        gated = []
         if experts.shared:
             path, width = base + names.shared_expert, experts.shared
-            up_names = [path + name for name in names.expert_up]
+            up_names = [path + name for name in names.shared_up]
             beside = self.linear(normed, up_names, width, d.width, activation=d.activation, gated=d.gated)
-            gate = self.weights.checkpoint.array(self.weights.need(base + names.shared_gate))
-            arguments.append(self.linear(beside, [path + names.expert_down], d.width, width))
-            arguments.append(self.product(normed, gate, Linear(1, d.width)))
-        combine = Combine(d.width, experts.top, bool(experts.shared))
-        return self.call(combine, arguments, self.type(self.rows, d.width))
+            residual = None if experts.shared_gated else x
+            whole = self.linear(beside, [path + names.shared_down], d.width, width, residual=residual)
+            if experts.shared_gated:
+                gate = self.weights.checkpoint.array(self.weights.need(base + names.shared_gate))
+                gated = [whole, self.product(normed, gate, Linear(1, d.width))]
+            else:
+                x = whole
+        combine = Combine(d.width, experts.top, bool(gated))
+        return self.call(combine, [out, shares, x, *gated], self.type(self.rows, d.width))
 
     def _packed(self, op: Linear, weights: Sequence[Weight]) -> Iterator[tuple[np.ndarray, ...]]:
         """The arrays of several weights, each with its like."""
@@ -161,13 +183,14 @@ class LayerBuilder:
         residual: Expr | None = None,
         weights: DecoderWeights | None = None,
         rows: tuple[int, ...] = (),
+        total: int = 0,
     ) -> Expr:
         """Product with matrices of these names, below one another; ``weights``: of another half; ``rows``: of
-        the matrices, in the order of the result."""
+        the matrices, which have ``total`` of them, in the order of the result."""
         stacked = n * (1 + gated)
         weights = weights or self.weights
-        weight = weights.matrix(names, stacked, k, rows)
-        bias = weights.bias(names, stacked, rows)
+        weight = weights.matrix(names, stacked, k, rows, total)
+        bias = weights.bias(names, stacked, rows, total)
         op = Linear(n, k, storage_of(weight), bias is not None, activation, gated, residual is not None)
         return self.product(x, weight, op, bias=bias, residual=residual)
 
@@ -191,6 +214,13 @@ class LayerBuilder:
         if residual is not None:
             arguments.append(residual)
         return self.call(op, arguments, self.type(self.rows if rows is None else rows, op.n))
+
+    def norm_of(self, x: Expr, name: str, width: int, eps: float) -> Expr:
+        """Rows of few channels, normalised by their mean square."""
+        scale = self.weights.checkpoint.array(self.weights.need(name))
+        if scale.shape != (width,):
+            raise ModelError(f"{name} is {list(scale.shape)}, expected [{width}]")
+        return self.call(RowNorm(width, eps), [x, constant(scale)], self.type(self.rows, width))
 
     def norm(
         self,

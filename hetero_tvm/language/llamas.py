@@ -18,6 +18,13 @@ from hetero_tvm.language.configuration import (
 from hetero_tvm.language.decoder import Decoder, Layer, Names
 from hetero_tvm.language.rope import rope_of
 
+_CWM_POSITIONS = {
+    "rope_type": "llama3",
+    "factor": 16.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+}
 MULTIMODAL = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
 """Beginnings of the names of the text part of a model for images and text, by version of transformers."""
 
@@ -174,3 +181,52 @@ def cohere2(config: Config) -> tuple[Decoder, Names]:
     kinds = kinds_of(config, int(config.get("sliding_window_pattern") or 4))
     decoder, names = cohere({**config, "layer_types": kinds})
     return without_rotation(decoder, [kind == "sliding_attention" for kind in kinds]), names
+
+
+def nemotron(config: Config) -> tuple[Decoder, Names]:
+    """Layer norms whose scales are stored less 1, and an MLP without a gate."""
+    eps = {"partial_rotary_factor": 0.5, "hidden_act": "relu2", **config, "rms_norm_eps": config["norm_eps"]}
+    decoder, names = llama(eps, centered=True, gated=False, norm_offset=1.0)
+    return decoder, dataclasses.replace(names, up=("mlp.up_proj",))
+
+
+def arcee(config: Config) -> tuple[Decoder, Names]:
+    decoder, names = llama({"hidden_act": "relu2", **config}, gated=False)
+    return decoder, dataclasses.replace(names, up=("mlp.up_proj",))
+
+
+def jais2(config: Config) -> tuple[Decoder, Names]:
+    decoder, names = arcee({**config, "rms_norm_eps": config["layer_norm_eps"]})
+    return dataclasses.replace(decoder, centered=True), names
+
+
+def cwm(config: Config) -> tuple[Decoder, Names]:
+    """A Llama with windows in all but every fourth layer, of which the first is one without."""
+    count = int(config["num_hidden_layers"])
+    kinds = ["sliding_attention" if i % 4 else "full_attention" for i in range(count)]
+    config = {"layer_types": kinds, "rope_theta": 1000000.0, "rope_scaling": _CWM_POSITIONS, **config}
+    return llama(config, windows=windows_of(config))
+
+
+def hunyuan(config: Config) -> tuple[Decoder, Names]:
+    """Heads are normalised behind the rotation."""
+    options = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    alpha = options.get("alpha")
+    if alpha and options.get("rope_type", options.get("type")) == "dynamic":  # it is fixed: a larger base
+        dim = int(config["head_dim"])
+        theta = float(options.get("rope_theta") or config.get("rope_theta") or 10000.0)
+        scaled = {"rope_type": "default", "rope_theta": theta * float(alpha) ** (dim / (dim - 2))}
+        config = {**config, "rope_parameters": scaled}
+    decoder, names = llama(config)
+    names = dataclasses.replace(names, head_norms=("self_attn.query_layernorm", "self_attn.key_layernorm"))
+    return dataclasses.replace(decoder, head_norms=True, last_head_norms=True), names
+
+
+def ministral3(config: Config) -> tuple[Decoder, Names]:
+    """A Mistral whose queries grow with the position beyond the first context, where it ends here."""
+    options = config.get("rope_parameters") or {}
+    decoder, names = mistral(config)
+    if options.get("llama_4_scaling_beta") and options.get("original_max_position_embeddings"):
+        first = int(options["original_max_position_embeddings"])
+        decoder = dataclasses.replace(decoder, context=min(decoder.context, first))
+    return decoder, names

@@ -1,4 +1,4 @@
-"""Checkpoints whose weights are quantized already: GPTQ, AWQ, compressed-tensors and FP8.
+"""Checkpoints whose weights are quantized already: GPTQ, AWQ, compressed-tensors, FP8 and MXFP4.
 
 The first three hold ``w = (q - zero) * scale`` with several integers in an int32, and differ in where these
 lie; K is the input's width, N the result's, ``b`` the bits, ``p = 32 / b``:
@@ -19,6 +19,10 @@ as its precision says; so do columns in GPTQ's order of activations, which no gr
 Weights of 8 bits that nothing packs (``fp8`` of transformers, and ``float-quantized``, ``int-quantized`` and
 ``naive-quantized`` of compressed-tensors) are ``weight * scale``, with a scale for all, each row, group or
 block; they become float32.  Rounding of activations, which such a checkpoint may ask for, is left out.
+
+Experts in MXFP4 (gpt-oss) are ``NAME_blocks [experts, N, groups, 16]``, two numbers of 4 bits in a byte, the
+first in its lower half, and ``NAME_scales [experts, N, groups]``, exponents of 2 plus 127, of 32 neighbours
+each; they become float32 [experts, K, N], which is how such a model's floats lie.
 """
 
 from __future__ import annotations
@@ -40,6 +44,8 @@ _PLAIN = ("float-quantized", "int-quantized", "naive-quantized")
 """Formats of compressed-tensors whose weights are not packed."""
 _SCALES = ("weight_scale_inv", "weight_scale")
 _BLOCK = (128, 128)
+_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+"""Numbers of 4 bits of MXFP4."""
 
 
 class PackedFolder(SafetensorsFolder):
@@ -140,6 +146,38 @@ class PackedFolder(SafetensorsFolder):
         return _weight(bits, self._group or q.shape[1], q, scale, zero, order)
 
 
+class Mxfp4Folder(SafetensorsFolder):
+    """A folder of transformers whose experts are in MXFP4."""
+
+    _types = {**SafetensorsFolder._types, "U8": np.uint8}
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self.config = {name: value for name, value in self.config.items() if name != "quantization_config"}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors or f"{name}_blocks" in self._tensors
+
+    def matrix(self, name: str) -> np.ndarray:
+        """A tensor as float32, or float16 where it is stored so."""
+        if name in self._tensors or f"{name}_blocks" not in self._tensors:
+            return super().matrix(name)
+        blocks = self._raw(f"{name}_blocks")
+        scales = self._raw(f"{name}_scales") if f"{name}_scales" in self._tensors else None
+        if scales is None or blocks.ndim != 4 or blocks.shape[:3] != scales.shape or blocks.shape[3] != 16:
+            shape = None if scales is None else list(scales.shape)
+            raise ModelError(
+                f"the parts of {name} in {self.folder} do not fit together: blocks {list(blocks.shape)}, "
+                f"scales {shape}"
+            )
+        made = np.empty((blocks.shape[0], 32 * blocks.shape[2], blocks.shape[1]), np.float32)
+        for one, packed, exponents in zip(made, blocks, scales, strict=True):
+            numbers = _FP4[np.stack([packed & 15, packed >> 4], -1)].reshape(*packed.shape[:2], 32)
+            factors = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
+            one[:] = (numbers * factors[..., None]).reshape(len(packed), -1).T
+        return made
+
+
 def _read_plan(method: str, plan: Mapping[str, Any]) -> tuple[int, int, bool, list[str]]:
     """Bits, columns of a group (0: all), whether groups have no zero of their own, and what is unknown."""
     problems = []
@@ -170,7 +208,7 @@ def _read_plan(method: str, plan: Mapping[str, Any]) -> tuple[int, int, bool, li
         if method == "awq" and version != "gemm":
             problems.append(f"version is {version!r}, known is 'gemm'")
     else:
-        return 0, 0, False, ["known methods: gptq, awq, compressed-tensors, fp8, bitsandbytes"]
+        return 0, 0, False, ["known methods: gptq, awq, compressed-tensors, fp8, mxfp4, bitsandbytes"]
     known = (4,) if method == "awq" else tuple(_BITS)
     if bits not in known:
         problems.append(f"weights have {bits} bits, known are {' and '.join(map(str, known))}")

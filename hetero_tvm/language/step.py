@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, IRModule, relax
-from hetero_tvm.language.decoder import Layer
+from hetero_tvm.language.decoder import Decoder, Layer
 from hetero_tvm.language.layers import LayerBuilder, symbol
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import KEYS, Append, CachedAttention, Heads, Linear
@@ -40,6 +40,12 @@ def build_step(
     The module, whose ``main`` calls kernels only; and bytes of weights that a step of one token reads.
     """
     return _Step(weights, heads, kernels).build(rows)
+
+
+def heads_of(decoder: Decoder, page: int, cache: str) -> Heads:
+    """Heads of a decoder, whose keys and values lie in pages of so many tokens, stored as this type."""
+    d = decoder
+    return Heads(d.heads, d.kv_heads, d.dim, len(d.layers), page, cache, d.values)
 
 
 class _Step(LayerBuilder):
@@ -117,8 +123,7 @@ class _Step(LayerBuilder):
         d, names = self.decoder, self.weights.names
         base = names.layer.format(number)
         normed = self.before(x, base + names.attention_norm)
-        matrices = [base + name for name in names.qkv]
-        qkv = self.linear(normed, matrices, self._heads.width, d.width, rows=names.qkv_rows)
+        new = self._latent(normed, base) if d.latent is not None else [self._stacked(normed, base)]
         index = constant(np.array([number], np.int32))
         scales = []
         if d.head_norms:
@@ -128,14 +133,18 @@ class _Step(LayerBuilder):
                     constant(self.weights.checkpoint.array(self.weights.need(base + name)) + offset)
                 )
         eps = d.eps if d.head_norms else None
-        append = Append(self._heads, d.rotated, layer.rope, eps, d.wide_head_norms)
-        arguments = [qkv, *self._places, self._rope, *scales, index, *pools]
-        width = d.heads * d.dim
-        types = [self.type(self.rows, width), *(pool.ty for pool in pools)]
+        shared = d.latent.shared if d.latent is not None else 0
+        append = Append(self._heads, d.rotated, layer.rope, eps, d.wide_head_norms, d.last_head_norms, shared)
+        arguments = [*new, *self._places, self._rope, *scales, index, *pools]
+        width = d.heads * self._heads.value_dim
+        types = [self.type(self.rows, d.heads * d.dim), *(pool.ty for pool in pools)]
         q, *pools = self.in_place(append, arguments, 2, types)
         relative = d.context if self._biases else 0
-        attention = CachedAttention(self._heads, d.scale, layer.window, d.softcap, relative)
-        out = self.call(attention, [q, *self._places, index, *pools, *self._biases], types[0])
+        attention = CachedAttention(self._heads, d.scale, layer.window, d.softcap, relative, d.sinks)
+        sinks = [constant(self.weights.sinks(base))] if d.sinks else []
+        out = self.call(
+            attention, [q, *self._places, index, *pools, *self._biases, *sinks], self.type(self.rows, width)
+        )
         after = names.attention_norm if d.norms_after else names.attention_post_norm
         beside = self.norm(x, base + names.mlp_norm) if d.parallel_norm else normed
         x = self.added(x, out, base + names.out, width, base + after)
@@ -145,6 +154,32 @@ class _Step(LayerBuilder):
             return self.mixture(x, base, self.before(x, base + names.mlp_norm)), pools
         last = d.norms_after and number == len(d.layers) - 1
         return self.feed_forward(x, base, last, beside if d.parallel else None), pools
+
+    def _stacked(self, normed: Expr, base: str) -> Expr:
+        """Queries, keys and values of rows beside each other."""
+        names = self.weights.names
+        matrices = [base + name for name in names.qkv]
+        return self.linear(normed, matrices, self._heads.width, self.decoder.width, rows=names.qkv_rows)
+
+    def _latent(self, normed: Expr, base: str) -> list[Expr]:
+        """Queries of rows, what keys and values have of their own, and the channels that all keys share."""
+        d, names, h = self.decoder, self.weights.names, self._heads
+        latent = d.latent
+        assert latent is not None
+        to_q, q_norm, from_q, to_kv, kv_norm, from_kv = (base + name for name in names.latent)
+        q_rows, kv_rows, shared_rows, all_rows = names.latent_rows
+        queries, width, of_q = normed, d.width, base + names.qkv[0]
+        if latent.queries:
+            queries = self.linear(normed, [to_q], latent.queries, d.width)
+            queries = self.norm_of(queries, q_norm, latent.queries, latent.eps)
+            width, of_q = latent.queries, from_q
+        queries = self.linear(queries, [of_q], h.heads * h.dim, width, rows=q_rows)
+        total = latent.keys + latent.shared
+        shared = self.linear(normed, [to_kv], latent.shared, d.width, rows=shared_rows, total=total)
+        few = self.linear(normed, [to_kv], latent.keys, d.width, rows=kv_rows, total=total)
+        few = self.norm_of(few, kv_norm, latent.keys, latent.eps)
+        own = h.kv_heads * (h.dim - latent.shared + h.value_dim)
+        return [queries, self.linear(few, [from_kv], own, latent.keys, rows=all_rows), shared]
 
     def _cross(self, x: Expr, base: str, index: Expr) -> Expr:
         """The stream after attention to the source."""

@@ -38,8 +38,14 @@ class DecoderWeights:
             )
         return found
 
-    def matrix(self, names: list[str], n: int, k: int, rows: tuple[int, ...] = ()) -> Weight:
-        """Matrices below one another in the stored form, [n, k] together; ``rows`` of them in this order."""
+    def matrix(self, names: list[str], n: int, k: int, rows: tuple[int, ...] = (), total: int = 0) -> Weight:
+        """Matrices below one another in the stored form, [n, k] together.
+
+        Parameters
+        ----------
+        rows : rows of them, in this order; empty for all.
+        total : rows that they have, where that is not ``n``.
+        """
         parts = []
         for name in names:
             weight = self.checkpoint.matrix(self.need(name))
@@ -52,11 +58,12 @@ class DecoderWeights:
         if len(forms) > 1:  # parts of one product in one form
             parts = [p.dequantized() if isinstance(p, QuantizedWeight) else p for p in parts]
         whole = joined([stored(part, self.storage) for part in parts])
-        if whole.shape != (n, k):
-            raise ModelError(f"{', '.join(names)} are {list(whole.shape)} together, expected [{n}, {k}]")
+        if whole.shape != (total or n, k):
+            expected = [total or n, k]
+            raise ModelError(f"{', '.join(names)} are {list(whole.shape)} together, expected {expected}")
         return taken(whole, rows) if rows else whole
 
-    def bias(self, names: list[str], n: int, rows: tuple[int, ...] = ()) -> np.ndarray | None:
+    def bias(self, names: list[str], n: int, rows: tuple[int, ...] = (), total: int = 0) -> np.ndarray | None:
         """Biases of stacked matrices, float32 [n]; zeros where only some have one; None where none has."""
         found = [self.find(name, ".bias") for name in names]
         if not any(found):
@@ -66,8 +73,9 @@ class DecoderWeights:
             count = self.checkpoint.matrix(self.need(name)).shape[1 if self.names.transposed else 0]
             parts.append(np.zeros(count, np.float32) if full is None else self.checkpoint.array(full))
         whole = np.concatenate(parts)
-        if whole.shape != (n,):
-            raise ModelError(f"the biases of {', '.join(names)} are {list(whole.shape)}, expected [{n}]")
+        if whole.shape != (total or n,):
+            expected = [total or n]
+            raise ModelError(f"the biases of {', '.join(names)} are {list(whole.shape)}, expected {expected}")
         return whole[list(rows)] if rows else whole
 
     def norm(self, name: str, n: int) -> list[np.ndarray]:
@@ -80,6 +88,14 @@ class DecoderWeights:
             if array.shape != (n,):
                 raise ModelError(f"{name} is {list(array.shape)}, expected [{n}]")
         return arrays
+
+    def sinks(self, base: str) -> np.ndarray:
+        """Scores of no key of each head of a layer, float32 [heads]."""
+        name = self.need(base + self.names.sinks, "")
+        scores = self.checkpoint.array(name)
+        if scores.shape != (self.decoder.heads,):
+            raise ModelError(f"{name} is {list(scores.shape)}, expected [{self.decoder.heads}]")
+        return scores
 
     def table(self, name: str, rows: int, width: int) -> np.ndarray:
         """The table of this full name, float32 or float16 [rows, width]."""

@@ -92,10 +92,16 @@ class Server:
     async def _model(self, http: HttpRequest) -> Response:
         if (refused := self._stranger(http)) is not None:
             return refused
-        name = http.path_params["name"]
-        if name != self.name:
-            return _error(404, f"there is no model {name!r} here", f"there is {self.name!r}")
-        return JSONResponse(self._facts())
+        return self._unknown(http.path_params["name"]) or JSONResponse(self._facts())
+
+    def _unknown(self, name: Any) -> Response | None:
+        """The refusal of a name that is not the model's, as OpenAI and vLLM refuse it; who gives none means
+        the one that is here."""
+        if not name or name == self.name:
+            return None
+        text = f"The model {name!r} does not exist"
+        hint = f"there is {self.name!r} (--name gives it another name)"
+        return _error(404, text, hint, param="model", code="model_not_found")
 
     def _facts(self) -> dict[str, Any]:
         facts = {"id": self.name, "object": "model", "created": self._created, "owned_by": "hetero_tvm"}
@@ -115,7 +121,10 @@ class Server:
         return _error(401, "the API key is missing or wrong", "send it as Authorization: Bearer KEY")
 
     async def _answer(self, http: HttpRequest, chat: bool) -> Response:
-        wishes = read(await _body(http), chat)
+        body = await _body(http)
+        if isinstance(body, dict) and (unknown := self._unknown(body.get("model"))) is not None:
+            return unknown
+        wishes = read(body, chat)
         prompts = self._prompts(wishes, chat)
         requests = [
             self._request(wishes, tokens, number)
@@ -303,10 +312,13 @@ async def _no_route(http: HttpRequest, error: Exception) -> Response:
     return _error(error.status_code, f"{http.method} {http.url.path}: {error.detail}", _ROUTES)
 
 
-def _error(status: int, text: str, hint: str = "") -> Response:
+def _error(
+    status: int, text: str, hint: str = "", param: str | None = None, code: str | None = None
+) -> Response:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse(_document(": ".join(filter(None, [text, hint])), kind), status_code=status)
+    document = _document(": ".join(filter(None, [text, hint])), kind, param, code)
+    return JSONResponse(document, status_code=status)
 
 
-def _document(text: str, kind: str) -> dict[str, Any]:
-    return {"error": {"message": text, "type": kind, "param": None, "code": None}}
+def _document(text: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": text, "type": kind, "param": param, "code": code}}

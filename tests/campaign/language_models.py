@@ -229,7 +229,134 @@ CASES |= {
         "Qwen2MoeConfig",
         {**_EXPERTS, "num_experts_per_tok": 4, "shared_expert_intermediate_size": 48},
     ),
+    "gpt_oss": (
+        "GptOssConfig",
+        {**_COMMON, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 20, "num_local_experts": 6},
+    ),
+    "gpt_oss_plain": (
+        "GptOssConfig",
+        {
+            **_COMMON,
+            "head_dim": 8,
+            "num_local_experts": 4,
+            "swiglu_limit": 1.5,
+            "attention_bias": False,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
     "olmoe": ("OlmoeConfig", {**_COMMON, "num_experts": 8, "num_experts_per_tok": 3}),
+}
+_DEEPSEEK = {
+    **_COMMON,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 8,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.7,
+}
+_LATENT = {"kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 20}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+}
+_GRANITE = {
+    **_COMMON,
+    "num_local_experts": 4,
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 3.0,
+}
+CASES |= {
+    "nemotron": ("NemotronConfig", {**_COMMON, "attention_bias": True}),
+    "arcee": ("ArceeConfig", _COMMON),
+    "jais2": ("Jais2Config", _COMMON),
+    "seed_oss": ("SeedOssConfig", {**_COMMON, "head_dim": 16, "attention_out_bias": False}),
+    "cwm": ("CwmConfig", {**_GROUPS, "head_dim": 8, "bos_token_id": 1}),
+    "ministral": ("MinistralConfig", {**_GROUPS, "head_dim": 8}),
+    "ministral3": ("Ministral3Config", {**_COMMON, "head_dim": 16}),
+    "hunyuan": ("HunYuanDenseV1Config", {**_COMMON, "head_dim": 8}),
+    "hunyuan_alpha": (
+        "HunYuanDenseV1Config",
+        {
+            **_COMMON,
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "dynamic",
+                "rope_theta": 10000.0,
+                "alpha": 1000.0,
+                "factor": 1.0,
+            },
+        },
+    ),
+    "vaultgemma": ("VaultGemmaConfig", {**_COMMON, **_GEMMA}),
+    "gpt_bigcode": ("GPTBigCodeConfig", CASES["gpt2"][1]),
+    "gpt_bigcode_heads": ("GPTBigCodeConfig", {**CASES["gpt2"][1], "multi_query": False}),
+    "granitemoe": ("GraniteMoeConfig", _GRANITE),
+    "granitemoeshared": ("GraniteMoeSharedConfig", {**_GRANITE, "shared_intermediate_size": 24}),
+    "phimoe": (
+        "PhimoeConfig",
+        {
+            **_COMMON,
+            "num_local_experts": 6,
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "router_jitter_noise": 0.4,
+        },
+    ),
+    "hunyuan_moe": ("HunYuanMoEV1Config", {**_COMMON, "head_dim": 8, "num_experts": 4, "moe_topk": 2}),
+    "minimax_m2": (
+        "MiniMaxM2Config",
+        {**_COMMON, "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 3},
+    ),
+    "ernie4_5_moe": (
+        "Ernie4_5_MoeConfig",
+        {
+            **_COMMON,
+            "num_hidden_layers": 3,
+            "moe_num_experts": 6,
+            "moe_k": 3,
+            "moe_intermediate_size": 40,
+            "moe_num_shared_experts": 1,
+        },
+    ),
+    "glm4_moe": ("Glm4MoeConfig", {**_DEEPSEEK, "head_dim": 16, "use_qk_norm": True, "attention_bias": True}),
+    "dots1": ("Dots1Config", {**_DEEPSEEK, "head_dim": 16, "sliding_window": 20, "max_window_layers": 1}),
+    "exaone_moe": (
+        "ExaoneMoeConfig",
+        {**_GROUPS, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
+    ),
+    "deepseek_v2": (
+        "DeepseekV2Config",
+        {**_DEEPSEEK, **_LATENT, "q_lora_rank": None, "topk_method": "greedy"},
+    ),
+    "deepseek_v2_groups": (
+        "DeepseekV2Config",
+        {
+            **_DEEPSEEK,
+            **_LATENT,
+            "q_lora_rank": 28,
+            "topk_method": "group_limited_greedy",
+            "rope_parameters": _YARN,
+        },
+    ),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        {**_DEEPSEEK, **_LATENT, "q_lora_rank": 28, "rope_parameters": _YARN, "attention_bias": True},
+    ),
+    "deepseek_v3_halves": (
+        "DeepseekV3Config",
+        {**_DEEPSEEK, **_LATENT, "q_lora_rank": None, "rope_interleave": False, "v_head_dim": 12},
+    ),
 }
 
 
@@ -252,6 +379,9 @@ def reference(kind: str, folder: Path) -> tuple[list[int], list[list[int]]]:
             words = "embed" in tensor or "wte" in tensor
             spread = 0.5 if positions else 0.08 if words else 2.5 / values.shape[-1] ** 0.5
             values.copy_(torch.randn(values.shape) * spread)
+        for tensor, values in (*model.named_buffers(), *model.named_parameters()):
+            if "correction" in tensor:  # zeros else, and integers of training in some
+                values.copy_(torch.randn(values.shape) * 0.2)
         model.save_pretrained(folder)
         longest = max(map(len, PROMPTS))
         pads = [longest - len(prompt) for prompt in PROMPTS]

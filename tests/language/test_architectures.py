@@ -1,9 +1,10 @@
+import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.language.architectures import ARCHITECTURES, describe
 from hetero_tvm.language.configuration import rows_of_groups, rows_of_pairs
-from hetero_tvm.language.decoder import Experts
+from hetero_tvm.language.decoder import Experts, Latent
 from tests.tiny_llama import CONFIG
 
 GEMMA = {**CONFIG, "model_type": "gemma3_text", "head_dim": 16, "sliding_window": 20, "num_hidden_layers": 7}
@@ -121,11 +122,42 @@ def test_mixtures_of_experts():
     assert [layer.mixed for layer in some.layers] == [False, True, False, False]
     assert (some.experts.normalised, some.experts.inner, some.inner) == (False, 24, 40)
     older = {**qwen, "model_type": "qwen2_moe", "shared_expert_intermediate_size": 12, "norm_topk_prob": True}
-    assert describe(older)[0].experts == Experts(8, 2, 24, True, 12)
+    assert describe(older)[0].experts == Experts(8, 2, 24, True, 12, True)
     # transformers writes either name.
     spelled = {**qwen, "num_local_experts": 8}
     del spelled["num_experts"]
     assert describe(spelled)[0] == describe(qwen)[0]
+
+
+def test_a_gpt_oss():
+    config = {**CONFIG, "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2}
+    config |= {"num_hidden_layers": 3, "sliding_window": 8}
+    decoder, names = describe(config)
+    assert [layer.window for layer in decoder.layers] == [8, 0, 8] and decoder.sinks
+    assert decoder.experts == Experts(4, 2, 40, limit=7.0, activation="quick_gelu")
+    assert names.expert_rows[:3] == (0, 2, 4) and names.expert_rows[-1] == 79
+    assert (decoder.dim, decoder.ropes[0].factor) == (64, pytest.approx(1.3466, abs=1e-4))
+    with pytest.raises(ModelError, match="swiglu_alpha is 2.0"):
+        describe({**config, "swiglu_alpha": 2.0})
+
+
+def test_latent_attention():
+    """Rotated channels come first in a head, as halves; the scale has YaRN's factor twice."""
+    config = {**CONFIG, "model_type": "deepseek_v3", "n_routed_experts": 4, "num_experts_per_tok": 2}
+    config |= {"moe_intermediate_size": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
+    config |= {"qk_rope_head_dim": 4, "qk_nope_head_dim": 2, "v_head_dim": 3, "kv_lora_rank": 5}
+    decoder, names = describe({**config, "num_attention_heads": 2, "num_key_value_heads": 2})
+    assert (decoder.dim, decoder.values, decoder.rotated, decoder.kv_heads) == (6, 3, 4, 2)
+    assert decoder.latent == Latent(0, 5, 4) and [layer.mixed for layer in decoder.layers] == [False, True]
+    queries, few, shared, keys = names.latent_rows
+    assert queries == (2, 4, 3, 5, 0, 1, 8, 10, 9, 11, 6, 7)
+    assert (few, shared) == ((0, 1, 2, 3, 4), (5, 7, 6, 8))
+    assert keys == (0, 1, 5, 6, 2, 3, 4, 7, 8, 9)
+    assert decoder.experts == Experts(4, 2, 8, True, 0, sigmoid=True, groups=2, kept=1)
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    scaled = describe({**config, "rope_scaling": {**yarn, "mscale": 1.0, "mscale_all_dim": 1.0}})[0]
+    assert scaled.scale == pytest.approx(6**-0.5 * (0.1 * np.log(4) + 1) ** 2)
+    assert scaled.ropes[0].factor == 1.0
 
 
 def test_slopes_of_alibi():
@@ -163,6 +195,12 @@ def test_slopes_of_alibi():
         ({**CONFIG, "model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, "3 of 2"),
         ({**CONFIG, "model_type": "cohere", "use_qk_norm": True}, "use_qk_norm"),
         ({**CONFIG, "model_type": "falcon", "alibi": True}, "alibi"),
+        ({**CONFIG, "model_type": "deepseek_v2", "topk_method": "noaux_tc"}, "noaux_tc"),
+        (
+            {**CONFIG, "model_type": "phimoe", "rope_scaling": {"short_mscale": 1, "long_mscale": 2}},
+            "factors",
+        ),
+        ({**CONFIG, "model_type": "hunyuan_v1_moe", "num_experts": [4, 8], "moe_topk": 1}, "num_experts"),
         ({"model_type": "mpt", "attn_config": {"clip_qkv": 8, "qk_ln": True}}, "clip_qkv is 8"),
     ],
 )
@@ -175,7 +213,11 @@ def test_all_that_are_known():
     known = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "gpt2", "opt"}
     known |= {"granite", "starcoder2", "stablelm", "phi", "smollm3", "ernie4_5", "helium", "glm", "glm4"}
     known |= {"cohere", "cohere2", "gemma", "olmo2", "olmo3", "exaone4", "gpt_neox", "gptj", "codegen"}
-    known |= {"falcon", "bloom", "mpt", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}
+    known |= {"falcon", "bloom", "mpt", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"}
+    known |= {"nemotron", "arcee", "jais2", "cwm", "seed_oss", "ministral", "ministral3", "vaultgemma"}
+    known |= {"hunyuan_v1_dense", "hunyuan_v1_moe", "gpt_bigcode", "granitemoe", "granitemoeshared"}
+    known |= {"phimoe", "minimax_m2", "ernie4_5_moe", "glm4_moe", "dots1", "exaone_moe"}
+    known |= {"deepseek_v2", "deepseek_v3"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]

@@ -240,6 +240,63 @@ def test_a_mixture_of_experts(tmp_path, kind):
         file.matrix(base + "experts.3.w1.weight")
 
 
+def written(path, kind, tensors, **facts):
+    """A file of an architecture, tensors by their names in the file."""
+    writer = gguf.GGUFWriter(path, kind)
+    sizes = {"embedding_length": 32, "block_count": 1, "feed_forward_length": 32, "context_length": 64}
+    sizes |= {"attention.head_count": 4, "attention.head_count_kv": 2}
+    for name, value in (sizes | facts).items():
+        writer.add_uint32(f"{kind}.{name}", value)
+    writer.add_layer_norm_rms_eps(1e-5)
+    for name, (array, of) in tensors.items():
+        writer.add_tensor(name, array if of is None else gguf.quants.quantize(array, of), raw_dtype=of)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return GgufFile(path)
+
+
+def test_a_gpt_oss(tmp_path):
+    """Gate and up are two tensors, experts have biases, and MXFP4 becomes floats."""
+    random, of = np.random.default_rng(8), gguf.GGMLQuantizationType.MXFP4
+    tensors = {
+        "token_embd.weight": (random.standard_normal((9, 32)).astype("f"), None),
+        "blk.0.attn_sinks.weight": (random.standard_normal(4).astype("f"), None),
+        "blk.0.post_attention_norm.weight": (np.ones(32, "f"), None),
+        "blk.0.ffn_gate_inp.bias": (np.ones(3, "f"), None),
+        "blk.0.ffn_gate_exps.weight": (random.standard_normal((3, 32, 32)).astype("f"), of),
+        "blk.0.ffn_gate_exps.bias": (random.standard_normal((3, 32)).astype("f"), None),
+        "blk.0.ffn_up_exps.weight": (random.standard_normal((3, 32, 32)).astype("f"), of),
+    }
+    facts = {"expert_count": 3, "expert_used_count": 2, "attention.sliding_window": 8}
+    file = written(tmp_path / "m.gguf", "gpt-oss", tensors, **facts)
+    decoder, names = describe(file.config)
+    store = DecoderWeights(decoder, file.names(names), file, Storage("f32"))
+    assert decoder.sinks and decoder.experts.limit == 7.0 and decoder.layers[0].window == 8
+    base = "model.layers.0."
+    np.testing.assert_array_equal(store.sinks(base), tensors["blk.0.attn_sinks.weight"][0])
+    assert store.find(base + store.names.mlp_norm) and store.find(base + store.names.router, ".bias")
+    gate, up = (base + store.names.expert.format(2) + name for name in store.names.expert_up)
+    stacked = store.matrix([gate, up], 64, 32)
+    for half, name in zip(np.split(stacked, 2), ("gate", "up"), strict=True):
+        whole = tensors[f"blk.0.ffn_{name}_exps.weight"][0]
+        np.testing.assert_array_equal(half, gguf.quants.dequantize(gguf.quants.quantize(whole, of), of)[2])
+    bias = tensors["blk.0.ffn_gate_exps.bias"][0]
+    np.testing.assert_array_equal(file.array(gate + ".bias"), bias[2])
+
+
+def test_norms_behind_the_blocks_of_an_olmo2(tmp_path):
+    names = ("post_attention_norm", "post_ffw_norm", "attn_q_norm")
+    tensors = {f"blk.0.{name}.weight": (np.full(32, n + 1, "f"), None) for n, name in enumerate(names)}
+    tensors |= {"token_embd.weight": (np.zeros((9, 32), "f"), None)}
+    file = written(tmp_path / "m.gguf", "olmo2", tensors)
+    decoder, words = describe(file.config)
+    assert decoder.wide_head_norms and not decoder.pre_norms
+    found = [words.attention_post_norm, words.mlp_post_norm, words.head_norms[0]]
+    assert [file.array(f"model.layers.0.{name}.weight")[0] for name in found] == [1, 2, 3]
+
+
 def test_all_tokens_that_end_a_turn(tmp_path):
     path = write_gguf(tmp_path / "m.gguf", weights(), more={"add_eot_token_id": 7, "add_eom_token_id": 9})
     assert describe(GgufFile(path).config)[0].stop == (96, 7, 9)

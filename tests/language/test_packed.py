@@ -8,7 +8,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.packed import PackedFolder
+from hetero_tvm.language.packed import Mxfp4Folder, PackedFolder
 from hetero_tvm.ops.decoding.storage import QuantizedWeight
 from tests import tiny_llama
 
@@ -198,6 +198,24 @@ def test_parts_that_do_not_fit_or_are_missing(tmp_path, part):
         del wrong[f"a.{part}"]
         with pytest.raises(ModelError, match=f"no tensor 'a.{part}'"):
             PackedFolder(write(tmp_path / "d", "gptq", wrong)).matrix("a.weight")
+
+
+def test_experts_in_mxfp4(tmp_path):
+    random = np.random.default_rng(3)
+    packed = random.integers(0, 256, (2, 5, 3, 16)).astype(np.uint8)
+    exponents = random.integers(120, 130, (2, 5, 3)).astype(np.uint8)
+    tensors = {"e.up_blocks": packed, "e.up_scales": exponents, "e.up_bias": np.ones((2, 5), np.float32)}
+    config = {**CONFIG, "quantization_config": {"quant_method": "mxfp4"}}
+    folder = Mxfp4Folder(tiny_llama.write(tmp_path / "c", config, tensors))
+    halves = np.stack([packed & 15, packed >> 4], -1).reshape(2, 5, 3, 32)
+    numbers = halves.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+    want = numbers * 2.0 ** (exponents[..., None].astype(np.int64) - 127)
+    np.testing.assert_array_equal(folder.matrix("e.up"), want.reshape(2, 5, 96).transpose(0, 2, 1))
+    assert "e.up" in folder and "e.down" not in folder and "quantization_config" not in folder.config
+    np.testing.assert_array_equal(folder.array("e.up_bias"), 1)
+    wrong = {**tensors, "e.up_scales": exponents[:, :4]}
+    with pytest.raises(ModelError, match="do not fit together"):
+        Mxfp4Folder(tiny_llama.write(tmp_path / "d", config, wrong)).matrix("e.up")
 
 
 @pytest.mark.exhaustive

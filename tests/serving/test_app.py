@@ -82,6 +82,18 @@ def test_a_stream_has_the_same_text(client):
     assert end["choices"][0]["finish_reason"] == "length" and usage["usage"]["completion_tokens"] == 6
 
 
+@pytest.mark.parametrize("name", ["gpt-4o", "Tiny", ["tiny"]])
+def test_a_model_that_is_not_here(client, name):
+    ask = {"model": name, "prompt": [5], "messages": [{"role": "user", "content": "w3"}], "stream": True}
+    for route in ("completions", "chat/completions"):
+        answer = client.post(f"/v1/{route}", json=ask)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
+        assert "'tiny'" in error["message"]
+    for right in ({"model": "tiny"}, {"model": ""}, {"model": None}, {}):
+        assert client.post("/v1/completions", json={"prompt": [5], "max_tokens": 1, **right}).is_success
+
+
 def test_biases_and_penalties(client):
     ask = {"prompt": [5, 6, 7], **GREEDY}
     made = tiny_llama.greedy([5, 6, 7], 6)

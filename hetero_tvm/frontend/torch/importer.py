@@ -55,7 +55,7 @@ def import_torch(
     UnsupportedOperatorError : operators without translation (all are listed).
     ShapeError : shapes are missing, contradictory, or outside what the program was exported for.
     """
-    _, load = open_torch(source, batch=batch, sequence=sequence, name=name, trust=trust)
+    _, load = open_torch(source, batch=batch, sequence=sequence, name=name, trust=trust, open_sizes=False)
     return load(shapes or {})
 
 
@@ -67,11 +67,13 @@ def open_torch(
     name: str | None = None,
     trust: bool = False,
     telling: int = 0,
+    open_sizes: bool = True,
 ) -> tuple[dict[str, list[int | str | None] | None], Callable[[Any], ImportedModel]]:
     """Read a program once, to import it at several sizes; arguments and errors as :func:`import_torch`.
 
     Sizes up to ``telling`` are never beyond what the program was exported for: they tell how its numbers
-    follow from sizes, and it never runs with them.
+    follow from sizes, and it never runs with them.  ``open_sizes`` : whether each model is one of several, of
+    which each has other sizes.
 
     Returns
     -------
@@ -108,7 +110,8 @@ def open_torch(
             )
         is_other = any(decision.subs(values) != True for decision in decided)  # noqa: E712 of SymPy
         fixed = to_onnx(with_sizes(program, sizes)) if is_other or depends_on_sizes(program) else model
-        imported = import_onnx(fixed, shapes=sizes, name=name or "torch_program", least=0)
+        options = {"name": name or "torch_program", "least": 0, "open_sizes": open_sizes}
+        imported = import_onnx(fixed, shapes=sizes, **options)
         return dataclasses.replace(imported, original=TorchProgram(program, list(sizes)))
 
     return declared_dimensions(inputs), load

@@ -19,6 +19,8 @@ from hetero_tvm.ops.decoding.storage import Storage
 
 KEYS = 16
 """Keys that lie beside each other in the pool."""
+SQUARED_RELU = "relu2"
+"""Activation that decoders alone have: ``max(x, 0)`` squared."""
 SCALES = 4
 """Rows of KEYS bytes that the scales of as many tokens take."""
 
@@ -29,9 +31,12 @@ class Linear:
 
     Parameters
     ----------
-    activation : name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`; None for none.
+    activation : name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`, or :data:`SQUARED_RELU`; None for
+        none.
     gated : W is two matrices of n rows each, gate and up: ``Y = f(X G^T) * (X U^T)``.
     softcap : ``softcap * tanh(Y / softcap)`` comes last; 0 for none.
+    limit : bound of a gated product's halves, the gate's from above and the other's on both sides, to which 1
+        is added then: ``f(min(G, limit)) * (clip(U, -limit, limit) + 1)`` (gpt-oss); 0 for none.
     """
 
     n: int
@@ -42,6 +47,7 @@ class Linear:
     gated: bool = False
     residual: bool = False
     softcap: float = 0.0
+    limit: float = 0.0
 
     def reference(
         self,
@@ -54,8 +60,15 @@ class Linear:
         y = x @ w.T
         if bias is not None:
             y = y + bias
-        act = ACTIVATIONS[self.activation] if self.activation else (lambda value: value)
-        y = act(y[:, : self.n]) * y[:, self.n :] if self.gated else act(y)
+        known = {**ACTIVATIONS, SQUARED_RELU: lambda value: np.square(np.maximum(value, 0))}
+        act = known[self.activation] if self.activation else (lambda value: value)
+        if self.gated:
+            gate, up = y[:, : self.n], y[:, self.n :]
+            if self.limit:
+                gate, up = np.minimum(gate, self.limit), np.clip(up, -self.limit, self.limit) + 1
+            y = act(gate) * up
+        else:
+            y = act(y)
         if self.softcap:
             y = self.softcap * np.tanh(y / self.softcap)
         return y if residual is None else y + residual
@@ -70,6 +83,7 @@ class Heads:
     heads, kv_heads, dim : query heads, key heads, channels of each.
     layers, page : layers in the pool; keys in a page.
     cache : type of keys and values: ``float32``, ``float16``, or ``int8`` (``x ~ q * scale``).
+    values : channels of a value; 0 where they are as many as a key's.
     """
 
     heads: int
@@ -78,19 +92,25 @@ class Heads:
     layers: int
     page: int = 64
     cache: str = "float32"
+    values: int = 0
+
+    @property
+    def value_dim(self) -> int:
+        """Channels of a value."""
+        return self.values or self.dim
 
     @property
     def width(self) -> int:
         """Channels of queries, keys and values of a row."""
-        return (self.heads + 2 * self.kv_heads) * self.dim
+        return (self.heads + self.kv_heads) * self.dim + self.kv_heads * self.value_dim
 
     def pools(self, pages: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of the pools of keys and of values."""
         lead = (pages, self.layers, self.kv_heads)
         if self.cache == "int8":
-            shape = (*lead, self.page // KEYS, self.dim + SCALES, KEYS)
-            return shape, shape
-        return (*lead, self.page // KEYS, self.dim, KEYS), (*lead, self.page, self.dim)
+            panels = (*lead, self.page // KEYS)
+            return (*panels, self.dim + SCALES, KEYS), (*panels, self.value_dim + SCALES, KEYS)
+        return (*lead, self.page // KEYS, self.dim, KEYS), (*lead, self.page, self.value_dim)
 
 
 @dataclass(frozen=True)
@@ -102,6 +122,10 @@ class Append:
     rotated : channels of a head that are rotated (even; 0 for none), by the table ``rope`` of the step.
     norm_eps : epsilon of an RMS norm of each query and key head, with scales of their own; None for none.
     wide : that norm is one of all query heads, and one of all key heads, with a scale per channel.
+    norm_last : its scales come behind the rotation.
+    shared : channels at the beginning of every key that are the same for all heads (multi-head latent
+        attention); 0 for none.  Operands in the place of QKV are then queries ``[rows, heads * dim]``, the
+        rest of the keys beside the values, and the shared channels ``[rows, shared]``.
     """
 
     heads: Heads
@@ -109,6 +133,8 @@ class Append:
     rope: int = 0
     norm_eps: float | None = None
     wide: bool = False
+    norm_last: bool = False
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,6 +147,7 @@ class CachedAttention:
     softcap : ``softcap * tanh(scores / softcap)``; 0 for none.
     relative : distances for which a table ``[heads, relative + KEYS]`` of biases is an operand; 0 for none.
         The bias of the key ``d`` before a row is at ``relative - 1 - d``; what follows is not used.
+    sinks : a score per head, which is an operand, takes part in the softmax and has no value (gpt-oss).
     """
 
     heads: Heads
@@ -128,6 +155,7 @@ class CachedAttention:
     window: int = 0
     softcap: float = 0.0
     relative: int = 0
+    sinks: bool = False
 
     def reference(
         self,
@@ -136,11 +164,12 @@ class CachedAttention:
         v: np.ndarray,
         positions: np.ndarray,
         biases: np.ndarray | None = None,
+        sinks: np.ndarray | None = None,
     ) -> np.ndarray:
         """The result for one sequence: q [rows, heads * dim]; k, v [keys, kv_heads, dim]."""
         h = self.heads
         group = h.heads // h.kv_heads
-        out = np.empty_like(q).reshape(len(q), h.heads, h.dim)
+        out = np.empty((len(q), h.heads, h.value_dim), q.dtype)
         for row, position in enumerate(positions):
             first = max(0, position + 1 - self.window) if self.window else 0
             for head in range(h.heads):
@@ -151,9 +180,11 @@ class CachedAttention:
                 if biases is not None:
                     distances = position - np.arange(first, position + 1)
                     scores = scores + biases[head, self.relative - 1 - distances]
-                p = np.exp(scores - scores.max())
-                out[row, head] = p / p.sum() @ v[first : position + 1, head // group]
-        return out.reshape(q.shape)
+                lowest = -np.inf if sinks is None else sinks[head]
+                top = max(scores.max(), lowest)
+                p = np.exp(scores - top)
+                out[row, head] = p / (p.sum() + np.exp(lowest - top)) @ v[first : position + 1, head // group]
+        return out.reshape(len(q), -1)
 
 
 @dataclass(frozen=True)

@@ -153,3 +153,30 @@ class Fixed(nn.Module):
 def test_dimensions_that_pytorch_fixed_are_numbers():
     program = export(Fixed(), (torch.rand(6, 3),), dynamic_shapes=({0: Dim.AUTO},))
     assert str(import_model(program).signature.inputs[0]) == "x: float32[6, 3]"
+
+
+@pytest.mark.thorough
+def test_positions_as_parts_of_the_rows_and_columns():
+    """Sines of places over how many there are (DETR), which no rule tells by their places alone."""
+
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.waves = torch.tensor([1.0, 10.0, 100.0])
+
+        def forward(self, x):
+            mask = torch.ones(x.shape[0], *x.shape[2:])
+            rows, columns = mask.cumsum(1), mask.cumsum(2)
+            rows = rows / (rows[:, -1:] + 1e-6) * 6.25
+            columns = columns / (columns[:, :, -1:] + 1e-6) * 6.25
+            angles = [part[..., None] / self.waves for part in (rows, columns)]
+            found = torch.cat([angles[0].sin(), angles[1].cos()], 3).permute(0, 3, 1, 2)
+            return (x.flatten(2) + found.flatten(2)).relu()
+
+    sizes = {2: Dim("rows", min=4, max=64), 3: Dim("columns", min=4, max=64)}
+    program = export(Positions(), (torch.zeros(2, 6, 8, 12),), dynamic_shapes=(sizes,))
+    model = import_model(program, shapes={"x": (2, 6, Span(4, 64), Span(4, 64))})
+    built = build_model(optimize_model(model), use_shipped=False)
+    for rows, columns in ((4, 4), (5, 64), (64, 64), (33, 7)):
+        x = torch.randn(2, 6, rows, columns)
+        np.testing.assert_allclose(built.run({"x": x.numpy()})[0], Positions()(x).numpy(), atol=2e-5)

@@ -2,10 +2,12 @@
 
 Structure of a product::
 
-    threads share (panel, slot):   slots in the order of their experts, so that a panel of one
-                                   is read from memory once and stays in L2 for its other slots
-        sums along K               of one slot, in several accumulators that are independent; integers by
-                               the instructions of :mod:`.integer_words`, where the machine has them
+    threads share (panels, run):   runs of slots that have one expert, in the order of the experts: its
+                                   panels come from memory once and stay in L2 for the runs behind
+        a slot alone               panels abreast, as one row of :mod:`.linear`
+        several                    register tiles of their rows, gathered, times two vectors
+        integers                   tiles by the instructions of :mod:`.integer_words`, where the machine
+                                   has them
 
 Every slot is summed up in the same order whatever its company.
 """
@@ -17,94 +19,42 @@ from collections.abc import Callable
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
+from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
+from hetero_tvm.schedules.cpu.decoding.linear import row_sums, tile_height
 from hetero_tvm.schedules.cpu.decoding.parts import Parts
-from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient
+from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient, remainder
 from hetero_tvm.schedules.cpu.decoding.words import WordProduct
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
 from hetero_tvm.schedules.cpu.rows.row_reduction import each_vector
 from hetero_tvm.schedules.emit import Index, constant, int32
 
 SumsAt = Callable[[Index, int], Expr]
 """(column of a panel, width) -> its sums."""
-_LOWEST = -3.0e38
+_UNROLL = 4
 _SPLITS = 4
 """Accumulators of a column, which neighbours along K go to in turn."""
 
 
-def emit_route(op: Route, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments logits [rows, experts], and of all slots: expert, share, order.
-
-    One thread does all: there are few numbers, and the order needs them all.
-    """
-    k = SymbolicKernel("route")
-    with k:
-        symbol, slots = k.symbol("m"), k.symbol("s")
-        logits = k.argument("logits", (symbol, op.experts))
-        chosen = k.argument("chosen", (slots,), "int32")
-        shares = k.argument("shares", (slots,))
-        order = k.argument("order", (slots,), "int32")
-        rows = k.count(symbol)
-        left, best = k.scratch((op.experts,)), k.scratch((1,), "int32")
-        total, first = k.scratch((1,)), k.scratch((op.experts + 1,), "int32")
-        with k.serial(rows) as i:
-            with k.serial(op.experts) as e:
-                k.store(left, k.load(logits, [i, e]), [e])
-            with k.serial(op.top) as t:
-                k.store(best, int32(0), [0])
-                with k.serial(op.experts) as e:
-                    with k.when(k.load(left, [e]) > k.load(left, [k.load(best, [0])])):
-                        k.store(best, e, [0])
-                found = k.let(k.load(best, [0]))
-                k.store(chosen, found, [i * op.top + t])
-                k.store(shares, k.load(logits, [i, found]), [i * op.top + t])
-                k.store(left, constant(_LOWEST), [found])
-            peak = k.let(k.load(shares, [i * op.top]))
-
-            def power(value: Expr, peak: Expr = peak) -> Expr:
-                return vector_math.exp(value - peak)
-
-            k.store(total, constant(0.0), [0])
-            with k.serial(op.top if op.normalised else op.experts) as e:
-                term = k.load(shares, [i * op.top + e]) if op.normalised else k.load(logits, [i, e])
-                k.store(total, k.load(total, [0]) + power(term), [0])
-            with k.serial(op.top) as t:
-                at = [i * op.top + t]
-                k.store(shares, power(k.load(shares, at)) / k.load(total, [0]), at)
-
-        count = k.let(rows * op.top)
-        with k.serial(op.experts + 1) as e:
-            k.store(first, int32(0), [e])
-        with k.serial(count) as slot:
-            e = k.let(k.load(chosen, [slot]) + 1)
-            k.store(first, k.load(first, [e]) + 1, [e])
-        with k.serial(op.experts) as e:
-            k.store(first, k.load(first, [e + 1]) + k.load(first, [e]), [e + 1])
-        with k.serial(count) as slot:
-            e = k.let(k.load(chosen, [slot]))
-            place = k.let(k.load(first, [e]))
-            k.store(order, slot, [place])
-            k.store(first, place + 1, [e])
-    return k.function
-
-
 def emit_expert_linear(op: ExpertLinear, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments X [rows, k], expert and order of the slots, the arrays of :class:`PanelLayout` of
-    all experts, Y [slots, n]."""
+    """Kernel with arguments X [rows, k], expert, order and runs of the slots, the arrays of
+    :class:`PanelLayout` of all experts, their biases when there are some, Y [slots, n]."""
     layout = PanelLayout.of(op.linear, machine)
     k = SymbolicKernel("experts")
     with k:
         slots = k.symbol("s")
         rows = k.symbol("m")
         x = k.argument("X", (rows, op.linear.k))
-        chosen, order = (k.argument(name, (slots,), "int32") for name in ("chosen", "order"))
+        chosen, order, runs = (k.argument(name, (slots,), "int32") for name in ("chosen", "order", "runs"))
         weight = [k.argument(n, (op.experts * s[0], *s[1:]), dtype) for n, s, dtype in layout.arrays()]
+        biases = (op.experts * layout.panels, layout.width)
+        bias = k.argument("bias", biases) if op.linear.bias else None
         y = k.argument("Y", (slots, op.linear.n))
         name = op.linear.activation
         activation = ActivationCode([name] if name else [], machine)
-        parts = Parts(op.linear, machine, layout, k, x, weight, None, None, y, activation)
+        parts = Parts(op.linear, machine, layout, k, x, weight, bias, None, y, activation)
         count = k.count(slots)
         words: _SlotWords | None = None
         if op.linear.storage.bits and has_integer_words(machine):
@@ -112,34 +62,155 @@ def emit_expert_linear(op: ExpertLinear, machine: CpuModel) -> PrimFunc:
         with k.imported(*activation.imports, *(words.imports if words else ())):
             if words is not None:
                 words.prepare(k.count(rows))
-            with k.shared_out(count * -(-op.linear.n // layout.columns)) as work:
-                panel = k.let(tirx.truncdiv(work, count))
-                slot = k.let(k.load(order, [work - panel * count]))
-                row = k.let(quotient(slot, op.spread))
-                first = k.let(k.load(chosen, [slot]) * layout.panels + panel)
-
-                def finish(value_at: SumsAt) -> None:
-                    parts.finish(slot, panel, value_at)
-
-                if words is not None:
-                    words.multiply(row, first, finish)
-                else:
-                    total = (_integers if op.linear.storage.bits else _floats)(parts, row, first)
-                    finish(lambda start, width: k.load(total, [k.ramp(start, width)]))
+            pieces = -(-op.linear.n // (layout.columns * layout.together))
+            with k.shared_out(count * pieces) as work:
+                piece = k.let(tirx.truncdiv(work, count))
+                place = k.let(work - piece * count)
+                length = k.let(k.load(runs, [place]))
+                with k.when(length > 0):
+                    expert = k.let(k.load(chosen, [k.load(order, [place])]))
+                    run = _Run(parts, op, order, place, length, expert, piece * layout.together)
+                    if words is not None:
+                        run.integers(words)
+                    elif op.linear.storage.bits:
+                        run.slowly()
+                    else:
+                        run.floats()
     return k.function
 
 
+class _Run:
+    """Products of the slots of a run with panels of their expert, ``first`` and those abreast of it."""
+
+    def __init__(
+        self,
+        p: Parts,
+        op: ExpertLinear,
+        order: Buffer,
+        place: Expr,
+        length: Expr,
+        expert: Expr,
+        first: Expr,
+    ):
+        self._p, self._k, self._spread = p, p.k, op.spread
+        self._order, self._place, self._length = order, place, length
+        self._base = p.k.let(expert * p.layout.panels)
+        self._first = p.k.let(first)
+
+    def floats(self) -> None:
+        """Stored floats: one slot, or a tile of several."""
+        p, k = self._p, self._k
+
+        def one() -> None:
+            slot, row = self._slot(int32(0))
+            sums = row_sums(p, row, self._base + self._first)
+            for i in range(p.layout.together):
+                self._finish(slot, self._first + i, sums(i))
+
+        def several(low: int, high: int) -> None:
+            if low == high:
+                self._tile(low)
+                return
+            middle = (low + high) // 2
+            k.branch(self._length <= middle, lambda: several(low, middle), lambda: several(middle + 1, high))
+
+        k.branch(tirx.EQ(self._length, 1), one, lambda: several(2, tile_height(p.machine)))
+
+    def integers(self, words: _SlotWords) -> None:
+        """Integers by integer instructions."""
+        k, height = self._k, words.height
+        whole = k.let(quotient(self._length, height))
+
+        def tiles(panel: Expr) -> None:
+            with k.serial(whole) as tile:
+                self._words(words, panel, tile * height, height)
+            power, rest = 1 << (height - 1).bit_length() - 1, k.let(remainder(self._length, height))
+            while power:
+                with k.when(tirx.bitwise_and(rest, int32(power)) > 0):
+                    at = whole * height + tirx.bitwise_and(rest, int32(-2 * power))
+                    self._words(words, panel, at, power)
+                power //= 2
+
+        with k.serial(self._p.layout.together) as i:
+            tiles(k.let(self._first + i))
+
+    def slowly(self) -> None:
+        """Integers where there are no such instructions: as floats, slot by slot."""
+        k = self._k
+        with k.serial(self._length) as at, k.serial(self._p.layout.together) as i:
+            slot, row = self._slot(at)
+            total = _integers(self._p, row, self._base + self._first + i)
+            self._finish(slot, self._first + i, lambda start, width: k.load(total, [k.ramp(start, width)]))
+
+    def _slot(self, at: Expr) -> tuple[Expr, Expr]:
+        """A slot of the run, and its row of X."""
+        slot = self._k.let(self._k.load(self._order, [self._place + at]))
+        return slot, self._k.let(quotient(slot, self._spread))
+
+    def _finish(self, slot: Expr, panel: Expr, value_at: SumsAt) -> None:
+        self._p.finish(slot, panel, value_at, self._base + panel)
+
+    def _words(self, words: _SlotWords, panel: Expr, first: Expr, count: int) -> None:
+        places = [self._slot(first + r) for r in range(count)]
+        slots = [slot for slot, _ in places]
+        words.multiply(
+            [row for _, row in places],
+            self._base + panel,
+            lambda r, value_at: self._finish(slots[r], panel, value_at),
+        )
+
+    def _tile(self, height: int) -> None:
+        p, k, lanes = self._p, self._k, self._p.lanes
+        rows = k.scratch((height,), "int32")
+        slots = [self._slot(int32(r)) for r in range(height)]
+        for r, (_, row) in enumerate(slots):
+            k.store(rows, row, [r])
+        with k.serial(p.layout.together) as i:
+            panel = k.let(self._first + i)
+            acc = k.scratch((height, p.layout.width))
+            accumulate(
+                k,
+                acc,
+                RegisterTile(height, VECTORS),
+                lanes,
+                p.op.k,
+                _UNROLL,
+                lambda r, at: k.load(p.x, [k.load(rows, [r]), at]),
+                lambda at, column: p.floats(self._base + panel, at, column),
+            )
+            for r, (slot, _) in enumerate(slots):
+                self._finish(slot, panel, lambda start, width, r=r: k.load(acc, [r, k.ramp(start, width)]))
+
+
 class _SlotWords(IntegerWordProduct):
-    """Products of one row at a time with a panel of integers, by integer instructions."""
+    """Products of a few rows with a panel of integers, by integer instructions.
+
+    Attributes
+    ----------
+    height : most rows of a tile.
+    """
 
     def prepare(self, rows: Expr) -> None:
         """Integers of all rows of X."""
+        self.height = self._height
         self._prepare(rows, rows)
 
-    def multiply(self, row: Expr, panel: Expr, finish: Callable[[SumsAt], None]) -> None:
-        """A row times a panel; ``finish`` stores the sums."""
-        self._finish = lambda _row, _panel, value_at: finish(value_at)
-        self._tile([row], panel, 1)
+    def multiply(self, rows: list[Expr], panel: Expr, finish: Callable[[int, SumsAt], None]) -> None:
+        """Rows times a panel; ``finish(number of the row, sums)`` stores them."""
+        self._stored = finish
+        self._tile(rows, panel, 1)
+
+    def _finish_tile(
+        self, rows: list[Expr], first: Expr, vectors: list[tuple[int, int]], total: Buffer
+    ) -> None:
+        k, lanes = self._k, self._lanes
+        for r in range(len(rows)):
+
+            def value_at(start: Index, width: int, r: int = r) -> Expr:
+                slot = r * VECTORS + int(start) // lanes
+                return k.load(total, [slot, k.ramp(int(start) % lanes, width)])
+
+            self._stored(r, value_at)
 
 
 class _Sums:
@@ -162,27 +233,6 @@ class _Sums:
         for split in range(1, _SPLITS):
             value = value + self._k.load(self._acc, [split, column])
         return value
-
-
-def _floats(p: Parts, row: Expr, panel: Expr) -> Buffer:
-    """Sums of a row with a panel of stored floats, in scratch."""
-    k, lanes, depth = p.k, p.lanes, p.op.k
-    total, sums = k.scratch((p.layout.width,)), _Sums(p)
-
-    def step(at: Expr, split: int) -> None:
-        value = k.splat(k.load(p.x, [row, at]), lanes)
-        for v in range(VECTORS):
-            sums.add(split, v, value * p.floats(panel, at, k.ramp(v * lanes, lanes)))
-
-    whole = depth // _SPLITS
-    with k.serial(whole) as at:
-        for split in range(_SPLITS):
-            step(at * _SPLITS + split, split)
-    for split in range(depth - whole * _SPLITS):
-        step(int32(whole * _SPLITS + split), split)
-    for v in range(VECTORS):
-        k.store(total, sums.whole(v), [k.ramp(v * lanes, lanes)])
-    return total
 
 
 def _integers(p: Parts, row: Expr, panel: Expr) -> Buffer:

@@ -21,10 +21,12 @@ from hetero_tvm.ops.decoding.contracts import (
 )
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.ops.decoding.storage import Weight
-from hetero_tvm.schedules.cpu.decoding.attention import emit_append, emit_append_source, emit_attention
-from hetero_tvm.schedules.cpu.decoding.experts import emit_combine, emit_expert_linear, emit_route
+from hetero_tvm.schedules.cpu.decoding.append import emit_append, emit_append_source
+from hetero_tvm.schedules.cpu.decoding.attention import emit_attention
+from hetero_tvm.schedules.cpu.decoding.experts import emit_combine, emit_expert_linear
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
+from hetero_tvm.schedules.cpu.decoding.routing import emit_route
 from hetero_tvm.schedules.cpu.decoding.rows import emit_embed, emit_norm
 from hetero_tvm.schedules.cpu.decoding.source import (
     emit_relative_bias,

@@ -78,38 +78,41 @@ def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
 
 def one_row(p: Parts) -> None:
     """One row: each thread reads its share of the weight once."""
+    k, together = p.k, p.layout.together
+    with k.shared_out(p.layout.panels // together) as group:
+        sums = row_sums(p, int32(0), group * together)
+        for i in range(together):
+            p.finish(int32(0), group * together + i, sums(i))
+
+
+def row_sums(p: Parts, row: Expr, first: Expr) -> Callable[[int], Callable[[Index, int], Expr]]:
+    """A row times the panels that are read at once, of which ``first`` is the first; gives number of a panel
+    among them -> (column, width) -> its sums."""
     k, lanes, layout, depth = p.k, p.lanes, p.layout, p.op.k
     every = [(i, v * lanes) for i in range(layout.together) for v in range(VECTORS)]
-    with k.shared_out(layout.panels // layout.together) as group:
-        acc = k.scratch((layout.together, layout.width))
+    acc = k.scratch((layout.together, layout.width))
+    for i, v in every:
+        k.store(acc, k.splat(0.0, lanes), [i, k.ramp(v, lanes)])
+
+    def step(at: Expr) -> None:
+        value = k.splat(k.load(p.x, [row, at]), lanes)
         for i, v in every:
-            k.store(acc, k.splat(0.0, lanes), [i, k.ramp(v, lanes)])
+            place = [i, k.ramp(v, lanes)]
+            product = value * p.floats(first + i, at, k.ramp(v, lanes))
+            k.store(acc, k.load(acc, place) + product, place)
 
-        def step(at: Expr) -> None:
-            value = k.splat(k.load(p.x, [0, at]), lanes)
-            for i, v in every:
-                place = [i, k.ramp(v, lanes)]
-                product = value * p.floats(group * layout.together + i, at, k.ramp(v, lanes))
-                k.store(acc, k.load(acc, place) + product, place)
-
-        full = depth // _UNROLL
-        fetched = layout.ahead and p.op.storage.dtype != "float32"
-        rows = _UNROLL // 2 if layout.pairs else _UNROLL
-        with k.serial(full) as ko:
-            for i in range(layout.together if fetched else 0):
-                for row in range(0, rows, max(1, 2 * LINE_FLOATS // layout.width)):
-                    panel = group * layout.together + i
-                    fetch_ahead(k, p.weight[0], panel, ko * rows + row, layout.ahead, layout.together)
-            with k.unroll(_UNROLL) as ki:
-                step(ko * _UNROLL + ki)
-        for rest in range(full * _UNROLL, depth):
-            step(int32(rest))
-        for i in range(layout.together):
-            p.finish(
-                int32(0),
-                group * layout.together + i,
-                lambda start, width, i=i: k.load(acc, [i, k.ramp(start, width)]),
-            )
+    full = depth // _UNROLL
+    fetched = layout.ahead and p.op.storage.dtype != "float32"
+    rows = _UNROLL // 2 if layout.pairs else _UNROLL
+    with k.serial(full) as ko:
+        for i in range(layout.together if fetched else 0):
+            for line in range(0, rows, max(1, 2 * LINE_FLOATS // layout.width)):
+                fetch_ahead(k, p.weight[0], first + i, ko * rows + line, layout.ahead, layout.together)
+        with k.unroll(_UNROLL) as ki:
+            step(ko * _UNROLL + ki)
+    for rest in range(full * _UNROLL, depth):
+        step(int32(rest))
+    return lambda i: lambda start, width: k.load(acc, [i, k.ramp(start, width)])
 
 
 def tile_height(machine: CpuModel) -> int:

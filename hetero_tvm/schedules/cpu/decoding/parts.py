@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import Linear
+from hetero_tvm.ops.decoding.contracts import SQUARED_RELU, Linear
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, quotient, remainder
@@ -42,14 +42,23 @@ class Parts:
         value = self.k.load(self.weight[0], [panel, at, column])
         return value if self.op.storage.dtype == "float32" else tirx.Cast(f"float32x{self.lanes}", value)
 
-    def finish(self, row: Expr, panel: Expr, value_at: Callable[[Index, int], Expr]) -> None:
-        """Store the results of a panel for a row; ``value_at(column, width)`` are its sums."""
+    def finish(
+        self,
+        row: Expr,
+        panel: Expr,
+        value_at: Callable[[Index, int], Expr],
+        stored: Expr | None = None,
+    ) -> None:
+        """Store the results of a panel for a row; ``value_at(column, width)`` are its sums.
+
+        ``stored`` is the panel's number among those of several matrices; None where there is one.
+        """
         columns = self.layout.columns
         whole, rest = divmod(self.op.n, columns)
         k = self.k
 
         def some(count: int) -> None:
-            self.put(row, panel, value_at, count)
+            self.put(row, panel, value_at, count, panel if stored is None else stored)
 
         def last() -> None:
             if rest:
@@ -64,20 +73,27 @@ class Parts:
             with k.when(panel < whole):
                 some(columns)
 
-    def put(self, row: Expr, panel: Expr, value_at: Callable[[Index, int], Expr], count: int) -> None:
-        """Store ``count`` results of a panel for a row."""
+    def put(
+        self, row: Expr, panel: Expr, value_at: Callable[[Index, int], Expr], count: int, stored: Expr
+    ) -> None:
+        """Store ``count`` results of a panel for a row; biases are those of panel ``stored``."""
         k, op, lanes = self.k, self.op, self.lanes
 
         def sums(start: Index, width: int) -> Expr:
             value = value_at(start, width)
-            return value if self.bias is None else value + k.load(self.bias, [panel, k.ramp(start, width)])
+            return value if self.bias is None else value + k.load(self.bias, [stored, k.ramp(start, width)])
 
         for start, width in vector_pieces(count, lanes):
             value = sums(start, width)
-            if op.activation:
+            if op.limit:
+                value = tirx.min(value, k.splat(op.limit, width))
+            if op.activation == SQUARED_RELU:
+                positive = k.let(tirx.max(value, k.splat(0.0, width)))
+                value = positive * positive
+            elif op.activation:
                 value = self.activation.apply(op.activation, value, width)
             if op.gated:
-                value = value * sums(lanes + start, width)
+                value = value * self._other_half(sums(lanes + start, width), width)
             if op.softcap:
                 scaled = vector_math.tanh(value * k.splat(1.0 / op.softcap, width))
                 value = scaled * k.splat(op.softcap, width)
@@ -85,6 +101,14 @@ class Parts:
             if self.residual is not None:
                 value = value + k.load(self.residual, at)
             k.store(self.y, value, at)
+
+    def _other_half(self, value: Expr, width: int) -> Expr:
+        """Factor of the activation of a gated product."""
+        k, limit = self.k, self.op.limit
+        if not limit:
+            return value
+        bounded = tirx.max(tirx.min(value, k.splat(limit, width)), k.splat(-limit, width))
+        return bounded + k.splat(1.0, width)
 
 
 def half_of_pair(k: SymbolicKernel, word: Expr, at: Expr, lanes: int) -> Expr:

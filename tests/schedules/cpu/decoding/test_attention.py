@@ -7,7 +7,8 @@ from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import Append, CachedAttention, Heads
-from hetero_tvm.schedules.cpu.decoding.attention import emit_append, emit_attention
+from hetero_tvm.schedules.cpu.decoding.append import emit_append
+from hetero_tvm.schedules.cpu.decoding.attention import emit_attention
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 PAGES = 9
@@ -48,7 +49,8 @@ def as_stored(x, cache):
 def test_numbers(heads, rotated, eps, together, window, softcap):
     random = np.random.default_rng(0)
     append = compiled(emit_append(Append(heads, rotated, 1, eps, together), MACHINE))
-    op = CachedAttention(heads, heads.dim**-0.5, window, softcap)
+    sinks = bool(window)  # one of the cases by default has them, the other has not
+    op = CachedAttention(heads, heads.dim**-0.5, window, softcap, sinks=sinks)
     attention = compiled(emit_attention(op, MACHINE))
     rows = sum(LENGTHS)
     x = random.standard_normal((rows, heads.width)).astype(np.float32)
@@ -69,7 +71,8 @@ def test_numbers(heads, rotated, eps, together, window, softcap):
     places = tensors(positions, sequences, tables)
     q, out = tensors(*(np.zeros((rows, heads.heads * heads.dim), np.float32) for _ in range(2)))
     append(*tensors(x), *places, *tensors(rope, *scales, layer), *pools, q)
-    attention(q, *places, *tensors(layer), *pools, out)
+    scores = np.linspace(-30, 30, heads.heads).astype(np.float32)
+    attention(q, *places, *tensors(layer), *pools, *(tensors(scores) if sinks else ()), out)
 
     wide = x.astype(np.float64).reshape(rows, -1, heads.dim)
     queries, keys, values = np.split(wide, [heads.heads, heads.heads + heads.kv_heads], 1)
@@ -90,8 +93,65 @@ def test_numbers(heads, rotated, eps, together, window, softcap):
     np.testing.assert_allclose(q.numpy(), flat, rtol=1e-5, atol=1e-5)
     for number in range(len(LENGTHS)):
         own = sequences == number
-        want = op.reference(flat[own], keys[own], values[own], positions[own])
+        given = (flat[own], keys[own], values[own], positions[own])
+        want = op.reference(*given, sinks=scores if sinks else None)
         # float16 keys are rounded from float32 ones, whose last bit may fall on either side.
         # So are integers, of which each is 1/127 of the largest.
         tolerance = {"float32": 2e-5, "float16": 2e-3, "int8": 2e-2}[heads.cache]
         np.testing.assert_allclose(out.numpy()[own], want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "cache", ["float32", *(pytest.param(c, marks=pytest.mark.exhaustive) for c in ("float16", "int8"))]
+)
+def test_keys_that_share_channels_and_wider_values(cache):
+    """The first channels of all heads' keys are the same, and values have more channels than keys."""
+    random, rows, shared = np.random.default_rng(1), 21, 4
+    h = Heads(3, 3, 12, layers=1, page=16, cache=cache, values=20)
+    op = CachedAttention(h, 0.3)
+    append = compiled(emit_append(Append(h, rotated=shared, shared=shared), MACHINE))
+    shapes = [(rows, 3 * 12), (rows, 3 * (8 + 20)), (rows, shared)]
+    q, kv, same = (random.standard_normal(shape).astype(np.float32) for shape in shapes)
+    positions, sequences = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
+    tables = np.array([[1, 0]], np.int32)
+    angles = random.standard_normal((rows, 2))
+    rope = np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32)[:, None]
+    places, layer = tensors(positions, sequences, tables), tensors(np.zeros(1, np.int32))
+    pools = tensors(*(np.zeros(shape, cache) for shape in h.pools(2)))
+    ready, out = tensors(np.zeros((rows, 36), np.float32), np.zeros((rows, 60), np.float32))
+    append(*tensors(q, kv, same), *places, *tensors(rope), *layer, *pools, ready)
+    compiled(emit_attention(op, MACHINE))(ready, *places, *layer, *pools, out)
+
+    def turned(x):
+        a, b, rest = x[..., :2], x[..., 2:4], x[..., 4:]
+        cos, sin = (f[:, None] for f in (np.cos(angles), np.sin(angles)))
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], -1)
+
+    own, values = kv[:, :24].reshape(rows, 3, 8), kv[:, 24:].reshape(rows, 3, 20)
+    keys = turned(np.concatenate([np.repeat(same[:, None], 3, 1), own], -1).astype(np.float64))
+    keys, values = (as_stored(t.astype(np.float32), cache) for t in (keys, values))
+    queries = turned(q.reshape(rows, 3, 12).astype(np.float64)).reshape(rows, -1)
+    np.testing.assert_allclose(ready.numpy(), queries, rtol=1e-5, atol=1e-5)
+    tolerance = {"float32": 2e-5, "float16": 2e-3, "int8": 3e-2}[cache]
+    want = op.reference(queries, keys, values, positions)
+    np.testing.assert_allclose(out.numpy(), want, rtol=tolerance, atol=tolerance)
+
+
+def test_norms_behind_the_rotation():
+    random, rows = np.random.default_rng(2), 5
+    h = Heads(2, 1, 8, layers=1, page=16)
+    append = compiled(emit_append(Append(h, 8, norm_eps=1e-6, norm_last=True), MACHINE))
+    x = random.standard_normal((rows, h.width)).astype(np.float32)
+    scales = [random.standard_normal(8).astype(np.float32) for _ in range(2)]
+    angles = random.standard_normal((rows, 4))
+    rope = np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32)[:, None]
+    positions, sequences = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
+    pools = tensors(*(np.zeros(shape, np.float32) for shape in h.pools(1)))
+    (made,) = tensors(np.zeros((rows, 16), np.float32))
+    places = tensors(positions, sequences, np.zeros((1, 1), np.int32))
+    append(*tensors(x), *places, *tensors(rope, *scales, np.zeros(1, np.int32)), *pools, made)
+    q = x[:, :16].reshape(rows, 2, 8).astype(np.float64)
+    a, b, cos, sin = q[..., :4], q[..., 4:], np.cos(angles)[:, None], np.sin(angles)[:, None]
+    q = np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+    q = q / np.sqrt((q * q).mean(-1, keepdims=True) + 1e-6) * scales[0]
+    np.testing.assert_allclose(made.numpy(), q.reshape(rows, -1), rtol=1e-5, atol=1e-5)

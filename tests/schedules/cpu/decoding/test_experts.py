@@ -11,12 +11,13 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
-from hetero_tvm.schedules.cpu.decoding.experts import emit_combine, emit_expert_linear, emit_route
+from hetero_tvm.schedules.cpu.decoding.experts import emit_combine, emit_expert_linear
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
+from hetero_tvm.schedules.cpu.decoding.routing import emit_route
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 INTEGERS = dataclasses.replace(MACHINE, features=("avx2",))
-EXPERTS, TOP, ROWS = 5, 3, 7
+EXPERTS, TOP, ROWS, RUN = 5, 3, 13, 6
 
 
 def compiled(function, machine=MACHINE):
@@ -29,20 +30,39 @@ def tensors(*arrays):
 
 def routed(seed=0):
     logits = np.random.default_rng(seed).standard_normal((ROWS, EXPERTS)).astype(np.float32)
-    chosen, shares, order = Route(EXPERTS, TOP).reference(logits)
-    return logits, chosen.astype(np.int32), shares, order.astype(np.int32)
+    logits[:, 4] = np.where(np.arange(ROWS) == 5, 9, -9)  # a run of one slot
+    chosen, shares, order, runs = Route(EXPERTS, TOP).reference(logits, RUN)
+    return logits, chosen.astype(np.int32), shares, order.astype(np.int32), runs.astype(np.int32)
 
 
-@pytest.mark.parametrize("normalised", [True, False])
-def test_routes(normalised):
-    op = Route(EXPERTS, TOP, normalised)
-    logits = routed()[0]
-    made = tensors(*(np.zeros(ROWS * TOP, dtype) for dtype in (np.int32, np.float32, np.int32)))
-    compiled(emit_route(op, MACHINE))(*tensors(logits), *made)
-    chosen, shares, order = op.reference(logits.astype(np.float64))
+@pytest.mark.parametrize(
+    "op",
+    [
+        Route(EXPERTS, TOP),
+        Route(EXPERTS, TOP, False, scale=2.5),
+        Route(EXPERTS, TOP, sigmoid=True, corrected=True, scale=2.5),
+        Route(EXPERTS, TOP, corrected=True),
+        Route(EXPERTS, TOP, False, corrected=True),
+        Route(EXPERTS, 2, sparse=0.1),
+        Route(8, TOP, False, groups=4, kept=2),
+        Route(8, TOP, sigmoid=True, corrected=True, groups=2, kept=1),
+    ],
+    ids=str,
+)
+def test_routes(op):
+    random = np.random.default_rng(4)
+    logits = routed()[0] if op.experts == EXPERTS else random.standard_normal((ROWS, 8)).astype(np.float32)
+    correction = random.standard_normal(op.experts).astype(np.float32) if op.corrected else None
+    slots = ROWS * op.top
+    made = tensors(*(np.zeros(slots, dtype) for dtype in (np.int32, np.float32, np.int32, np.int32)))
+    given = tensors(logits) if correction is None else tensors(logits, correction)
+    compiled(emit_route(op, MACHINE))(*given, *made)
+    chosen, shares, order, runs = op.reference(logits.astype(np.float64), RUN, correction)
     np.testing.assert_array_equal(made[0].numpy(), chosen)
     np.testing.assert_allclose(made[1].numpy(), shares, rtol=1e-5)
     np.testing.assert_array_equal(made[2].numpy(), order)
+    np.testing.assert_array_equal(made[3].numpy(), runs)
+    assert {0, 6} < set(runs)
 
 
 @pytest.mark.parametrize("machine", [MACHINE, INTEGERS], ids=["floats", "integers"])
@@ -50,9 +70,11 @@ def test_routes(normalised):
     "linear",
     [
         Linear(40, 30, activation="silu", gated=True),
-        Linear(41, 64, Storage("bf16")),
+        Linear(41, 64, Storage("bf16"), activation="relu2"),
         Linear(40, 70, Storage("int4", 32, True), activation="silu", gated=True),
         Linear(33, 128, Storage("int8", 128)),
+        Linear(40, 30, bias=True, activation="quick_gelu", gated=True, limit=0.5),
+        Linear(41, 64, Storage("int4", 32), bias=True),
     ],
     ids=str,
 )
@@ -66,17 +88,25 @@ def test_products(linear, machine):
     floats = np.stack([w.dequantized() if isinstance(w, QuantizedWeight) else w for w in parts])
     layout = PanelLayout.of(linear, machine)
     packed = [np.concatenate(arrays) for arrays in zip(*map(layout.pack, parts), strict=True)]
-    _, chosen, _, order = routed()
+    bias = random.standard_normal((EXPERTS, n)).astype(np.float32) if linear.bias else None
+    if bias is not None:
+        packed.append(np.concatenate([layout.pack_bias(one) for one in bias]))
+    _, chosen, _, order, runs = routed()
     for spread in (TOP, 1):
         op = ExpertLinear(linear, EXPERTS, spread)
         x = random.standard_normal((ROWS * TOP // spread, linear.k)).astype(np.float32)
         y = tensors(np.full((ROWS * TOP, linear.n), np.nan, np.float32))
-        compiled(emit_expert_linear(op, machine), machine)(*tensors(x, chosen, order, *packed), *y)
-        want = op.reference(x.astype(np.float64), floats.astype(np.float64), chosen)
+        compiled(emit_expert_linear(op, machine), machine)(*tensors(x, chosen, order, runs, *packed), *y)
+        want = op.reference(x.astype(np.float64), floats.astype(np.float64), chosen, bias)
         # Rows beside weights of 4 bits are rounded to 8 bits, those beside 8 to 16.
         coarse = {"int4": 2e-2, "int8": 1e-4}.get(linear.storage.name, 0) if machine is INTEGERS else 0
         tolerance = 2e-4 + coarse * np.abs(want).max()
         np.testing.assert_allclose(y[0].numpy(), want, rtol=2e-4, atol=tolerance)
+        alone = tensors(np.full((ROWS * TOP, linear.n), np.nan, np.float32))
+        places = np.arange(ROWS * TOP, dtype=np.int32)
+        ones = np.ones_like(places)
+        compiled(emit_expert_linear(op, machine), machine)(*tensors(x, chosen, places, ones, *packed), *alone)
+        np.testing.assert_array_equal(alone[0].numpy(), y[0].numpy())  # whatever a slot's company
 
 
 @pytest.mark.parametrize("shared", [False, True])

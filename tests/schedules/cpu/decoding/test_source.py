@@ -7,7 +7,7 @@ from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import AppendSource, Heads, RelativeBias, SourceAttention, Unfold
-from hetero_tvm.schedules.cpu.decoding.attention import emit_append_source
+from hetero_tvm.schedules.cpu.decoding.append import emit_append_source
 from hetero_tvm.schedules.cpu.decoding.source import emit_relative_bias, emit_source_attention, emit_unfold
 
 MACHINE = CpuModel("x86-64-v3", threads=2)

@@ -1,0 +1,157 @@
+"""Queries of new rows, and what goes into pages: their keys, rotated, and their values."""
+
+from __future__ import annotations
+
+import math
+
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.decoding.contracts import Append, AppendSource
+from hetero_tvm.schedules.cpu.decoding.pool import Pool, places
+from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient, remainder
+from hetero_tvm.schedules.cpu.rows.row_reduction import add, reduce_row
+from hetero_tvm.schedules.emit import Index, constant
+
+
+def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments QKV [rows, width] (or what stands in its place where keys share channels),
+    positions, sequences, tables, rope [positions, tables, rotated], scales of query and key heads when there
+    are norms, layer [1], K, V, Q [rows, heads * dim]."""
+    h = op.heads
+    half, own = op.rotated // 2, h.dim - op.shared
+    k = SymbolicKernel("append")
+    with k:
+        symbol = k.symbol("n")
+        if op.shared:
+            qkv = k.argument("QS", (symbol, h.heads * h.dim))
+            kv = k.argument("KV", (symbol, h.kv_heads * (own + h.value_dim)))
+            shared = k.argument("S", (symbol, op.shared))
+        else:
+            qkv = k.argument("QKV", (symbol, h.width))
+        positions, sequences, tables, _ = places(k, symbol)
+        rope = k.argument("rope", (k.symbol("c"), k.symbol("t"), max(op.rotated, 1)))
+        extents = [h.heads * h.dim, h.kv_heads * h.dim] if op.wide else [h.dim] * 2
+        names = ("q_scale", "k_scale") if op.norm_eps else ()
+        scales = [k.argument(name, (n,)) for name, n in zip(names, extents, strict=False)]
+        layer = k.argument("layer", (1,), "int32")
+        pool = Pool(k, h, machine.lanes)
+        out = k.argument("Q", (symbol, h.heads * h.dim))
+        rows = k.count(symbol)
+
+        def one_row(i: Expr) -> None:
+            pool.layer = k.let(k.load(layer, [0]))
+            position = k.let(k.load(positions, [i]))
+            row = k.let(k.load(sequences, [i]))
+            page = k.let(k.load(tables, [row, quotient(position, h.page)]))
+            slot = k.let(remainder(position, h.page))
+            head_values = k.scratch((h.dim,))
+
+            def unit(base: Expr | int, extent: int) -> Expr:
+                """Factor that gives channels a mean square of 1."""
+
+                def square(c: Index, width: int) -> Expr:
+                    value = k.let(k.load(qkv, [i, k.ramp(base + c, width)]))
+                    return value * value
+
+                mean = reduce_row(k, extent, machine.lanes, square, add, 0.0) * constant(1.0 / extent)
+                return k.let(constant(1.0) / tirx.sqrt(mean + constant(op.norm_eps)))
+
+            firsts = (0, h.heads * h.dim)
+            wide = [unit(*part) for part in zip(firsts, extents, strict=True)] if op.wide else []
+
+            def normalized(head: Expr, which: int) -> None:
+                """Copy a head to scratch, scaled to unit mean square when the model wants that."""
+                base, width = firsts[which] + head * h.dim, math.gcd(h.dim, machine.lanes)
+                factor = None
+                if op.norm_eps:
+                    factor = wide[which] if op.wide else unit(base, h.dim)
+                for c in range(0, h.dim, width):
+                    value = k.load(qkv, [i, k.ramp(base + c, width)])
+                    if factor is not None:
+                        value = value * k.splat(factor, width)
+                        if not op.norm_last:
+                            value = value * scale(head, which, c, width)
+                    k.store(head_values, value, [k.ramp(c, width)])
+
+            def scale(head: Expr, which: int, c: int, width: int) -> Expr:
+                return k.load(scales[which], [k.ramp(head * h.dim + c if op.wide else c, width)])
+
+            def key_of_parts(head: Expr) -> None:
+                """Copy the shared channels of a key and its own to scratch."""
+                parts = ((shared, 0, 0, op.shared), (kv, head * own, op.shared, own))
+                for buffer, base, to, extent in parts:
+                    width = math.gcd(math.gcd(extent, op.shared), machine.lanes)
+                    for c in range(0, extent, width):
+                        value = k.load(buffer, [i, k.ramp(base + c, width)])
+                        k.store(head_values, value, [k.ramp(to + c, width)])
+
+            def rotated(head: Expr, which: int) -> None:
+                width = math.gcd(half, machine.lanes)
+                for c in range(0, half, width):
+                    low, high = [k.ramp(c, width)], [k.ramp(half + c, width)]
+                    a, b = k.let(k.load(head_values, low)), k.let(k.load(head_values, high))
+                    cos = k.let(k.load(rope, [position, op.rope, k.ramp(c, width)]))
+                    sin = k.let(k.load(rope, [position, op.rope, k.ramp(half + c, width)]))
+                    k.store(head_values, a * cos - b * sin, low)
+                    k.store(head_values, b * cos + a * sin, high)
+                width = math.gcd(h.dim, machine.lanes)
+                for c in range(0, h.dim if op.norm_last else 0, width):
+                    at = [k.ramp(c, width)]
+                    k.store(head_values, k.load(head_values, at) * scale(head, which, c, width), at)
+
+            with k.serial(h.heads) as head:
+                normalized(head, 0)
+                rotated(head, 0)
+                width = math.gcd(h.dim, machine.lanes)
+                with k.serial(h.dim // width) as c:
+                    value = k.load(head_values, [k.ramp(c * width, width)])
+                    k.store(out, value, [i, k.ramp(head * h.dim + c * width, width)])
+            with k.serial(h.kv_heads) as head:
+                if op.shared:
+                    key_of_parts(head)
+                else:
+                    normalized(head, 1)
+                rotated(head, 1)
+                values = kv if op.shared else qkv
+                first = h.kv_heads * own if op.shared else (h.heads + h.kv_heads) * h.dim
+                value_at = first + head * h.value_dim
+                pool.put(
+                    page,
+                    head,
+                    slot,
+                    lambda d, width: k.load(head_values, [k.ramp(d, width)]),
+                    lambda d, width: k.load(values, [i, k.ramp(value_at + d, width)]),
+                )
+
+        each_row(k, rows, machine, one_row)
+    return k.function
+
+
+def emit_append_source(op: AppendSource, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments KV [rows, 2 * kv_heads * dim], positions, sequences, tables, layer [1], K, V."""
+    h = op.heads
+    k = SymbolicKernel("append_source")
+    with k:
+        symbol = k.symbol("n")
+        kv = k.argument("KV", (symbol, 2 * h.kv_heads * h.dim))
+        positions, sequences, tables, _ = places(k, symbol)
+        layer = k.argument("layer", (1,), "int32")
+        pool = Pool(k, h, machine.lanes)
+
+        def one_row(i: Expr) -> None:
+            pool.layer = k.let(k.load(layer, [0]))
+            position, row = k.let(k.load(positions, [i])), k.let(k.load(sequences, [i]))
+            page = k.let(k.load(tables, [row, quotient(position, h.page)]))
+            slot = k.let(remainder(position, h.page))
+            with k.serial(h.kv_heads) as head:
+                key_at, value_at = head * h.dim, (h.kv_heads + head) * h.dim
+                pool.put(
+                    page,
+                    head,
+                    slot,
+                    lambda d, width: k.load(kv, [i, k.ramp(key_at + d, width)]),
+                    lambda d, width: k.load(kv, [i, k.ramp(value_at + d, width)]),
+                )
+
+        each_row(k, k.count(symbol), machine, one_row)
+    return k.function
