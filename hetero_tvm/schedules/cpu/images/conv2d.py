@@ -40,8 +40,8 @@ from hetero_tvm.schedules.cpu.images.conv2d_kernel import UNROLLED_TAPS, ConvKer
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
 _NEAR_ROWS, _ROWS_PER_CYCLE, _MOST_WAITING = 256, 44.0, 40.0
-"""Rows of an image, each on a page of its own, that a tile reads without waiting for addresses; more rows than
-that for a cycle of waiting at each of them, up to the most cycles (measured on a Xeon)."""
+"""Rows of an image, each on a page of its own, that a tile reads without waiting for addresses; more rows
+than that for a cycle of waiting at each of them, up to the most cycles (measured on a Xeon)."""
 _FAR_ROWS = 1024
 """Bytes of a plane from which on rows are taken to lie on pages of their own."""
 
