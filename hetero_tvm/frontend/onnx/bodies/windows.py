@@ -187,6 +187,11 @@ def deformable(b: PromisedBody) -> bool:
         b.op("Add", b.op("Gather", offsets, b.ints(n), axis=3), b.const(base, dtype))
         for n, base in enumerate((base_y, base_x))
     )  # [batch, groups, taps, rows, columns]
+    # Infinity is outside like any place that far: it would weigh nothing by NaN.
+    y, x = (
+        b.op("Clip", at, b.const(-2.0, dtype), b.const(extent + 1.0, dtype))
+        for at, extent in ((y, height), (x, width))
+    )
     places = [
         b.op("Sub", b.op("Mul", at, b.const(2 / extent, dtype)), b.const(1 - 1 / extent, dtype))
         for at, extent in ((x, width), (y, height))

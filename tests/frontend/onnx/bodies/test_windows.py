@@ -38,6 +38,20 @@ def test_deformable_convolution():
     against_reference(model, {name: noise(*shape) for name, shape in shapes.items()}, atol=1e-5)
 
 
+def test_a_sample_infinitely_far_from_the_image_is_zero():
+    model = text_model(
+        "g (float[1,1,4,5] x, float[1,1,1,1] w, float[1,2,4,5] o) => (float[1,1,4,5] y) "
+        "{ y = DeformConv (x, w, o) }",
+        opset=22,
+        ir=10,
+    )
+    offsets = np.zeros((1, 2, 4, 5), np.float32)
+    offsets[0, 0, 1, :2] = np.inf, -np.inf
+    offsets[0, 1, 2, :3] = np.inf, -np.inf, 3e38
+    inputs = {"x": noise(1, 1, 4, 5), "w": np.ones((1, 1, 1, 1), np.float32), "o": offsets}
+    against_reference(model, inputs, judge="onnxruntime")
+
+
 def test_blocks_of_sizes_that_come_at_run_time():
     model = text_model(
         """g (float[1,12,6] x, int64[2] image, int64[2] block) => (float[1,2,4,5] y) {
