@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,10 +39,7 @@ def resized(bind: Bind, planes: Expr, depths: tuple[int, int], size: tuple[int, 
 
     planes = at(planes, tuple(plane))
     number, before = depths
-    values = 1
-    for extent in shape_of(planes):
-        values *= extent
-    values //= number * before
+    values = math.prod(shape_of(planes)) // (number * before)
     return at(bind(relax.op.reshape(planes, (number, 1, before, values)), "depths"), (depth, values))
 
 

@@ -93,7 +93,10 @@ class _Emitter:
                 down.weigh(*samples[0], mean)
                 across.weigh(*samples[1], constant(1.0))
                 with k.serial(group) as c:
-                    self._channel(x, plane + c, down, across, lambda i, j: (y, [box, first + c, i, j]))
+                    channel = first + c
+                    self._channel(
+                        x, plane + c, down, across, lambda i, j, mean: k.store(y, mean, [box, channel, i, j])
+                    )
         return for_graph(k.function, work)
 
     def _place(
@@ -120,8 +123,9 @@ class _Emitter:
         plane: Expr,
         down: _Axis,
         across: _Axis,
-        result: Callable[[Expr, Expr], tuple[Buffer, list[Expr]]],
+        put: Callable[[Expr, Expr, Expr], None],
     ) -> None:
+        """Emit the bins of one plane; ``put`` stores that of a row and a column."""
         k, lanes = self.k, self.lanes
         sums = k.scratch((self.width,))
         total, mixed = k.scratch((lanes,)), k.scratch((1,))
@@ -144,12 +148,7 @@ class _Emitter:
                 with k.serial(k.load(across.number, [j])) as n:
                     value = k.load(sums, [k.load(across.pixels, [j, n])])
                     k.store(mixed, k.load(mixed, [0]) + value * k.load(across.weights, [j, n]), [0])
-                k.store(*_stored(result(i, j), k.load(mixed, [0])))
-
-
-def _stored(place: tuple[Buffer, list[Expr]], value: Expr) -> tuple[Buffer, Expr, list[Expr]]:
-    buffer, indices = place
-    return buffer, value, indices
+                put(i, j, k.load(mixed, [0]))
 
 
 class _Axis:

@@ -190,7 +190,9 @@ class _Finished(Parts):
     whole: StoredMatmul
     extra: Sequence[Buffer]
 
-    def put(self, row: Expr, panel: Expr, value_at: Callable[[Index, int], Expr], count: int) -> None:
+    def put(
+        self, row: Expr, panel: Expr, value_at: Callable[[Index, int], Expr], count: int, stored: Expr
+    ) -> None:
         k, op, lanes = self.k, self.whole, self.lanes
         steps = steps_with_operands(op.epilogue, self.extra)
         for start, width in vector_pieces(count, lanes):
