@@ -243,6 +243,17 @@ def constant(value: float, dtype: str = FLOAT) -> Expr:
     return tirx.const(value, dtype)
 
 
+def ordered_bits(value: Expr, lanes: int = 1) -> Expr:
+    """float32 numbers, not NaN, as int32 that grow as they do; -0.0 is 0.0."""
+
+    def of(number: int) -> Expr:
+        return Kernel.splat(int32(number), lanes)
+
+    bits = tirx.reinterpret("int32" if lanes == 1 else f"int32x{lanes}", value)
+    number = bits ^ ((bits >> of(31)) & of(0x7FFFFFFF))
+    return tirx.Select(number == of(-1), of(0), number)
+
+
 def reduced(reduction: str, so_far: Expr, value: Expr) -> Expr:
     """Result of a scatter's ``reduction`` (update, add, mul, max, min) of a value, or of vectors of them."""
     if reduction in ("max", "min"):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.emit import Kernel, for_graph, int32
+from hetero_tvm.schedules.emit import Kernel, for_graph, int32, ordered_bits
 
 _BOX_FLOPS = 100
 """Work for a box, in operations: what decides whether threads are worth waking."""
@@ -82,7 +82,7 @@ class _Suppression:
             def keep() -> None:
                 end = k.let(k.load(state, left))
                 k.store(places, n, [int32(0), end])
-                k.store(keys, _descending(score), [int32(0), end])
+                k.store(keys, ordered_bits(score) ^ int32(0x7FFFFFFF), [int32(0), end])  # the best first
                 k.store(state, end + 1, left)
 
             k.branch(score > k.load(self.least, [0]), keep)
@@ -193,11 +193,3 @@ class _Suppression:
         k.store(total, tirx.Cast("int64", found), [0])
         with k.serial(rows * self.rounds - found) as n, k.unroll(3) as column:
             k.store(self.table, tirx.const(0, "int64"), [found + n, column])
-
-
-def _descending(score: Expr) -> Expr:
-    """A number whose digits, without a sign, grow as ``score`` falls; not of NaN."""
-    bits = tirx.reinterpret("int32", score)
-    number = bits ^ ((bits >> int32(31)) & int32(0x7FFFFFFF))
-    number = tirx.Select(tirx.EQ(number, int32(-1)), int32(0), number)  # -0.0 is 0.0
-    return number ^ int32(0x7FFFFFFF)

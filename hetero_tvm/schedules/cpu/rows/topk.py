@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.emit import Index, Kernel, for_graph, int32
+from hetero_tvm.schedules.emit import Index, Kernel, for_graph, int32, ordered_bits
 
 _RUN = 64
 """Keys that are sorted by counting."""
@@ -189,12 +189,8 @@ class _TopkKernel:
         def of(value: int) -> Expr:
             return self.k.splat(int32(value), width)
 
-        dtype = "int32" if width == 1 else f"int32x{width}"
-        bits = tirx.reinterpret(dtype, x)
-        number = bits ^ ((bits >> of(31)) & of(0x7FFFFFFF))
-        number = tirx.Select(number == of(-1), of(0), number)  # -0.0 is 0.0
         # One less than the greatest integer: the opposite is still above the least.
-        number = tirx.Select(tirx.isnan(x), of(0x7FFFFFFE), number)
+        number = tirx.Select(tirx.isnan(x), of(0x7FFFFFFE), ordered_bits(x, width))
         return number if self.largest else of(-1) ^ number
 
     @staticmethod
