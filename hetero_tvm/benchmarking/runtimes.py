@@ -193,13 +193,14 @@ def _torch_compile(job: Job) -> Prepared:
 
     module, values, named = _torch_module(job)
     import_setuptools()
-    inductor.freezing = True  # packs the weights, as the other runtimes do
     compiled = torch.compile(module)
 
     def call() -> Sequence[np.ndarray]:
         with torch.no_grad():
             return _arrays(compiled(*values, **named))
 
+    with inductor.patch(freezing=True):  # packs the weights, as the other runtimes do
+        call()
     return Prepared(call)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hetero_tvm.torch.attributes import as_arguments, changed_attributes, values
+from hetero_tvm.torch.attributes import as_arguments, changed_attributes, owned_attributes, values
 from hetero_tvm.torch.complexes import with_own_signals
 from hetero_tvm.torch.functional import trained
 from hetero_tvm.torch.inference import inference
@@ -41,6 +41,11 @@ def hetero_tvm(
     HeteroTVMError : with ``options={"refused": "raise"}``, the reasons why a graph cannot be compiled.
     """
     chosen = Options.of(options)
+    if owned := owned_attributes(gm):
+        changed = changed_attributes(gm, example_inputs) if _are_concrete(example_inputs) else owned
+        graph = as_arguments(gm, owned, [name for name in owned if name not in changed])
+        whole = hetero_tvm(graph, [*example_inputs, *values(gm, owned)], options=options, mode=mode)
+        return lambda *given: whole(*given, *values(gm, owned))
     gradients = torch.is_grad_enabled() and any(
         isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
     )
@@ -66,6 +71,11 @@ def hetero_tvm(
     compiled = Specialized(plain, example_inputs, make_whole, freeze, chosen.shapes)
     compiled.prepare(example_inputs)
     return compiled.__call__
+
+
+def _are_concrete(arguments: Sequence[Any]) -> bool:
+    sizes = [size for a in arguments for size in (a.shape if isinstance(a, torch.Tensor) else (a,))]
+    return not any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def register() -> None:

@@ -36,6 +36,21 @@ def test_a_graph_without_arguments_or_without_changes():
     assert as_arguments(gm, ["calls"])(torch.ones(2)).tolist() == [2, 2]
 
 
+def test_parameters_that_dynamo_gives_as_attributes_are_never_stale(tmp_path):
+    """They are packed until they change, and then read; Inductor's setting holds for all of a process."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model, events = torch.nn.Linear(3, 2).eval(), []
+    options = {"cache": str(tmp_path), "check": False, "on_event": events.append}
+    compiled, x = torch.compile(model, backend="hetero_tvm", options=options), torch.randn(4, 3)
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-6)
+            model.weight.add_(1)
+            model.bias = torch.nn.Parameter(model.bias * 2)
+    assert events[0]["bound"] == 2
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_step_of_an_optimizer(momentum, tmp_path):
