@@ -15,7 +15,7 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.torch.examine import copied, examine
 
 _MARK = "_dynamo_static_input_type"
-"""What Dynamo writes on tensors that a module or an optimizer owns."""
+"""Attribute that Dynamo writes on tensors that a module or an optimizer owns."""
 
 
 def owned_attributes(gm: torch.fx.GraphModule) -> list[str]:
