@@ -110,6 +110,8 @@ def _kernel(sources: list[Any], shape: tuple[int, ...], element: Element, tellin
 
 def _start(wide: np.ndarray, array: np.ndarray, axis: int) -> int | None:
     """Place along ``axis`` of ``wide`` where ``array`` begins; None where it is none of its windows."""
+    if wide.dtype.kind == "b":
+        wide, array = wide.view(np.int8), array.view(np.int8)
     others = [n for n in range(wide.ndim) if n != axis]
     length = array.shape[axis]
     if any(wide.shape[n] not in (1, array.shape[n]) for n in others) or length > wide.shape[axis]:

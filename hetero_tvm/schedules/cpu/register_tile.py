@@ -257,7 +257,7 @@ def accumulate_streams(
 def store(
     k: Kernel,
     acc: Buffer,
-    rows: int,
+    rows: Index,
     columns: int,
     lanes: int,
     put: Callable[[Expr, Index, int, Expr], None],
@@ -265,7 +265,7 @@ def store(
 ) -> None:
     """Hand the tile's first ``columns`` columns to ``put(row, column, width, value)``, vector by vector.
 
-    A tile ``in_memory`` has a loop over its rows.
+    A tile ``in_memory`` has a loop over its rows, whose number may be known at run time only.
     """
     with (k.serial if in_memory else k.unroll)(rows) as r:
         full = columns // lanes

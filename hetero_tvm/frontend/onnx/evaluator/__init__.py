@@ -17,7 +17,12 @@ from hetero_tvm.frontend.onnx.evaluator.elements import (
     Softmax,
 )
 from hetero_tvm.frontend.onnx.evaluator.grids import GridSample
-from hetero_tvm.frontend.onnx.evaluator.quantized import DequantizeLinear, QLinearConv
+from hetero_tvm.frontend.onnx.evaluator.quantized import (
+    DequantizeLinear,
+    MatMulInteger,
+    QLinearConv,
+    QLinearMatMul,
+)
 from hetero_tvm.frontend.onnx.evaluator.windows import (
     AveragePool,
     Conv,
@@ -30,5 +35,5 @@ from hetero_tvm.frontend.onnx.evaluator.windows import (
 REFERENCE_OPS: tuple[type[OpRun], ...] = (
     *(Erf, Conv, ConvTranspose, MaxPool, BatchNormalization, GatherElements, OneHot, LRN),
     *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization, Resize, DequantizeLinear),
-    *(GridSample, QLinearConv),
+    *(GridSample, QLinearConv, MatMulInteger, QLinearMatMul),
 )

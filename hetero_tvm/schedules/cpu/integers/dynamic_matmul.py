@@ -39,6 +39,8 @@ from hetero_tvm.schedules.cpu.integers.product_kernel import (
     IntegerProductKernel,
 )
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.symbolic.integer_rows import run_time_rows
+from hetero_tvm.schedules.symbolic import Witnesses
 
 _MAX_ROWS = 14
 _MAX_VECTORS = 8
@@ -187,6 +189,11 @@ class DynamicMatmulSpace(DesignSpace):
 
     def emit(self, op: DynamicMatmul, point: Point, machine: CpuModel) -> PrimFunc:
         return self.kernel_for(op)(op, IntegerDecisions.of(point), machine).emit()
+
+
+    def run_time_kernel(self, witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
+        kernel = self.kernel_for(witnesses.largest)
+        return run_time_rows(kernel, witnesses, IntegerDecisions.of(point), machine)
 
 
 class DynamicGatedMatmulSpace(DynamicMatmulSpace):

@@ -7,7 +7,8 @@ its 8 bits, and what becomes of the sums.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,7 @@ class IntegerProductKernel(ABC):
 
     def __init__(self, op: IntegerProduct, decisions: IntegerDecisions, machine: CpuModel):
         self.op, self.decisions, self.machine = op, decisions, machine
+        self.m: Index = op.m
         self.lanes, self.tile = machine.lanes, decisions.tile
         self.dot = self.way(op, machine)
         in_tiles = decisions.unit == MATRICES
@@ -111,7 +113,12 @@ class IntegerProductKernel(ABC):
         """LLVM IR that the kernel imports."""
         if self.matrices is None:
             return (*self.dot.imports, saturation_ir())
-        return (saturation_ir(), *self.matrices.imports([self.full and self.tile.rows, self.rest]))
+        return (saturation_ir(), *self.matrices.imports(self.heights))
+
+    @property
+    def heights(self) -> list[int]:
+        """Rows of the tiles that a matrix unit multiplies."""
+        return [self.full and self.tile.rows, self.rest]
 
     @property
     def length(self) -> int:
@@ -145,23 +152,40 @@ class IntegerProductKernel(ABC):
         if self.matrices is not None:
             rows_at_once = self.matrices.padded_rows(rows_at_once)
         with k:
-            x = k.argument("X", op.inputs[0].shape, op.inputs[0].dtype)
-            self.w = k.argument("W", self.panels.shape, self.panels.dtype)
-            extra = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs[2:]]
-            y = k.argument("Y", op.output.shape, op.output.dtype)
-            self.x, self.y = k.view(x, (op.m, op.k)), k.view(y, (op.m, op.n))
-            self.bind(extra)
+            self.declare([operand.shape for operand in (*op.inputs, op.output)])
             with k.imported(*self.imports):
                 with k.parallel(grid.row_blocks * grid.column_blocks, op.flops) as piece:
-                    self.values = self.begin(rows_at_once)
-                    if self.matrices is not None:
-                        k.call(begin())
-                    self._piece(
-                        tirx.floordiv(piece, grid.column_blocks), tirx.floormod(piece, grid.column_blocks)
-                    )
-                    if self.matrices is not None:
-                        k.call(END)
+                    with self.memory_for(rows_at_once):
+                        self._piece(
+                            tirx.floordiv(piece, grid.column_blocks),
+                            tirx.floormod(piece, grid.column_blocks),
+                        )
         return k.function
+
+    def declare(self, shapes: Sequence[tuple[Index, ...]]) -> None:
+        """Declare the operands, and the result, of these shapes; W is that of the panels."""
+        op, k = self.op, self.k
+        x = k.argument("X", shapes[0], op.inputs[0].dtype)
+        self.w = k.argument("W", self.panels.shape, self.panels.dtype)
+        behind = zip(op.inputs[2:], shapes[2:], strict=False)
+        extra = [k.argument(o.name, shape, o.dtype) for o, shape in behind]
+        y = k.argument("Y", shapes[-1], op.output.dtype)
+        self.known_rows()
+        self.x, self.y = k.view(x, (self.m, op.k)), k.view(y, (self.m, op.n))
+        self.bind(extra)
+
+    def known_rows(self) -> None:
+        """Note how many rows there are, now that operands tell it."""
+
+    @contextmanager
+    def memory_for(self, rows: int) -> Iterator[None]:
+        """Memory for at most ``rows`` rows in 8 bits, and the unit that multiplies, inside a piece."""
+        self.values = self.begin(rows)
+        if self.matrices is not None:
+            self.k.call(begin())
+        yield
+        if self.matrices is not None:
+            self.k.call(END)
 
     def _piece(self, row_block: Expr, column_block: Expr) -> None:
         """Take a block of rows, then multiply it with a block of panels."""
@@ -178,17 +202,24 @@ class IntegerProductKernel(ABC):
             panel = first_panel + p
             if self.full:
                 with k.serial(tirx.min(end_tile, int32(self.full)) - first_tile) as t:
-                    self._row_tile(first_row, t * self.tile.rows, self.tile.rows, panel, t, per_block)
+                    self.row_tile(first_row, t * self.tile.rows, self.tile.rows, panel, t, per_block)
             if self.rest:
                 last = True if grid.row_blocks == 1 else tirx.EQ(row_block, int32(grid.row_blocks - 1))
                 with k.when(last):
                     inside = self.full * self.tile.rows - first_row
-                    self._row_tile(first_row, inside, self.rest, panel, int32(0), per_block)
+                    self.row_tile(first_row, inside, self.rest, panel, int32(0), per_block)
 
-    def _row_tile(
-        self, first_row: Expr, inside: Index, height: int, panel: Expr, tile_index: Index, tiles: int
+    def row_tile(
+        self,
+        first_row: Expr,
+        inside: Index,
+        height: int,
+        panel: Expr,
+        tile_index: Index,
+        tiles: int,
+        stored: Index | None = None,
     ) -> None:
-        """Emit ``height`` rows of one panel, from row ``inside`` of the block on."""
+        """Emit ``height`` rows of one panel, from row ``inside`` of the block on; fewer may be ``stored``."""
         k, panels = self.k, self.panels
         if self.matrices is not None:
             acc = self.matrices.emit(k, self.values, inside, height, self.w, panel, tile_index)
@@ -219,7 +250,8 @@ class IntegerProductKernel(ABC):
 
         def write(count: int) -> None:
             in_memory = self.matrices is not None
-            register_tile.store(k, acc, height, count, self.lanes, put, in_memory)
+            rows = height if stored is None else stored
+            register_tile.store(k, acc, rows, count, self.lanes, put, in_memory)
 
         last = self.op.n - (panels.count - 1) * self.columns
         if last == self.columns:
@@ -232,7 +264,7 @@ class IntegerProductKernel(ABC):
     def take_epilogue(self, extra: Sequence[Buffer], operands: Sequence[Operand]) -> None:
         """Take the operands of the epilogue's steps."""
         self.extra = [
-            self.k.view(buffer, (self.op.m, self.op.n)) if operand.name == RESIDUAL else buffer
+            self.k.view(buffer, (self.m, self.op.n)) if operand.name == RESIDUAL else buffer
             for buffer, operand in zip(extra, operands, strict=True)
         ]
 
