@@ -74,4 +74,6 @@ def test_objects_are_short_in_a_prompt(built, search):
     tuned = api.TunedModel(optimized, built.choices, search)
     for thing in (optimized.model, optimized, tuned, built, optimized.report, built.memory, search):
         assert repr(thing).startswith("<") and len(repr(thing)) < 250, repr(thing)
+    disturbed = dataclasses.replace(search, disturbed=3)
+    assert repr(disturbed).startswith("<TuneReport: 9 trials (3 of them disturbed by other processes) in")
     assert "minilm-l6-tiny" in repr(tuned) and "<svg" in tuned._repr_html_()
