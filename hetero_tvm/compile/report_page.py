@@ -136,11 +136,10 @@ def _headlines(built: Built, search: TuneReport | None, end_to_end: EndToEnd | N
         facts.append(("faster than the default", f"{1 / end_to_end.ratio:.2f} x"))
     elif end_to_end is not None:
         facts.append(("a call, default kept", f"{milliseconds(1e3 * end_to_end.default_seconds)} ms"))
-    elif search is not None and (total := search.total_seconds("tuned_seconds")):
-        timed = sum(task.tuned_seconds is not None for task in search.tasks)
-        which = (
-            "all kernels" if timed == len(search.tasks) else f"{timed} timed of {len(search.tasks)} kernels"
-        )
+    elif search is not None and (timed := [task for task in search.tasks if task.tuned_seconds]):
+        every = len(timed) == len(search.tasks)
+        which = "all kernels" if every else f"{len(timed)} timed of {len(search.tasks)} kernels"
+        total = sum(task.uses * task.tuned_seconds for task in timed)
         facts.append((which, f"{milliseconds(1e3 * total)} ms"))
     facts.append(("kernels", f"{len(kernels)} in {sum(row['calls'] for row in kernels)} calls"))
     work = "work" if built.optimized.model.open is None else "work at the largest sizes"

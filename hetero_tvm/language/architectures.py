@@ -41,8 +41,9 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     if kind not in ARCHITECTURES:
         raise ModelError(
             f"there is no language model of type {kind!r}",
-            hint=f"known: {', '.join(sorted(ARCHITECTURES))}; others run in PyTorch by "
-            "torch.compile(model, backend='hetero_tvm')",
+            hint="export another model to ONNX or by torch.export.save(program, 'net.pt2') and "
+            "build that file, or run it in PyTorch by torch.compile(model, backend='hetero_tvm'); "
+            f"known: {', '.join(sorted(ARCHITECTURES))}",
         )
     if config.get("quantization_config"):
         method = dict(config["quantization_config"]).get("quant_method", "an unknown method")

@@ -31,9 +31,10 @@ def read_inputs(path: Path) -> dict[str, np.ndarray]:
             begin = stream.read(40)
         if not begin.startswith(_BEGINS):  # NumPy would take it for a pickle
             raise ValueError(f"no .npz file, it begins with {begin.decode(errors='replace')!r}")
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("one array without a name")
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ValueError("it is one array without a name (.npy)")
+        with file:
             return {name: file[name] for name in file.files}
     except Exception as error:  # NumPy and zipfile raise whatever the broken part happens to cause
         raise UsageError(

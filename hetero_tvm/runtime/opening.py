@@ -17,6 +17,9 @@ from hetero_tvm.runtime.threads import choose_pinning
 
 VERIFY_VARIABLE = "HETERO_TVM_VERIFY"
 
+_MODELS = (".onnx", ".pt2", ".tflite")
+"""Ends of the names of models, which a library is built from."""
+
 
 def load(
     path: str | os.PathLike[str],
@@ -86,7 +89,9 @@ def resolve(path: Path) -> Path:
             return candidate.resolve()
     if not found:
         deeper = [str(one.parent) for one in sorted(path.glob("*/model.so"))]
-        hint = f"did you mean {' or '.join(deeper[:3])}?" if deeper else "name the exported .so"
+        models = sorted(str(one) for one in path.glob("*") if one.suffix in _MODELS)
+        likely = deeper or models
+        hint = f"did you mean {' or '.join(likely[:3])}?" if likely else "name the exported .so"
         raise LibraryError(f"no .so in {path}", hint=hint)
     raise LibraryError(
         f"{path} holds {len(found)} libraries and none is called model.so",

@@ -187,6 +187,8 @@ class Ledger:
         """Say that a trial that was recorded is not to be trusted: the record that says so makes it void."""
         self.record(state, candidate, replace(result, status=DISTURBED), TRIAL)
         state.forget(candidate)
+        if key_of(candidate) == key_of(self.default_of(state)):
+            state.report.default_seconds = None
 
     def give_up(self, state: TaskState, candidate: Candidate) -> None:
         """Count a trial that could not be measured.  A later run proposes it again."""

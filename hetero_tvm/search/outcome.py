@@ -144,7 +144,9 @@ class TuneReport:
         return sum(known) if known else None
 
     def __repr__(self) -> str:
-        return f"<TuneReport: {self.trials} trials in {self.elapsed:.1f} s, {len(self.tasks)} kernels>"
+        disturbed = f" ({self.disturbed} of them disturbed by other processes)" if self.disturbed else ""
+        run = f"{self.trials} trials{disturbed} in {self.elapsed:.1f} s"
+        return f"<TuneReport: {run}, {len(self.tasks)} kernels>"
 
     def _repr_html_(self) -> str:
         return fragment(*search_parts.sections(self.to_dict()))

@@ -58,6 +58,8 @@ def _factory(kind: str) -> Callable[[str], Target] | type[Target]:
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if kind not in found:
         message, hint = unknown_name("there is no target", kind, sorted({*_BUILTIN, *found}))
+        if kind.lower() in ("gpu", "nvidia"):
+            hint = "NVIDIA GPUs are cuda, for example cuda:sm_90"
         if kind.startswith("llvm"):  # as TVM writes it
             named = re.search(r"-mcpu=([\w-]+)", kind)
             hint = f"a target of LLVM is {f'cpu:{named[1]}' if named else 'cpu'} here; {hint}"

@@ -1,5 +1,6 @@
 """The page of a build and of a search: every part is there; what objects say of themselves is short."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,6 +9,7 @@ from hetero_tvm import api
 from hetero_tvm.compile.report_page import report_html, write_report
 from hetero_tvm.compile.truth import EndToEnd
 from hetero_tvm.errors import BuildError
+from hetero_tvm.host.terminal import milliseconds
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 from tests.pages.test_page import parsed
 
@@ -55,6 +57,13 @@ def test_the_page_of_a_build(built, tmp_path):
         write_report(tmp_path / "none" / "model.so", markup)
 
 
+def test_the_time_of_all_kernels_has_those_that_were_not_compared_with_their_defaults(built, search):
+    tasks = [dataclasses.replace(task, compared=place > 0) for place, task in enumerate(search.tasks)]
+    markup = report_html(built, dataclasses.replace(search, tasks=tasks))
+    total = milliseconds(1e3 * 1e-5 * sum(task.calls for task in tasks))
+    assert f"all kernels<b>{total} ms</b>" in markup
+
+
 def test_a_search_has_a_page_of_its_own(search):
     parsed(search.to_html())
     parsed(search._repr_html_())
@@ -65,4 +74,6 @@ def test_objects_are_short_in_a_prompt(built, search):
     tuned = api.TunedModel(optimized, built.choices, search)
     for thing in (optimized.model, optimized, tuned, built, optimized.report, built.memory, search):
         assert repr(thing).startswith("<") and len(repr(thing)) < 250, repr(thing)
+    disturbed = dataclasses.replace(search, disturbed=3)
+    assert repr(disturbed).startswith("<TuneReport: 9 trials (3 of them disturbed by other processes) in")
     assert "minilm-l6-tiny" in repr(tuned) and "<svg" in tuned._repr_html_()

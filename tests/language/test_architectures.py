@@ -222,3 +222,9 @@ def test_all_that_are_known():
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
     assert (narrow.embed_width, narrow.norms_after) == (16, True)
+
+
+def test_a_model_of_another_kind_is_to_be_exported():
+    with pytest.raises(ModelError, match="there is no language model of type 'bert'") as caught:
+        describe({**CONFIG, "model_type": "bert"})
+    assert caught.value.hint.startswith("export another model") and "mistral" in caught.value.hint

@@ -42,6 +42,12 @@ def test_text_is_no_pickle(tmp_path):
     assert "numpy.savez" in caught.value.hint
 
 
+def test_an_array_without_a_name_says_so(tmp_path):
+    np.save(tmp_path / "in.npy", np.zeros(3))
+    with pytest.raises(UsageError, match="in.npy cannot be read as inputs: it is one array without a name"):
+        read_inputs(tmp_path / "in.npy")
+
+
 def test_pickled_objects_are_never_read(tmp_path):
     path = tmp_path / "inputs.npz"
     np.savez(path, ids=np.array([{"a": 1}], dtype=object))

@@ -35,6 +35,9 @@ def test_missing_and_foreign_files_are_refused(tmp_path):
         load(tmp_path / "no.so")
     with pytest.raises(LibraryError, match="no .so in"):
         load(tmp_path)
+    (tmp_path / "bert.onnx").write_text("a model")
+    with pytest.raises(LibraryError, match=f"did you mean {tmp_path}/bert.onnx?"):
+        load(tmp_path)
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "model.so").write_text("hello")
     with pytest.raises(LibraryError, match=f"did you mean {tmp_path}/bert?"):

@@ -10,6 +10,7 @@ from hetero_tvm.machines.roofs import Roofs
 from hetero_tvm.records.record import Site
 from hetero_tvm.records.store import RecordStore
 from hetero_tvm.search.ledger import Ledger
+from hetero_tvm.search.measure.service import OK, Result
 from hetero_tvm.search.options import TuneOptions
 from tests.search.spaces import MACHINE, ScaleSpace, task
 
@@ -24,3 +25,16 @@ def test_weights_of_equal_layers_are_in_the_cache_only_where_those_of_all_are(la
     )
     ledger.note_roofs(Roofs(1e9, 10.0, cached=CacheRoof(2 * one.nbytes, 100.0)))
     assert ledger.report.tasks[0].roof_seconds == pytest.approx(one.nbytes / gbs * 1e-9)
+
+
+def test_a_default_whose_time_is_taken_back_has_none_until_it_is_measured_again(tmp_path):
+    store = RecordStore(Site.of(MACHINE), tmp_path)
+    ledger = Ledger([task(ScaleSpace())], MACHINE, TuneOptions(), store, lambda event: None)
+    (state,) = ledger.states
+    default = ledger.default_of(state)
+    ledger.record_trial(state, default, Result(OK, 1e-3))
+    ledger.note_trial(state, default, Result(OK, 1e-3))
+    ledger.take_back(state, default, Result(OK, 1e-3))
+    assert state.report.default_seconds is None
+    ledger.note_trial(state, default, Result(OK, 2e-3))
+    assert state.report.default_seconds == 2e-3

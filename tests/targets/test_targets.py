@@ -31,11 +31,17 @@ def test_a_target_object_is_returned_as_it_is():
     assert parse_target(target) is target
 
 
-@pytest.mark.parametrize("text", ["gpu", "", "CPU", "zzz:variant"])
+@pytest.mark.parametrize("text", ["tpu", "", "CPU", "zzz:variant"])
 def test_unknown_kinds_list_the_known(text):
     with pytest.raises(TargetError, match="there is no target") as caught:
         parse_target(text)
     assert "cpu" in caught.value.hint
+
+
+def test_a_gpu_is_called_cuda():
+    with pytest.raises(TargetError, match="there is no target 'gpu'") as caught:
+        parse_target("gpu")
+    assert "cuda:sm_" in caught.value.hint
 
 
 def test_targets_as_tvm_writes_them():

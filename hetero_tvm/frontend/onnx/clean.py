@@ -49,7 +49,7 @@ from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
 from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms, settle_pools
 from hetero_tvm.frontend.onnx.graph.vectors import settle_vectors
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
-from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
+from hetero_tvm.frontend.onnx.shapes import TRACED_SIZES_HINT, fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
 from hetero_tvm.frontend.stored import StoredModel, is_stub, stub
 from hetero_tvm.host import mapped
@@ -374,7 +374,7 @@ def _infer(
         inferred = shape_inference.infer_shapes(light, strict_mode=strict)
     except Exception as error:
         raise ModelError(
-            f"The model's shapes or types contradict each other: {first_lines(error)}"
+            f"The model's shapes or types contradict each other: {first_lines(error)}", hint=TRACED_SIZES_HINT
         ) from error
     check_values(inferred.graph, limits)
     if not _may_propagate(inferred.graph) or _leaps(light.graph, pool):

@@ -20,7 +20,7 @@ from hetero_tvm.frontend.onnx.graph.open_values import is_held
 from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
 from hetero_tvm.frontend.onnx.operators.loop import Rounds
 from hetero_tvm.frontend.onnx.operators.recurrence import RECURRENT, recurrent_layer
-from hetero_tvm.frontend.onnx.shapes import MOST_DIMENSIONS
+from hetero_tvm.frontend.onnx.shapes import MOST_DIMENSIONS, TRACED_SIZES_HINT
 from hetero_tvm.frontend.stored import StoredModel, is_stub
 from hetero_tvm.host.constants import tensor_of
 from hetero_tvm.host.tvm import IRModule, onnx_frontend, relax, tvm
@@ -270,6 +270,13 @@ def _conversion_error(node: onnx.NodeProto | None, error: BaseException) -> Mode
     reason = f"{type(error).__name__}: {last_line(error)[:300]}"
     if node is None:
         return ModelError(f"TVM cannot import this model. {reason}")
+    extents = re.search(r"old shape is R\.shape\(\[(.*?)\]\).*new shape is R\.shape\(\[(.*?)\]\)", str(error))
+    if node.op_type == "Reshape" and extents:
+        old, new = (found.replace(", ", " x ") for found in extents.groups())
+        return ModelError(
+            f"Node {node.name!r} (Reshape) cannot give {old} elements the shape {new}.",
+            hint=TRACED_SIZES_HINT,
+        )
     return ModelError(
         f"TVM cannot convert node {node.name!r} ({node.op_type}). {reason}",
         hint="The importer does not cover this form of the operator; export the model without it.",

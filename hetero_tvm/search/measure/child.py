@@ -82,10 +82,11 @@ def run(task: Prepared, job: dict[str, Any], channel: Channel) -> None:
         if not channel.wait(None) or not channel.receive():
             os._exit(1)
     clock.lap("wait")
+    before = timing.threads_now()  # all that come now are of the pool, which all candidates share
     if "members" in job:
-        _one_by_one(task, job, built, results, clock, channel)
+        _one_by_one(task, job, built, results, clock, channel, before)
     else:
-        _time_all(task, job, built, results, clock)
+        _time_all(task, job, built, results, clock, before)
         channel.send({"phase": "done", "results": results, "spent": clock.spent})
     os._exit(0)
 
@@ -97,6 +98,7 @@ def _one_by_one(
     results: list[Any],
     clock: _Clock,
     channel: Channel,
+    before: set[int],
 ) -> None:
     """Measure the members of a group in turn, each reported the moment it is known.
 
@@ -106,7 +108,7 @@ def _one_by_one(
     for index, kernel in enumerate(built):
         one = results[index : index + 1]
         if kernel is not None:
-            _time_all(task, job, [kernel], one, clock)
+            _time_all(task, job, [kernel], one, clock, before)
             built[index] = None  # frees its arguments
         channel.send({"phase": "one", "result": one[0], "spent": clock.spent})
         clock.spent = {}
@@ -214,10 +216,15 @@ def _compile(task: Prepared, functions: list[Any]) -> list[Any]:
 
 
 def _time_all(
-    task: Prepared, job: dict[str, Any], built: list[_Kernel | None], results: list[Any], clock: _Clock
+    task: Prepared,
+    job: dict[str, Any],
+    built: list[_Kernel | None],
+    results: list[Any],
+    clock: _Clock,
+    before: set[int],
 ) -> None:
+    """Check and time kernels in turn; ``before``: threads that were there when no kernel had run."""
     calls, places, once = [], [], []
-    before = timing.threads_now()
     for index, kernel in enumerate(built):
         if kernel is None:
             continue

@@ -24,6 +24,8 @@ _TOLERATED = 0.02
 """Fraction of a repeat that others may take: less than what repeats differ by anyway."""
 _ENOUGH = 3
 """Undisturbed repeats that are wanted of each kernel."""
+_TOO_FEW = 4
+"""A repeat that ends this many times too soon has too few calls: something disturbed the guess."""
 _SETTLED = 0.02
 """A sample this much faster than those before it says that clocks are still rising."""
 
@@ -74,22 +76,42 @@ class Timing:
 
 @dataclass
 class _Samples:
-    """Repeats of one kernel, ``number`` calls each: those left alone, and others with what they lost."""
+    """Repeats of one kernel, ``number`` calls each: those left alone, and others with what they lost.
+
+    ``piece`` is what a repeat is meant to take, in seconds.
+    """
 
     call: Call
     number: int
+    piece: float
     clean: list[float] = field(default_factory=list)
     disturbed: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, lost: LostSeconds) -> None:
-        """Run one more repeat."""
+        """Run one more repeat; where it is over too soon, all begin again with more calls in each.
+
+        Calls that waited for a core while the kernel was warmed make it look slow.  Repeats of a call or two
+        would then time how long a cold one takes, many times what a kernel of less than a microsecond does.
+        """
         before = lost()
         seconds = _repeat(self.call, self.number)
         share = (lost() - before) / max(seconds * self.number, 1e-9)
-        if share <= _TOLERATED:
+        if self.piece > _TOO_FEW * self.number * seconds > 0:
+            self.number = int(self.piece / seconds)
+            self.clean, self.disturbed = [], []
+            self.add(lost)
+        elif share <= _TOLERATED:
             self.clean.append(seconds)
         else:
             self.disturbed.append((seconds, min(1.0, share)))
+
+    def enough(self, turn: int) -> bool:
+        """Whether what counts after ``turn`` repeats says how fast the kernel is once the budget is spent.
+
+        One repeat is enough of a slow kernel alone: where short ones waited while they were warmed, the first
+        repeat is late already, and others that came in between are not seen before their tick is over.
+        """
+        return len(self.clean) >= (_ENOUGH if self.number > 1 else min(turn, _ENOUGH))
 
     @property
     def least(self) -> float:
@@ -150,12 +172,13 @@ def measure(
         while spent < warm_up:
             spent += _repeat(call, 1)
             count += 1
-        samples.append(_Samples(call, max(1, int(budget / repeats / (spent / count)))))
+        piece = budget / repeats
+        samples.append(_Samples(call, max(1, int(piece / (spent / count))), piece))
     for turn in range(1, int(8 * repeats * patience)):
         for one in samples:
             one.add(lost)
         now = perf_counter()
-        if now > last or (now > end and all(len(one.clean) >= min(turn, _ENOUGH) for one in samples)):
+        if now > last or (now > end and all(one.enough(turn) for one in samples)):
             break
         if turn >= 8 * repeats and all(len(one.clean) >= _ENOUGH for one in samples):
             break

@@ -66,6 +66,11 @@ def rank(
     shares = _shares(spaced, 8 * len(spaced) if trials is None else trials)
     models = trained(spaced, target, store)
     rows, count = [], 0
+
+    def tell(event: str, **facts: str) -> None:
+        spent = {"elapsed": monotonic() - began, "trials": count, "of": sum(shares.values())}
+        on_event({"event": event, **facts, **spent})
+
     for task in tasks:
         row = TaskReport(task.name, task.count, task.flops, task.nbytes)
         rows.append(row)
@@ -90,7 +95,8 @@ def rank(
             store.append(new_record(task, store.site, {"point": points[best]}, **fields))
             row.note = _told(found[best])
         row.origin = choose_one(task, target.machine, store).origin
-        on_event({"event": "ranked", "task": task.name, "trials": count})
+        tell("ranked", task=task.name)
+    tell("done")
     elapsed = monotonic() - began
     return TuneReport(rows, trials=count, elapsed=elapsed, warnings=[WARNING], logs=str(store.path))
 

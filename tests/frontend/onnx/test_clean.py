@@ -120,6 +120,20 @@ def test_contradicting_shapes_name_the_node():
         import_onnx(text_model("g (float[2] x, float[3] z) => (float[2] y) { y = Add(x, z) }", "/bad"))
 
 
+@pytest.mark.parametrize(
+    "body, match",
+    [
+        ("y = Reshape(x, s)", r"cannot give 1 x 10 x 8 elements the shape 1 x 48 x 4"),
+        ("y = Expand(x, s)", "contradict each other"),
+    ],
+)
+def test_sizes_that_an_exporter_fixed_are_asked_for(body, match):
+    """The TorchScript exporter writes sizes of its example into the reshapes of nn.MultiheadAttention."""
+    text = f"g (float[1, L, 8] x) => (float[A, B, C] y) <int64[3] s = {{1, 48, 4}}> {{ {body} }}"
+    with pytest.raises(ModelError, match=f"{match}(?s:.)*exporters that trace.*--shape"):
+        import_onnx(text_model(text), shapes={"x": (1, 10, 8)})
+
+
 def test_invalid_attributes_and_types():
     with pytest.raises(ModelError, match="not valid ONNX.*sideways"):
         import_onnx(text_model("g (float[2] x) => (float[2] y) { y = Softmax<sideways = 1>(x) }"))

@@ -130,6 +130,29 @@ def test_a_fast_kernel_is_not_given_up_for_what_others_took(clock):
     assert found.seconds == pytest.approx(0.004)
 
 
+def test_short_kernels_fill_a_repeat_though_they_waited_when_they_were_warmed(clock):
+    """The first call behind each look at what was lost is cold; a repeat of one call times only that."""
+    cold = []
+
+    def call():
+        clock.now += 2e-6 if cold else 1e-7
+        cold.clear()
+
+    def lost():
+        cold.append(True)
+        return 0.0
+
+    (found,) = timing.measure([call], once=[0.02], lost=lost)
+    assert found.seconds == pytest.approx(1e-7, rel=0.01) and found.disturbed == 0
+
+
+def test_one_repeat_of_a_short_kernel_is_not_enough(clock):
+    """Its warm-up waited for longer than the budget, and what the first repeat lost is not told."""
+    call, _ = clock.kernel(0.0001, 0.02, *[0.0005] * 4, 0.0001)
+    (found,) = timing.measure([call])
+    assert found.seconds == pytest.approx(0.0001)
+
+
 def test_the_spread_of_repeats(clock):
     call, _ = clock.kernel(*[0.012, 0.018] * 20)
     (found,) = timing.measure([call], budget=0.07)

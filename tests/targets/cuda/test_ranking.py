@@ -6,6 +6,7 @@ from hetero_tvm.api import build_model, import_model, optimize_model, record_sto
 from hetero_tvm.records.record import new_record
 from hetero_tvm.records.store import read_records
 from hetero_tvm.search.cost_model import SpaceModel
+from hetero_tvm.search.progress import describe, share_done
 from hetero_tvm.targets.cuda.ranking import WARNING, candidates, pick, refusal, trained
 
 
@@ -37,8 +38,11 @@ def test_refusals():
 @pytest.mark.thorough
 def test_a_model_is_ranked_and_says_that_nothing_was_measured(tmp_path, compiler):
     plan = optimize_model(import_model("zoo:llama-160m-tiny"), target="cuda:sm_80", precision="f16")
-    tuned = tune_model(plan, trials=8, logs=tmp_path, use_shipped=False)
+    events = []
+    tuned = tune_model(plan, trials=8, logs=tmp_path, use_shipped=False, on_event=events.append)
     assert tuned.report.warnings == [WARNING]
+    assert [share_done(event) for event in (events[0], events[-1])] == [1 / 8, 1.0]
+    assert describe(events[-1]).startswith(f"trials {tuned.report.trials}/8")
     assert 0 < tuned.report.trials <= 8
     assert tuned.report.total_seconds("tuned_seconds") is None
     assert set(tuned.choices) == {task.key for task in plan.tasks}
