@@ -68,7 +68,9 @@ class QLinearMatMul(OpRun):
         return (np.clip(steps, limits.min, limits.max).astype(y_zero.dtype),)
 
 
-def _product(a: np.ndarray, b: np.ndarray, a_zero: np.ndarray | None, b_zero: np.ndarray | None) -> np.ndarray:
+def _product(
+    a: np.ndarray, b: np.ndarray, a_zero: np.ndarray | None, b_zero: np.ndarray | None
+) -> np.ndarray:
     """Product less zero points, int64; sums of products of 8-bit numbers are exact in float64."""
     left, right = a.astype(np.float64), b.astype(np.float64)
     if a_zero is not None:

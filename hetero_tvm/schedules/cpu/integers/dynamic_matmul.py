@@ -190,7 +190,6 @@ class DynamicMatmulSpace(DesignSpace):
     def emit(self, op: DynamicMatmul, point: Point, machine: CpuModel) -> PrimFunc:
         return self.kernel_for(op)(op, IntegerDecisions.of(point), machine).emit()
 
-
     def run_time_kernel(self, witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
         kernel = self.kernel_for(witnesses.largest)
         return run_time_rows(kernel, witnesses, IntegerDecisions.of(point), machine)

@@ -79,10 +79,10 @@ class IntegerProductKernel(ABC):
     panels_of = integer_tile.Panels
     activations: ActivationCode
     extra: Sequence[Buffer]
+    m: Index
 
     def __init__(self, op: IntegerProduct, decisions: IntegerDecisions, machine: CpuModel):
         self.op, self.decisions, self.machine = op, decisions, machine
-        self.m: Index = op.m
         self.lanes, self.tile = machine.lanes, decisions.tile
         self.dot = self.way(op, machine)
         in_tiles = decisions.unit == MATRICES
@@ -170,12 +170,13 @@ class IntegerProductKernel(ABC):
         behind = zip(op.inputs[2:], shapes[2:], strict=False)
         extra = [k.argument(o.name, shape, o.dtype) for o, shape in behind]
         y = k.argument("Y", shapes[-1], op.output.dtype)
-        self.known_rows()
+        self.m = self.known_rows()
         self.x, self.y = k.view(x, (self.m, op.k)), k.view(y, (self.m, op.n))
         self.bind(extra)
 
-    def known_rows(self) -> None:
-        """Note how many rows there are, now that operands tell it."""
+    def known_rows(self) -> Index:
+        """Rows of X, now that operands tell it."""
+        return self.op.m
 
     @contextmanager
     def memory_for(self, rows: int) -> Iterator[None]:

@@ -22,7 +22,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.integers.matrix_unit import MatrixUnit
 from hetero_tvm.schedules.cpu.integers.product_kernel import IntegerDecisions, IntegerProductKernel
 from hetero_tvm.schedules.cpu.symbolic.tails import last_rows, narrowed
-from hetero_tvm.schedules.emit import LAUNCH_FLOPS, int32, pieces_of
+from hetero_tvm.schedules.emit import LAUNCH_FLOPS, Index, int32, pieces_of
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 _MANY_ROWS = 96
@@ -43,7 +43,9 @@ class _RunTimeRows(IntegerProductKernel):
         self.per_block = max(1, min(_BLOCK_ROWS, most) // self.tile.rows)
         if self.matrices is not None:
             unit = self.matrices
-            self.matrices = MatrixUnit(unit.instruction, unit.tile, unit.panels, self.per_block, unit.prefetch)
+            self.matrices = MatrixUnit(
+                unit.instruction, unit.tile, unit.panels, self.per_block, unit.prefetch
+            )
 
     @property
     def heights(self) -> list[int]:
@@ -91,9 +93,9 @@ class _RunTimeRows(IntegerProductKernel):
                     shared()
         return k.function
 
-    def known_rows(self) -> None:
+    def known_rows(self) -> Index:
         k = self.k
-        self.m = k.let(self.witnesses.value(lambda op: op.m, narrowed(k, self.variables)))
+        return k.let(self.witnesses.value(lambda op: op.m, narrowed(k, self.variables)))
 
     def _run_time_piece(self, row_block: Expr, column_block: Expr) -> None:
         k, rows, count = self.k, self.tile.rows, self.panels.count

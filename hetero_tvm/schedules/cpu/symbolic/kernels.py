@@ -22,6 +22,7 @@ from hetero_tvm.schedules.cpu.symbolic.images import change_of_layout, conv2d_bl
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
+from hetero_tvm.schedules.cpu.symbolic.reductions import reduction_kernel
 from hetero_tvm.schedules.nests.growth import written_once
 from hetero_tvm.schedules.symbolic import Witnesses
 
@@ -147,6 +148,8 @@ def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:
             sch.compute_inline(block)
         except ScheduleError:
             pass  # an output, a reduction, or used in a way that cannot be inlined
+    if (reduction := reduction_kernel(sch.mod["main"], sch, machine)) is not None:
+        return reduction
     for block in sch.get_child_blocks(root):
         terms = _loop_of_terms(sch, block)
         try:

@@ -1,0 +1,107 @@
+"""Reductions whose sizes are known at run time: every place of the axes, every tail, few rows and many."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import te, tirx, tvm
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu.symbolic import kernels
+from tests.schedules.cpu.running import MACHINES, TARGET, UNWRITTEN
+
+A, B, C = (tirx.Var(name, "int64") for name in "abc")
+SIZES = (
+    (1, 1, 1),
+    (2, 3, 5),
+    (5, 37, 17),
+    (3, 130, 70),
+    (1, 300, 161),
+    (2, 1, 20000),
+    (2, 9000, 3),
+    (3, 0, 4),
+)
+
+
+def function(axes, keep, kind, dtype, after):
+    x = te.placeholder((A, B, C), dtype, name="x")
+    kept = [n for n in range(3) if n not in axes]
+    terms = [te.reduce_axis((0, x.shape[n]), name=f"k{n}") for n in axes]
+
+    def term(*given):
+        at = dict(zip(kept, given, strict=True)) | dict(zip(axes, terms, strict=True))
+        value = x[tuple(at[n] for n in range(3))]
+        return {"sum": te.sum, "max": te.max, "min": te.min}[kind](
+            value * value if after == "squares" else value, axis=terms
+        )
+
+    shape = [x.shape[n] for n in kept]
+    if keep:
+        y = te.compute(
+            [1 if n in axes else x.shape[n] for n in range(3)], lambda *at: term(*(at[n] for n in kept))
+        )
+    else:
+        y = te.compute(shape, term)
+    if after == "mean":
+        count = 1
+        for n in axes:
+            count = count * x.shape[n]
+        whole = y
+        y = te.compute(y.shape, lambda *at: whole[at] / tirx.Cast(dtype, count))
+    return te.create_prim_func([x, y]).without_attr("global_symbol")
+
+
+@pytest.mark.parametrize(
+    ("axes", "keep", "kind", "dtype", "after"),
+    [
+        ((2,), False, "max", "float32", ""),
+        ((1, 2), True, "sum", "float32", "mean"),
+        ((0, 1, 2), False, "min", "float32", ""),
+        ((1,), False, "sum", "float32", "squares"),
+        ((0,), True, "max", "int64", ""),
+        ((0, 1), False, "sum", "float64", "mean"),
+    ],
+)
+def test_values(axes, keep, kind, dtype, after):
+    for here in (MACHINES["avx2"], CpuModel("one", lanes=16, registers=32, threads=1)):
+        kernel = kernels.schedule(function(axes, keep, kind, dtype, after), 1 << 20, here)
+        assert "T.sblock" not in kernel.script()  # written here, not scheduled
+        run = compile_kernels(kernel, TARGET).jit()["main"]
+        for sizes in SIZES:
+            x = (10 * np.random.default_rng(0).standard_normal(sizes)).astype(dtype)
+            terms = x.astype(np.float64) ** (2 if after == "squares" else 1)
+            if not x.size and kind != "sum":
+                continue
+            with np.errstate(all="ignore"):
+                wanted = getattr(np, kind)(terms, axis=axes, keepdims=keep)
+                wanted = wanted / np.prod([sizes[n] for n in axes]) if after == "mean" else wanted
+            result = tvm.runtime.tensor(np.full(wanted.shape, UNWRITTEN, dtype))
+            run(tvm.runtime.tensor(x), result)
+            # A block's terms are added in order, so that an error grows with their number and not with all.
+            largest = np.nanmax(np.abs(wanted), initial=1.0)
+            np.testing.assert_allclose(result.numpy(), wanted, rtol=0, atol=2e-5 * largest)
+
+
+def test_nan_is_kept():
+    run = compile_kernels(
+        kernels.schedule(function((1, 2), False, "max", "float32", ""), 1 << 20, MACHINES["avx2"]), TARGET
+    ).jit()["main"]
+    x = np.full((3, 20, 30), -np.inf, np.float32)
+    x[1, 19, 29] = np.nan
+    result = tvm.runtime.tensor(np.zeros(3, np.float32))
+    run(tvm.runtime.tensor(x), result)
+    np.testing.assert_array_equal(result.numpy(), [-np.inf, np.nan, -np.inf])
+
+
+def test_other_nests_are_scheduled():
+    """A reduction of axes that lie apart, and one of a product of two tensors."""
+    x, y = te.placeholder((A, B, C), name="x"), te.placeholder((A, B), name="y")
+    first, last = te.reduce_axis((0, A), name="i"), te.reduce_axis((0, C), name="j")
+    apart = te.compute((B,), lambda b: te.sum(x[first, b, last], axis=[first, last]))
+    product = te.compute((A, C), lambda a, c: te.sum(x[a, first, c] * y[a, first], axis=first))
+    for arguments in ([x, apart], [x, y, product]):
+        assert (
+            "T.sblock"
+            in kernels.schedule(
+                te.create_prim_func(arguments).without_attr("global_symbol"), 1 << 20, MACHINES["avx2"]
+            ).script()
+        )
