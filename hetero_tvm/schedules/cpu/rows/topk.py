@@ -66,7 +66,7 @@ def emit_topk(
     ----------
     axis, k, largest : as in ``relax.op.topk``; 1 <= k.
     results : what is stored, in order: (:data:`VALUES` or :data:`INDICES`, its dtype).
-    ranges : whether extents may be known at run time only: what is decided by a row's extent is decided there.
+    ranges : whether extents may be known at run time only, where what they decide is decided then.
     """
     kernel = _OpenTopkKernel if ranges else _TopkKernel
     return kernel(shape, axis, k, largest, results, machine).emit()
@@ -377,8 +377,8 @@ class _TopkKernel:
 class _OpenTopkKernel(_TopkKernel):
     """Emits one kernel that is the same for all extents of a row, but for numbers that grow with it.
 
-    What is compared with the extent, and divided, is read from memory: as a constant it would be folded.  LLVM
-    does that where it is known.
+    What is compared with the extent, and divided, is read from memory: as a constant it would be folded.
+    LLVM does that where it is known.
     """
 
     def __init__(self, *arguments: Any):
