@@ -60,7 +60,9 @@ def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, .
         SuppressionAsKernel(functools.partial(emit_suppression, machine)),  # no operators express it
         ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
         GridSampleAsKernel(lambda *form: emit_grid_sample(machine, Sampling(*form))),  # weights once
-        RoiAlignAsKernel(lambda *form: emit_roi_align(machine, Bins(*form))),  # rows, then columns of a bin
+        RoiAlignAsKernel(
+            lambda *form: emit_roi_align(machine, Bins(*form), ranges)
+        ),  # rows, then columns of a bin
         TakeOfKnownPlaces(),  # no division per element
         ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
     )
