@@ -1,13 +1,13 @@
 """The lowering pipeline from TensorIR to machine code.
 
-It is TVM's own pipeline with eleven additions: maxima and minima keep NaN and infinities, integers wrap around
-where they overflow, integer divisions by values in memory get divisors that the processor does not trap at,
-differences of floats are not cancelled, functions of functions are computed one after the other, calls of
-exp, erf, tanh and the like become vector polynomials before loops are vectorised, bfloat16 is converted where
-TVM loses it, quotients and remainders of falling indices are written by those of rising ones, those of counts
-have no correction for negative numbers, 64-bit unsigned numbers become floats by way of signed ones, and small
-constant-size buffers stay on the stack.  Every compilation, the tuner's candidates included, must use it, or
-candidates are ranked on other code than the one that ships.
+It is TVM's own pipeline with eleven additions: maxima and minima keep NaN and infinities, integers wrap
+around where they overflow, integer divisions by values in memory get divisors that the processor does not
+trap at, differences of floats are not cancelled, functions of functions are computed one after the other,
+calls of exp, erf, tanh and the like become vector polynomials before loops are vectorised, bfloat16 is
+converted where TVM loses it, quotients and remainders of falling indices are written by those of rising ones,
+those of counts have no correction for negative numbers, unsigned numbers of 64 bits become floats by way of
+signed ones, and small constant-size buffers stay on the stack.  Every compilation, the tuner's candidates
+included, must use it, or candidates are ranked on other code than the one that ships.
 """
 
 from __future__ import annotations
