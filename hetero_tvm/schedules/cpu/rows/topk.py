@@ -133,7 +133,7 @@ class _TopkKernel:
         return self.extent <= self.capacity
 
     def _whole(self, width: int) -> Index:
-        """How many times ``width`` elements are in a row."""
+        """Number of whole pieces of ``width`` elements of a row."""
         return self.extent // width
 
     def _has_rest(self, width: int) -> bool:
