@@ -1,13 +1,13 @@
 """The lowering pipeline from TensorIR to machine code.
 
-It is TVM's own pipeline with ten additions: maxima and minima keep NaN and infinities, integers wrap around
-where they overflow, integer divisions by values in memory get divisors that the processor does not trap at,
-differences of floats are not cancelled, functions of functions are computed one after the other, calls of
-exp, erf, tanh and the like become vector polynomials before loops are vectorised, bfloat16 is converted where
-TVM loses it, quotients and remainders of falling indices are written by those of rising ones, those of counts
-have no correction for negative numbers, and small constant-size buffers stay on the stack.  Every
-compilation, the tuner's candidates included, must use it, or candidates are ranked on other code than the
-one that ships.
+It is TVM's own pipeline with eleven additions: maxima and minima keep NaN and infinities, integers wrap
+around where they overflow, integer divisions by values in memory get divisors that the processor does not
+trap at, differences of floats are not cancelled, functions of functions are computed one after the other,
+calls of exp, erf, tanh and the like become vector polynomials before loops are vectorised, bfloat16 is
+converted where TVM loses it, quotients and remainders of falling indices are written by those of rising ones,
+those of counts have no correction for negative numbers, unsigned numbers of 64 bits become floats by way of
+signed ones, and small constant-size buffers stay on the stack.  Every compilation, the tuner's candidates
+included, must use it, or candidates are ranked on other code than the one that ships.
 """
 
 from __future__ import annotations
@@ -155,14 +155,33 @@ def _vector_remainder(remainder: tirx.Mod) -> Expr:
     return vector_functions.fmod(remainder.a, remainder.b)
 
 
+def _by_signed_numbers(cast: tirx.Cast) -> Expr:
+    """A conversion of uint64 to a float as one of int64: LLVM ends the process at vectors of the former
+    where a processor has AVX-512 and is not to use its instructions for 64-bit integers.
+
+    Beyond int64, half the number is converted, whose lowest bit says that something was cut off: rounding
+    sees it, and a float doubles exactly.
+    """
+    value, dtype = cast.value, str(cast.ty.dtype)
+    if str(value.ty.dtype) != "uint64" or not dtype.startswith("float"):
+        return cast
+    one = tirx.const(1, "uint64")
+    half = tirx.bitwise_or(tirx.shift_right(value, one), tirx.bitwise_and(value, one))
+    # By its bits: TVM folds comparisons of the signed one with 0.
+    beyond = tirx.EQ(tirx.shift_right(value, tirx.const(63, "uint64")), one)
+    doubled = tirx.Cast(dtype, tirx.Cast("int64", half)) * tirx.const(2, dtype)
+    return tirx.Select(beyond, doubled, tirx.Cast(dtype, tirx.Cast("int64", value)))
+
+
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.UseVectorMath")
 def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     """Replace float32 functions by polynomials, and small powers by products.
 
-    LLVM would call libm once per lane.
+    LLVM would call libm once per lane.  It converts no uint64, either.
     """
     func = compute_in_steps(func, (*_POLYNOMIALS, "tirx.pow"))
     body = tvm_ffi.structural_map(func.body, (tirx.Mod, _vector_remainder), order="post")
+    body = tvm_ffi.structural_map(body, (tirx.Cast, _by_signed_numbers), order="post")
     return func.with_body(tvm_ffi.structural_map(body, (tvm.ir.Call, _vector_math), order="post"))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hetero_tvm.compile.dynamic.depths import depths_differ
 from hetero_tvm.compile.dynamic.low_ends import with_low_ends
 from hetero_tvm.compile.dynamic.quotients import images_differ, with_quotients
 from hetero_tvm.compile.dynamic.steps import checks_first, step_of
@@ -288,6 +289,10 @@ def optimize_model(
         return _optimized(one, target, disabled, None, spaces)
 
     optimized = _open(model, optimized, optimize_one)
+    others = [] if optimized.lengths is None else [one.module for one in optimized.lengths.others]
+    if depths_differ([optimized.module, *others]):
+        disabled |= {"attention"}
+        optimized = _open(model, optimize_one(model), optimize_one)
     if images and not _laid_out_alike(optimized):
         disabled |= target.layout_passes
         optimized = _open(model, optimize_one(model), optimize_one)

@@ -239,3 +239,18 @@ def test_buffers_of_kernels_that_state_them_stay(size, room, found):
     )
     ((extent,),) = shapes
     assert (int(extent) if isinstance(extent, tirx.IntImm) else str(extent)) == found
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_unsigned_numbers_of_64_bits_become_floats(dtype):
+    """LLVM ended the process at them where AVX-512 lacks its instructions for 64-bit integers."""
+    function = elementwise(lambda x: topi.cast(x, dtype), (4, 16), "uint64").with_attr(
+        "global_symbol", "main"
+    )
+    given = np.random.default_rng(0).integers(0, 1 << 64, (4, 16), dtype="uint64")
+    given[0, :6] = [0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, (1 << 63) + (1 << 39) + 1]  # next to a tie
+    given[1] >>= np.arange(16, dtype="uint64") * 4
+    result = tvm.runtime.tensor(np.zeros((4, 16), dtype))
+    compile_kernels(function, TARGET).jit()["main"](tvm.runtime.tensor(given), result)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(result.numpy(), given.astype(dtype))

@@ -35,8 +35,11 @@ from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
 from hetero_tvm.schedules.cpu.rows.topk import emit_topk
 
 
-def forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
-    """Operators that have no design space, in terms of those that have one, or as kernels."""
+def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, ...]:
+    """Operators that have no design space, in terms of those that have one, or as kernels.
+
+    ``ranges`` : whether extents may be known at run time only.
+    """
     return (
         *CANONICAL,  # first: a bias is a constant by then, which the forms take along
         AttentionAsProducts(),  # which is what the fusion of attention looks for
@@ -52,12 +55,14 @@ def forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
         RowsAsImages(),  # what stands between those: it follows their layout, or joins their epilogues
         CancelReshapes(),  # between two of them
         OrderAsKernel(
-            functools.partial(emit_topk, machine=machine)
+            functools.partial(emit_topk, machine=machine, ranges=ranges)
         ),  # vectors skip what is not among the best
         SuppressionAsKernel(functools.partial(emit_suppression, machine)),  # no operators express it
         ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
         GridSampleAsKernel(lambda *form: emit_grid_sample(machine, Sampling(*form))),  # weights once
-        RoiAlignAsKernel(lambda *form: emit_roi_align(machine, Bins(*form))),  # rows, then columns of a bin
+        RoiAlignAsKernel(
+            lambda *form: emit_roi_align(machine, Bins(*form), ranges)
+        ),  # rows, then columns of a bin
         TakeOfKnownPlaces(),  # no division per element
         ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
     )

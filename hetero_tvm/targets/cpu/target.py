@@ -325,7 +325,7 @@ class CpuTarget(Target):
             FuseQuantized(claims, safe, bounds=True),  # before constants are folded: its weights are integers
             FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
             FuseForest(claims),  # before lookups take other forms
-            *forms(claims, self.machine),
+            *forms(claims, self.machine, self._any_rows),
             *fusions(claims),
             ReadSlices(
                 lambda op: claims(on_blocks(op, self.machine)),

@@ -52,18 +52,21 @@ class Bins:
     aligned: bool
 
 
-def emit_roi_align(machine: CpuModel, form: Bins) -> PrimFunc:
-    """The kernel of X, boxes [R, 5], and the mean of samples Y [R, C, h, w]; all are float32."""
-    return _Emitter(machine, form).emit()
+def emit_roi_align(machine: CpuModel, form: Bins, ranges: bool = False) -> PrimFunc:
+    """The kernel of X, boxes [R, 5], and the mean of samples Y [R, C, h, w]; all are float32.
+
+    ``ranges`` : whether the image's width may be known at run time only, and less than a vector then.
+    """
+    return _Emitter(machine, form, ranges).emit()
 
 
 class _Emitter:
     """Emits one kernel."""
 
-    def __init__(self, machine: CpuModel, form: Bins):
-        self.form, self.k = form, Kernel()
+    def __init__(self, machine: CpuModel, form: Bins, ranges: bool):
+        self.form, self.k, self.ranges = form, Kernel(), ranges
         self.height, self.width = form.image[2:]
-        self.lanes = min(machine.lanes, 1 << (self.width.bit_length() - 1))
+        self.lanes = machine.lanes if ranges else min(machine.lanes, 1 << (self.width.bit_length() - 1))
         channels, wanted = form.image[1], -(-4 * machine.threads // form.boxes)
         self.groups = next(n for n in range(min(wanted, channels), 0, -1) if channels % n == 0)
 
@@ -92,11 +95,24 @@ class _Emitter:
                 mean = k.let(constant(1.0) / tirx.Cast("float32", count))
                 down.weigh(*samples[0], mean)
                 across.weigh(*samples[1], constant(1.0))
-                with k.serial(group) as c:
-                    channel = first + c
-                    self._channel(
-                        x, plane + c, down, across, lambda i, j, mean: k.store(y, mean, [box, channel, i, j])
-                    )
+
+                def channels_by(lanes: int) -> None:
+                    with k.serial(group) as c:
+                        channel = first + c
+
+                        def put(i: Expr, j: Expr, mean: Expr) -> None:
+                            k.store(y, mean, [box, channel, i, j])
+
+                        self._channel(x, plane + c, down, across, put, lanes)
+
+                if self.ranges and self.lanes > 1:
+                    # Read from memory: as a constant it would be folded.
+                    width = k.scratch((1,), "int32")
+                    k.store(width, int32(self.width), [0])
+                    wide = k.load(width, [0]) >= self.lanes
+                    k.branch(wide, lambda: channels_by(self.lanes), lambda: channels_by(1))
+                else:
+                    channels_by(self.lanes)
         return for_graph(k.function, work)
 
     def _place(
@@ -124,9 +140,10 @@ class _Emitter:
         down: _Axis,
         across: _Axis,
         put: Callable[[Expr, Expr, Expr], None],
+        lanes: int,
     ) -> None:
         """Emit the bins of one plane; ``put`` stores that of a row and a column."""
-        k, lanes = self.k, self.lanes
+        k = self.k
         sums = k.scratch((self.width,))
         total, mixed = k.scratch((lanes,)), k.scratch((1,))
         begin, end = (k.let(k.load(across.reach, [int32(n)])) for n in (0, 1))

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
@@ -57,6 +58,7 @@ def emit_topk(
     largest: bool,
     results: Sequence[tuple[str, str]],
     machine: CpuModel,
+    ranges: bool = False,
 ) -> PrimFunc:
     """The kernel of float32 X [shape] and the results.
 
@@ -64,8 +66,10 @@ def emit_topk(
     ----------
     axis, k, largest : as in ``relax.op.topk``; 1 <= k.
     results : what is stored, in order: (:data:`VALUES` or :data:`INDICES`, its dtype).
+    ranges : whether extents may be known at run time only, where what they decide is decided then.
     """
-    return _TopkKernel(shape, axis, k, largest, results, machine).emit()
+    kernel = _OpenTopkKernel if ranges else _TopkKernel
+    return kernel(shape, axis, k, largest, results, machine).emit()
 
 
 class _TopkKernel:
@@ -100,12 +104,15 @@ class _TopkKernel:
             self.x = k.view(x, (math.prod(self.shape),))
             ys = [k.view(y, (math.prod(out),)) for y in ys]
             rows = math.prod(self.shape) // self.extent
-            with k.parallel(rows, 4 * math.prod(self.shape) + 40 * self.capacity * rows) as row:
+            with k.parallel(rows, self._work(rows)) as row:
                 first = tirx.floordiv(row, self.inner) * self.inner
                 lane = tirx.floormod(row, self.inner)
                 self.base = k.let(first * self.extent + lane)
                 self._row(ys, k.let(first * self.count + lane))
         return for_graph(k.function, math.prod(self.shape))
+
+    def _work(self, rows: int) -> int | None:
+        return 4 * math.prod(self.shape) + 40 * self.capacity * rows
 
     def _row(self, ys: list[Buffer], target: Expr) -> None:
         if self.count == 1 or self.count * self.extent <= _FEW:
@@ -121,9 +128,32 @@ class _TopkKernel:
             value = value if name == VALUES or dtype == "int32" else tirx.Cast(dtype, value)
             k.store(y, value, [target + number * self.inner])
 
+    def _fits(self) -> bool:
+        """Whether a row is sorted as it is."""
+        return self.extent <= self.capacity
+
+    def _whole(self, width: int) -> Index:
+        """Number of whole pieces of ``width`` elements of a row."""
+        return self.extent // width
+
+    def _has_rest(self, width: int) -> bool:
+        return bool(self.extent % width)
+
+    def _begin(self) -> None:
+        """A first threshold, where a row is long."""
+        classes = self._classes()
+        if self.lanes > 1 and self.extent >= 4 * classes:
+            self._bound(classes)
+
+    def _classes(self) -> int:
+        return _CLASSES * max(self.lanes, 1 << (self.count - 1).bit_length())
+
     # one after another ---------------------------------------------------------------------------
     def _one_by_one(self, ys: list[Buffer], target: Expr) -> None:
-        k, lanes = self.k, self.lanes if self.extent >= self.lanes else 1
+        self._by_passes(ys, target, self.lanes if self.extent >= self.lanes else 1)
+
+    def _by_passes(self, ys: list[Buffer], target: Expr, lanes: int) -> None:
+        k = self.k
         best, places, last = (k.scratch((size,), "int32") for size in (lanes, lanes, 2))
         whole = [k.ramp(0, lanes)]
         k.store(last, int32(_GREATEST), [0])
@@ -145,9 +175,9 @@ class _TopkKernel:
         with k.serial(self.count) as j:
             k.store(best, k.splat(int32(_LEAST), lanes), whole)
             k.store(places, k.splat(int32(0), lanes), whole)
-            with k.serial(self.extent // lanes) as v:
+            with k.serial(self._whole(lanes)) as v:
                 take(v * lanes)
-            if self.extent % lanes:  # some twice, which changes nothing
+            if self._has_rest(lanes):  # some twice, which changes nothing
                 take(int32(self.extent - lanes))
             width = lanes
             while width > 1:
@@ -168,7 +198,7 @@ class _TopkKernel:
         self.keys = [k.scratch((self.capacity,), "int64") for _ in range(2)]
         self.state = k.scratch((2,), "int32")
         """Number of keys; the number that further ones must exceed."""
-        if self.extent <= self.capacity:
+        if self._fits():
             with k.serial(self.extent) as e:
                 k.store(self.keys[0], self._key(self._number(self._load(e)), e), [e])
             self._pad(int32(self.extent))
@@ -215,10 +245,8 @@ class _TopkKernel:
         k, block = self.k, _BLOCK_VECTORS * self.lanes
         k.store(self.state, int32(0), [0])
         k.store(self.state, int32(_LEAST), [1])
-        classes = _CLASSES * max(self.lanes, 1 << (self.count - 1).bit_length())
-        if self.lanes > 1 and self.extent >= 4 * classes:
-            self._bound(classes)
-        blocks, rest = divmod(self.extent, block)
+        self._begin()
+        blocks = self._whole(block)
         with k.serial(blocks) as b:
             best = k.scratch((self.lanes,), "int32")
             at = [k.ramp(0, self.lanes)]
@@ -231,8 +259,8 @@ class _TopkKernel:
                 k.store(one, self._number(self._load(start, self.lanes), self.lanes), at)
                 with k.when(self._has_better(one)), k.serial(self.lanes) as e:
                     self._take(start + e)
-        if rest:
-            with k.serial(rest) as e:
+        if self._has_rest(block):
+            with k.serial(self.extent - blocks * block) as e:
                 self._take(blocks * block + e)
         self._pad(k.load(self.state, [0]))
 
@@ -254,7 +282,7 @@ class _TopkKernel:
         best = k.scratch((classes,), "int32")
         with k.serial(classes // lanes) as c:
             k.store(best, self._number(self._load(c * lanes, lanes), lanes), [k.ramp(c * lanes, lanes)])
-        with k.serial(self.extent // classes - 1) as step, k.serial(classes // lanes) as c:
+        with k.serial(self._whole(classes) - 1) as step, k.serial(classes // lanes) as c:
             at = [k.ramp(c * lanes, lanes)]
             numbers = self._number(self._load((step + 1) * classes + c * lanes, lanes), lanes)
             k.store(best, tirx.max(k.load(best, at), numbers), at)
@@ -344,3 +372,54 @@ class _TopkKernel:
                 k.store(target, tirx.max(left, right) if n == 0 else tirx.min(left, right), [place])
                 k.store(heads, a + step if n == 0 else a - step, [n])
                 k.store(heads, b + (1 - step) if n == 0 else b - (1 - step), [n + 1])
+
+
+class _OpenTopkKernel(_TopkKernel):
+    """Emits one kernel that is the same for all extents of a row, but for numbers that grow with it.
+
+    What is compared with the extent, and divided, is read from memory: as a constant it would be folded.
+    LLVM does that where it is known.
+    """
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        if self.count < self.extent:  # else a row is sorted in a buffer that holds the longest
+            self.capacity = max(_RUN, 1 << (2 * self.count - 1).bit_length())
+
+    def _work(self, rows: int) -> int | None:
+        return None
+
+    def _row(self, ys: list[Buffer], target: Expr) -> None:
+        self.size = self.k.scratch((1,), "int32")
+        self.k.store(self.size, int32(self.extent), [0])
+        few = self.k.load(self.size, [0]) <= _FEW // self.count
+        if self.count == 1:
+            self._one_by_one(ys, target)
+        elif self.count == self.extent:
+            self._sorted(ys, target)
+        else:
+            self.k.branch(few, lambda: self._one_by_one(ys, target), lambda: self._sorted(ys, target))
+
+    def _one_by_one(self, ys: list[Buffer], target: Expr) -> None:
+        if self.lanes == 1:
+            return self._by_passes(ys, target, 1)
+        return self.k.branch(
+            self.k.load(self.size, [0]) >= self.lanes,
+            lambda: self._by_passes(ys, target, self.lanes),
+            lambda: self._by_passes(ys, target, 1),
+        )
+
+    def _fits(self) -> bool:
+        return self.count == self.extent
+
+    def _whole(self, width: int) -> Index:
+        return tirx.floordiv(self.k.load(self.size, [0]), width) if width > 1 else self.extent
+
+    def _has_rest(self, width: int) -> bool:
+        return width > 1
+
+    def _begin(self) -> None:
+        classes = self._classes()
+        if self.lanes > 1:
+            with self.k.when(self.k.load(self.size, [0]) >= 4 * classes):
+                self._bound(classes)

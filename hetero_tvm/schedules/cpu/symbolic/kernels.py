@@ -196,7 +196,20 @@ def _schedule_block(sch: Schedule, block, work: int, machine: CpuModel) -> None:
         else:
             outer = spatial[:-1]
     if outer and work >= _PARALLEL_WORTH:
-        outer = [sch.fuse(*outer)]
+        outer = _fused(sch, outer)
         sch.parallel(outer[0])
     if is_long(sch, block):
         with_own_accumulator(sch, block, outer[-1] if outer else None)
+
+
+def _fused(sch: Schedule, loops: list) -> list:
+    """The loops with as many of the outermost as one as TVM can prove to be the same: it cannot divide
+    `b * (h + 4) * 18` by `(h + 4) * 18`, and an attempt that fails would leave the schedule in pieces."""
+    for number in range(len(loops), 1, -1):
+        trial = sch.copy()
+        try:
+            trial.fuse(*loops[:number])
+        except (ValueError, RuntimeError):
+            continue
+        return [sch.fuse(*loops[:number]), *loops[number:]]
+    return loops

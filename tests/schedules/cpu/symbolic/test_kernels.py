@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.host.tvm import te, tirx, tvm
+from hetero_tvm.host.tvm import te, tirx, topi, tvm
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from tests.schedules.cpu.running import MACHINES, TARGET
@@ -25,6 +25,23 @@ def test_chains_of_any_size_run_in_parallel_and_in_vectors():
         result = tvm.runtime.tensor(np.zeros_like(given))
         run(tvm.runtime.tensor(given), result)
         np.testing.assert_array_equal(result.numpy(), given * 2 + 1)
+
+
+def test_loops_that_cannot_be_one_stay_several():
+    """A gated image in blocks, padded: TVM does not divide `b * (h + 4) * 18` by `(h + 4) * 18`."""
+    b, h = tirx.Var("b", "int64"), tirx.Var("h", "int64")
+    one, two, columns, lanes = (tirx.IntImm("int64", n) for n in (1, 2, 14, 16))
+    x = te.placeholder((b, one, h, columns, lanes), "float32", name="x")
+    gate = te.placeholder((b, one, one, one, lanes), "float32", name="gate")
+    y = topi.nn.pad(topi.multiply(gate, x), [0, 0, two, two, 0], [0, 0, two, two, 0])
+    function = te.create_prim_func([gate, x, y]).without_attr("global_symbol")
+    scheduled = kernels.schedule(function, 1 << 20, MACHINES["avx512"])
+    assert "T.parallel" in scheduled.script()
+    given = np.random.default_rng(0).standard_normal((2, 1, 3, 14, 16)).astype("float32")
+    result = tvm.runtime.tensor(np.zeros((2, 1, 7, 18, 16), "float32"))
+    twice = tvm.runtime.tensor(np.full((2, 1, 1, 1, 16), 2, "float32"))
+    compile_kernels(scheduled, TARGET).jit()["main"](twice, tvm.runtime.tensor(given), result)
+    np.testing.assert_array_equal(result.numpy(), 2 * np.pad(given, ((0, 0), (0, 0), (2, 2), (2, 2), (0, 0))))
 
 
 @pytest.mark.parametrize(("reducer", "begin"), [(te.sum, 0.0), (te.max, -np.inf)], ids=["sum", "max"])
