@@ -21,6 +21,7 @@ from hetero_tvm.torch.partitioning import compile_parts, in_memory_as_traced
 from hetero_tvm.torch.refusing import refused
 from hetero_tvm.torch.sharing import unless_shared
 from hetero_tvm.torch.specializing import Compiled
+from hetero_tvm.torch.transforms import traced_alone
 
 
 def functionalized(
@@ -77,7 +78,9 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
 
         def run(given: Sequence[Any]) -> Sequence[Any]:
             if not made:  # at the first backward call: many graphs with gradients never see one
-                made.append(_compiled(traced, inputs, {}, options, given, ordered=0))
+                with traced_alone():
+                    if not made:  # by another thread meanwhile
+                        made.append(_compiled(traced, inputs, {}, options, given, ordered=0))
             return made[0](given)
 
         # Autograd calls it where Dynamo may be looking at every frame: that of a compiled training step.

@@ -1,4 +1,4 @@
-"""Transformed functions (``torch.func``) in graphs, and the stack of levels that tracing may leave open."""
+"""Transformed functions (``torch.func``) in graphs, and the state of PyTorch's tracing that all threads share."""
 
 from __future__ import annotations
 
@@ -27,6 +27,19 @@ def levels_closed() -> Iterator[None]:
     finally:
         while _depth() > before:
             torch._C._functorch.pop_dynamic_layer_stack()
+
+
+@contextlib.contextmanager
+def traced_alone() -> Iterator[None]:
+    """Hold Dynamo's lock while a graph is traced outside of Dynamo: at a call, or in the backward pass.
+
+    Tracing changes what all threads share (whether PyTorch traces, handlers of operators).  The flag lets calls
+    of compiled functions in other threads pass, as while Dynamo compiles.
+    """
+    from torch._dynamo.convert_frame import compile_lock  # slow to import
+
+    with compile_lock, torch.compiler._compile_session_context():
+        yield
 
 
 def _depth() -> int:

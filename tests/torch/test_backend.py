@@ -1,6 +1,7 @@
 """The backend of ``torch.compile``: numbers on fresh inputs, parameters that change, sizes that are open."""
 
 import copy
+import threading
 import warnings
 
 import pytest
@@ -40,6 +41,29 @@ def perceptron():
 
 def events_of(events):
     return [event["event"] for event in events]
+
+
+@pytest.mark.thorough
+def test_threads_train_a_graph_of_open_sizes(cache):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 3), torch.nn.Tanh())
+    net, faults = compiled(model, cache), []
+
+    def train(size):
+        x = torch.randn(size, 8)
+        try:
+            for _ in range(3):
+                given, wanted = (x.clone().requires_grad_() for _ in range(2))
+                net(given).square().sum().backward()
+                model(wanted).square().sum().backward()
+                torch.testing.assert_close(given.grad, wanted.grad, **TOLERANCE)
+        except Exception as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=train, args=(2 + place % 2,)) for place in range(6)]
+    for step in (threading.Thread.start, threading.Thread.join):
+        for thread in threads:
+            step(thread)
+    assert not faults
 
 
 @pytest.mark.thorough
