@@ -1,4 +1,4 @@
-"""Transformed functions (``torch.func``) in graphs, and the state of PyTorch's tracing that all threads share."""
+"""Transformed functions (``torch.func``) in graphs, and what all threads share of PyTorch's tracing."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def levels_closed() -> Iterator[None]:
 def traced_alone() -> Iterator[None]:
     """Hold Dynamo's lock while a graph is traced outside of Dynamo: at a call, or in the backward pass.
 
-    Tracing changes what all threads share (whether PyTorch traces, handlers of operators).  The flag lets calls
-    of compiled functions in other threads pass, as while Dynamo compiles.
+    Tracing changes what all threads share (whether PyTorch traces, handlers of operators).  The flag lets
+    calls of compiled functions in other threads pass, as while Dynamo compiles.
     """
     from torch._dynamo.convert_frame import compile_lock  # slow to import
 
