@@ -21,12 +21,14 @@ def is_transformed(gm: torch.fx.GraphModule) -> bool:
 @contextlib.contextmanager
 def levels_closed() -> Iterator[None]:
     """Close the levels that an error inside leaves open: later calls would run in them."""
-    before = _depth()
+    before, forward = _depth(), _in_forward_mode()
     try:
         yield
     finally:
         while _depth() > before:
             torch._C._functorch.pop_dynamic_layer_stack()
+        if not forward and _in_forward_mode():  # of jvp, jacfwd and hessian; there is never more than one
+            torch._C._exit_dual_level(level=0)
 
 
 @contextlib.contextmanager
@@ -44,3 +46,12 @@ def traced_alone() -> Iterator[None]:
 
 def _depth() -> int:
     return len(torch._C._functorch.get_interpreter_stack() or ())
+
+
+def _in_forward_mode() -> bool:
+    """Whether a level of forward differentiation is open: PyTorch tells by refusing a second one."""
+    try:
+        torch._C._exit_dual_level(level=torch._C._enter_dual_level())
+    except RuntimeError:
+        return True
+    return False
