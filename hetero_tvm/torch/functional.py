@@ -147,7 +147,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _in_float32(operator: Any) -> Callable[..., Any]:
-    """A normalization of 16-bit numbers with parameters of 32 bits (autocast), as PyTorch's kernel computes it.
+    """A normalization of 16-bit numbers with parameters of 32 bits, computed as by PyTorch's kernel.
 
     Traced as it is, its statistics have another type than those that the kernel gives.
     """
