@@ -38,7 +38,8 @@ class Reference:
 def run_sampled(model: ImportedModel, seed: int = 0) -> tuple[dict[str, np.ndarray], Reference]:
     """Sampled inputs that a model takes, and what it makes of them.
 
-    Integers that become indices behind some arithmetic are drawn smaller until none leads outside.
+    Integers that become indices behind some arithmetic are drawn smaller until none leads outside.  Where the
+    model refuses them for another reason (bags of embeddings begin at 0, and none before another), all are 0.
 
     Raises
     ------
@@ -48,6 +49,13 @@ def run_sampled(model: ImportedModel, seed: int = 0) -> tuple[dict[str, np.ndarr
         inputs = sample_inputs(model, seed, free)
         try:
             return inputs, run_reference(model, inputs)
+        except ModelError as error:
+            zeros = {n: np.zeros_like(a) if a.dtype.kind in "iu" else a for n, a in inputs.items()}
+            if type(error.__cause__) is not RuntimeError or not any(
+                a.dtype.kind in "iu" for a in zeros.values()
+            ):
+                raise
+            return zeros, run_reference(model, zeros)
         except InputError as error:
             if not isinstance(error.__cause__, IndexError):
                 raise

@@ -21,6 +21,7 @@ from hetero_tvm.torch.partitioning import compile_parts, in_memory_as_traced
 from hetero_tvm.torch.refusing import refused
 from hetero_tvm.torch.sharing import unless_shared
 from hetero_tvm.torch.specializing import Compiled
+from hetero_tvm.torch.transforms import traced_alone
 
 
 def functionalized(
@@ -77,7 +78,9 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
 
         def run(given: Sequence[Any]) -> Sequence[Any]:
             if not made:  # at the first backward call: many graphs with gradients never see one
-                made.append(_compiled(traced, inputs, {}, options, given, ordered=0))
+                with traced_alone():
+                    if not made:  # by another thread meanwhile
+                        made.append(_compiled(traced, inputs, {}, options, given, ordered=0))
             return made[0](given)
 
         # Autograd calls it where Dynamo may be looking at every frame: that of a compiled training step.
@@ -98,7 +101,7 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
 
 
 def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **compilers: Any) -> Compiled:
-    compilers["decompositions"] = _compound_gradients()
+    compilers["decompositions"] = _decompositions()
     try:
         with _recurrences_in_steps():
             if not _has_open_sizes(gm):
@@ -128,9 +131,37 @@ def _recurrences_in_steps() -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=1)
-def _compound_gradients() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of gradients that PyTorch counts among compound operators: exports keep those whole."""
-    return torch._decomp.get_decompositions([torch.ops.aten.silu_backward, torch.ops.aten.mish_backward])
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """Gradients that PyTorch counts among compound operators (exports keep those whole), and mixed types."""
+    aten = torch.ops.aten
+    mixed = (
+        aten.native_layer_norm.default,
+        aten.native_layer_norm_backward.default,
+        aten.native_group_norm.default,
+        aten.native_group_norm_backward.default,
+        aten._native_batch_norm_legit_functional.default,
+        aten.native_batch_norm_backward.default,
+    )
+    found = torch._decomp.get_decompositions([aten.silu_backward, aten.mish_backward])
+    return {**found, **{operator: _in_float32(operator) for operator in mixed}}
+
+
+def _in_float32(operator: Any) -> Callable[..., Any]:
+    """A normalization of 16-bit numbers with parameters of 32 bits, computed as by PyTorch's kernel.
+
+    Traced as it is, its statistics have another type than those that the kernel gives.
+    """
+
+    def run(first: torch.Tensor, *others: Any) -> Any:
+        given = (first, *others)
+        types = {value.dtype for value in given if isinstance(value, torch.Tensor)}
+        if torch.float32 not in types or len(types) == 1:
+            return NotImplemented
+        wide = [value.float() if isinstance(value, torch.Tensor) else value for value in given]
+        result, *facts = operator(*wide)
+        return (None if result is None else result.to(first.dtype), *facts)
+
+    return run
 
 
 def _changed(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hetero_tvm.errors import UsageError
 from hetero_tvm.host.folders import user_cache
+from hetero_tvm.targets.precisions import canonical_precision
 
 FROZEN, INPUTS = "frozen", "inputs"
 EAGER, RAISE = "eager", "raise"
@@ -83,6 +84,11 @@ class Options:
             problems.append(
                 f"target={target!r}: tensors of a graph lie on the CPU; it is 'cpu' or 'cpu:NAME'"
             )
+        if given.get("precision") is not None:
+            try:
+                canonical_precision(str(given["precision"]))
+            except UsageError as error:
+                problems.append(f"precision={given['precision']!r}: {error.hint or error}")
         if given.get("on_event") is not None and not callable(given["on_event"]):
             problems.append("on_event: it is a function of a dictionary")
         if problems:

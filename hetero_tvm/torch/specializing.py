@@ -11,7 +11,7 @@ import torch
 
 from hetero_tvm.torch.examine import scalar_placeholders, with_values
 from hetero_tvm.torch.parameters import FrozenParameters, freezable
-from hetero_tvm.torch.transforms import levels_closed
+from hetero_tvm.torch.transforms import levels_closed, traced_alone
 
 Compiled = Callable[[Sequence[Any]], Sequence[Any]]
 Maker = Callable[[torch.fx.GraphModule, Sequence[Any], dict[int, torch.Tensor]], Compiled]
@@ -71,17 +71,32 @@ class Specialized:
 
     def _variant(self, arguments: Sequence[Any]) -> Compiled:
         key = self._key(arguments)
+        found = self._known(key)
+        if found is None:
+            # Dynamo's lock comes before ours: Dynamo holds it when it asks for the first variant.
+            with traced_alone():
+                while found is None:
+                    found = self._known(key) or self._kept(key, self._frozen, self._compiled(arguments))
+        return found
+
+    def _known(self, key: tuple[Any, ...]) -> Compiled | None:
         with self._lock:
             found = self._variants.get(key)
-            if found is None:
-                found = self._variants[key] = self._compiled(arguments)
-                while len(self._variants) > self._most:
-                    self._variants.popitem(last=False)
-            else:
+            if found is not None:
                 self._variants.move_to_end(key)
+            return found
+
+    def _kept(self, key: tuple[Any, ...], frozen: FrozenParameters, made: Compiled) -> Compiled | None:
+        """``made``, kept; None where parameters have changed while it was compiled."""
+        with self._lock:
+            if frozen is not self._frozen:
+                return None
+            self._variants[key] = made
+            while len(self._variants) > self._most:
+                self._variants.popitem(last=False)
             if self._static:
-                self._only = found
-        return found
+                self._only = made
+            return made
 
     def _key(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         return (

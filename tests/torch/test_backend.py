@@ -1,6 +1,7 @@
 """The backend of ``torch.compile``: numbers on fresh inputs, parameters that change, sizes that are open."""
 
 import copy
+import threading
 import warnings
 
 import pytest
@@ -40,6 +41,29 @@ def perceptron():
 
 def events_of(events):
     return [event["event"] for event in events]
+
+
+@pytest.mark.thorough
+def test_threads_train_a_graph_of_open_sizes(cache):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 3), torch.nn.Tanh())
+    net, faults = compiled(model, cache), []
+
+    def train(size):
+        x = torch.randn(size, 8)
+        try:
+            for _ in range(3):
+                given, wanted = (x.clone().requires_grad_() for _ in range(2))
+                net(given).square().sum().backward()
+                model(wanted).square().sum().backward()
+                torch.testing.assert_close(given.grad, wanted.grad, **TOLERANCE)
+        except Exception as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=train, args=(2 + place % 2,)) for place in range(6)]
+    for step in (threading.Thread.start, threading.Thread.join):
+        for thread in threads:
+            step(thread)
+    assert not faults
 
 
 @pytest.mark.thorough
@@ -285,3 +309,31 @@ def test_results_of_divided_graphs_lie_in_memory_as_pytorchs_do(cache):
         found = compiled(divided, cache)(x := torch.randn(3, 4))
     assert found.stride() == (1, 4)
     torch.testing.assert_close(found, divided(x), **TOLERANCE)
+
+
+NORMALIZATIONS = {
+    "layer": lambda: [torch.nn.Linear(16, 24), torch.nn.LayerNorm(24)],
+    "batch": lambda: [
+        torch.nn.Unflatten(1, (1, 4, 4)),
+        torch.nn.Conv2d(1, 4, 3, bias=False),
+        torch.nn.BatchNorm2d(4),
+    ],
+    "group": lambda: [torch.nn.Unflatten(1, (1, 4, 4)), torch.nn.Conv2d(1, 4, 3), torch.nn.GroupNorm(2, 4)],
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", NORMALIZATIONS)
+def test_normalizations_are_trained_in_bfloat16(cache, kind):
+    model = torch.nn.Sequential(*NORMALIZATIONS[kind](), torch.nn.Tanh())
+    exact = copy.deepcopy(model)
+
+    def loss(net, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return net(x).float().square().mean()
+
+    x = torch.randn(8, 16)
+    compiled(loss, cache, refused="raise", check=True)(model, x).backward()
+    exact(x).square().mean().backward()
+    for ours, wanted in zip(model.parameters(), exact.parameters(), strict=True):
+        assert (ours.grad - wanted.grad).norm() <= 0.02 * wanted.grad.norm() + 1e-5  # 8 bits of digits

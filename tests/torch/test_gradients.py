@@ -16,6 +16,7 @@ def spectrum(x):
 
 
 ROWS, SQUARE = (4, 6), (3, 3)
+INDICES, STARTS = torch.tensor([0, 3, 1, 2]), torch.tensor([0, 2, 2])
 FUNCTIONS = {
     "cumprod": (lambda x: torch.cumprod(x, -1), ROWS),
     "inverse": (lambda x: torch.linalg.inv(positive(x)), SQUARE),
@@ -34,6 +35,11 @@ THOROUGH = {
     "det": (lambda x: torch.linalg.det(x), (2, 3, 3)),
     "mean bags": (
         lambda x: torch.nn.functional.embedding_bag(torch.tensor([[0, 1], [2, 3]]), x, mode="mean"),
+        ROWS,
+    ),
+    # Where they begin is an argument, which the check draws.
+    "bags of any length": (
+        lambda x: torch.nn.functional.embedding_bag(INDICES, x, STARTS, mode="mean"),
         ROWS,
     ),
 }

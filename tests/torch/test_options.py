@@ -13,6 +13,7 @@ def test_defaults_and_given_values():
 
 def test_all_mistakes_are_listed_at_once():
     wrong = {"shape": 3, "shapes": 0, "refused": "never", "check": 1, "target": "cuda", "on_event": 5}
+    wrong["precision"] = "int3"
     with pytest.raises(UsageError) as caught:
         Options.of(wrong)
     assert len(caught.value.problems) == len(wrong)

@@ -1,6 +1,9 @@
 """Variants of a graph of open sizes, counted with a compiler that only remembers."""
 
+import threading
+
 import torch
+from torch._dynamo.convert_frame import compile_lock
 
 from hetero_tvm.torch.backend import hetero_tvm
 from hetero_tvm.torch.specializing import Specialized
@@ -65,3 +68,46 @@ def test_sizes_that_dynamo_keeps_unknown_are_known_at_the_first_call(tmp_path):
         x = torch.randn(size, 4)
         torch._dynamo.decorators.mark_unbacked(x, 0)
         torch.testing.assert_close(net(x), x * 2 + 1)
+
+
+def free_for_others():
+    """Whether another thread could have Dynamo compile now."""
+    found = []
+
+    def look():
+        found.append(compile_lock.acquire(blocking=False))
+        if found[0]:
+            compile_lock.release()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_dynamo_waits_while_a_call_compiles():
+    seen = []
+
+    def make(variant, given, frozen):
+        seen.append(free_for_others())
+        return lambda call: variant(*call)
+
+    call = Specialized(graph(True), (2, torch.ones(2), torch.ones(1)), make, True, 16)
+    call(2, torch.ones(2), torch.ones(1))
+    assert seen == [False] and free_for_others()
+
+
+def test_parameters_that_change_while_a_variant_is_compiled_are_read():
+    b, made = torch.ones(1), []
+
+    def make(variant, given, frozen):
+        made.append(set(frozen))
+        value = frozen[2].clone() if frozen else None
+        if frozen:
+            b.add_(1)
+            call(3, torch.ones(3), b)  # sees the change
+        return lambda given: (given[1] * given[0] + (given[2] if value is None else value),)
+
+    call = Specialized(graph(True), (2, torch.ones(2), b), make, True, 16)
+    assert torch.equal(call(2, torch.ones(2), b)[0], torch.full((2,), 4.0))
+    assert made == [{2}, set(), set()]

@@ -39,3 +39,13 @@ def test_levels_that_an_error_leaves_open_are_closed():
         torch._C._functorch._vmap_increment_nesting(3, "error")
         raise ValueError
     assert not torch._C._functorch.get_interpreter_stack()
+
+
+def test_a_level_of_forward_differentiation_is_closed():
+    with pytest.raises(ValueError), levels_closed():
+        torch._C._enter_dual_level()
+        raise ValueError
+    with torch.autograd.forward_ad.dual_level():  # PyTorch refuses a second one
+        with levels_closed():
+            pass
+        assert torch.autograd.forward_ad.make_dual(torch.ones(1), torch.ones(1)).shape == (1,)
