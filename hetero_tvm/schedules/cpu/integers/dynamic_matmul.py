@@ -38,8 +38,8 @@ from hetero_tvm.schedules.cpu.integers.product_kernel import (
     IntegerDecisions,
     IntegerProductKernel,
 )
+from hetero_tvm.schedules.cpu.integers.run_time_rows import run_time_rows
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.cpu.symbolic.integer_rows import run_time_rows
 from hetero_tvm.schedules.symbolic import Witnesses
 
 _MAX_ROWS = 14

@@ -116,7 +116,7 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
 
 
 def _follower(block, buffer: Buffer, kept: list[Var]) -> tuple[Buffer, Callable[[Expr], Expr]] | None:
-    """What a block makes of each result alone, and where it writes it."""
+    """The buffer that a block writes, and what it makes of each result alone for it."""
     axes = [axis.var for axis in block.iter_vars]
     found = _one_load(block.body.value)
     if block.init is not None or found is None or not found.source.same_as(buffer):
