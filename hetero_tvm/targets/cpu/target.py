@@ -20,6 +20,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
+from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsKernel
 from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.forms.quantized_conv_transpose import QuantConvTransposeAsConv2d
@@ -29,6 +30,7 @@ from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
 from hetero_tvm.relax_passes.fusions.convolutions.slices import ReadSlices
 from hetero_tvm.relax_passes.fusions.forest import FuseForest
+from hetero_tvm.relax_passes.fusions.integers.as_floats import IntegersAsFloats
 from hetero_tvm.relax_passes.fusions.integers.bf16_convolutions import RoundConvolutions
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
 from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
@@ -303,6 +305,10 @@ class CpuTarget(Target):
         def claims(op: FusedOp) -> bool:
             return self.space_for(op)[0] is not None
 
+        def claims_bytes(op: FusedOp) -> bool:
+            # Integers are convolved by kernels for images of one size, and float32 by one for all.
+            return claims(op) and not (self._any_images and isinstance(op, QuantConv2d))
+
         lower: tuple[GraphPass, ...] = ()
         halved: tuple[GraphPass, ...] = ()
         if self.precision == "int8":
@@ -321,8 +327,9 @@ class CpuTarget(Target):
         return (
             SinkDequantizers(),  # first: moves between two quantisers are moves of bytes
             QuantConv1dAsConv2d(),  # before the fusion, for which rows are images of one row
-            QuantConvTransposeAsConv2d(claims),  # likewise transposed ones, which are convolutions of phases
-            FuseQuantized(claims, safe, bounds=True),  # before constants are folded: its weights are integers
+            QuantConvTransposeAsConv2d(claims_bytes),  # likewise transposed ones: convolutions of phases
+            FuseQuantized(claims_bytes, safe, bounds=True),  # before constants are folded: it reads integers
+            *([IntegersAsFloats()] if self._any_images else []),
             FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
             FuseForest(claims),  # before lookups take other forms
             *forms(claims, self.machine, self._any_rows),

@@ -316,3 +316,35 @@ def test_quantised_convolutions_of_any_rank(shape, filters, group):
     (found,) = onnx.reference.ReferenceEvaluator(source, new_ops=list(REFERENCE_OPS)).run(None, {"x": x})
     session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(found, session.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize(
+    ("node", "shapes", "zeros"),
+    [
+        ("MatMulInteger(x, w, xz, wz)", ((3, 5), (5, 4)), (1, 4)),
+        (
+            "ConvInteger<group = 2, pads = [1, 0, 2, 1], strides = [2, 1]>(x, w, xz, wz)",
+            ((1, 4, 6, 5), (6, 2, 3, 3)),
+            (1, 1),
+        ),
+        ("QLinearMatMul(x, xs, xz, w, ws, wz, ys, yz)", ((2, 3, 5), (5, 4)), (1, 1)),
+    ],
+)
+def test_products_of_integers_are_exact(node, shapes, zeros):
+    import onnxruntime
+
+    given, found = (",".join("abcd"[: len(shapes[0])]) for _ in range(2))
+    result = "uint8" if node.startswith("QLinear") else "int32"
+    source = text_model(f"g (uint8[{given}] x) => ({result}[{found}] y) {{ y = {node} }}")
+    rng = np.random.default_rng(0)
+    add_weight(source, "w", rng.integers(-127, 128, shapes[1]).astype(np.int8))
+    add_weight(source, "xz", np.uint8(120))
+    add_weight(source, "wz", np.zeros(zeros[1], np.int8) if zeros[1] > 1 else np.int8(0))
+    if "xs" in node:
+        for name, value in (("xs", 0.02), ("ws", 0.01), ("ys", 0.3)):
+            add_weight(source, name, np.float32(value))
+        add_weight(source, "yz", np.uint8(100))
+    x = rng.integers(0, 256, shapes[0]).astype(np.uint8)
+    (ours,) = onnx.reference.ReferenceEvaluator(source, new_ops=list(REFERENCE_OPS)).run(None, {"x": x})
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(ours, session.run(None, {"x": x})[0])

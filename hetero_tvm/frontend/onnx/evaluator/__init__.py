@@ -18,6 +18,7 @@ from hetero_tvm.frontend.onnx.evaluator.elements import (
 )
 from hetero_tvm.frontend.onnx.evaluator.grids import GridSample
 from hetero_tvm.frontend.onnx.evaluator.quantized import (
+    ConvInteger,
     DequantizeLinear,
     MatMulInteger,
     QLinearConv,
@@ -35,5 +36,5 @@ from hetero_tvm.frontend.onnx.evaluator.windows import (
 REFERENCE_OPS: tuple[type[OpRun], ...] = (
     *(Erf, Conv, ConvTranspose, MaxPool, BatchNormalization, GatherElements, OneHot, LRN),
     *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization, Resize, DequantizeLinear),
-    *(GridSample, QLinearConv, MatMulInteger, QLinearMatMul),
+    *(GridSample, QLinearConv, ConvInteger, MatMulInteger, QLinearMatMul),
 )

@@ -35,13 +35,10 @@ class QLinearConv(OpRun):
     op_domain = ""
 
     def _run(self, x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias=None, **given):
-        def by_filter(values: np.ndarray, behind: int) -> np.ndarray:
-            return values.reshape(-1, *[1] * behind) if values.size > 1 else values.reshape(())
-
         image = x.astype(np.float64) - x_zero.astype(np.float64)
-        filters = w.astype(np.float64) - by_filter(w_zero.astype(np.float64), w.ndim - 1)
+        filters = w.astype(np.float64) - _by_filter(w_zero.astype(np.float64), w.ndim - 1)
         (sums,) = Conv._run(self, image, filters, None if bias is None else bias.astype(np.float64), **given)
-        factor = x_scale * by_filter(w_scale, w.ndim - 2) / y_scale  # in float32, as kernels have it
+        factor = x_scale * _by_filter(w_scale, w.ndim - 2) / y_scale  # in float32, as kernels have it
         limits = np.iinfo(y_zero.dtype)
         steps = np.rint(sums * factor) + y_zero.astype(np.float64)
         return (np.clip(steps, limits.min, limits.max).astype(y_zero.dtype),)
@@ -83,3 +80,23 @@ def _product(
 def _by_rows(values: np.ndarray, rank: int) -> np.ndarray:
     """One value, or one for each row of a matrix, as a factor of the matrix."""
     return values[:, None] if values.ndim == 1 and values.size > 1 and rank > 1 else values
+
+
+class ConvInteger(OpRun):
+    """Convolution of 8-bit numbers, whose sums are exact in float64."""
+
+    op_domain = ""
+
+    def _run(self, x, w, x_zero=None, w_zero=None, **given):
+        image, filters = x.astype(np.float64), w.astype(np.float64)
+        if x_zero is not None:
+            image = image - x_zero.astype(np.float64)
+        if w_zero is not None:
+            filters = filters - _by_filter(w_zero.astype(np.float64), w.ndim - 1)
+        (sums,) = Conv._run(self, image, filters, None, **given)
+        return (sums.astype(np.int64).astype(np.int32),)
+
+
+def _by_filter(values: np.ndarray, behind: int) -> np.ndarray:
+    """One value, or one for each filter, as a factor of what has so many axes behind."""
+    return values.reshape(-1, *[1] * behind) if values.size > 1 else values.reshape(())
