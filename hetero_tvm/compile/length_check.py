@@ -11,7 +11,8 @@ import onnx
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.frontend import ImportedModel
 from hetero_tvm.reference import Reference, judge, run_reference, sample_inputs
-from hetero_tvm.reference.running import run_as_given
+from hetero_tvm.reference.inputs import FREE
+from hetero_tvm.reference.running import run_as_given, run_drawn
 from hetero_tvm.runtime.signature import Signature, Symbol, size_of
 from hetero_tvm.schedules.extents import Sizes
 
@@ -80,10 +81,13 @@ def differences(
     assert lengths is not None and model.open is not None
     problems = []
     for sizes in other_sizes(lengths.symbols):
-        inputs = inputs_at(model, lengths.signature, sizes, seed)
-        theirs = run_as_given(model, inputs)
-        if theirs is None:
-            theirs = run_reference(model.open.at(sizes), inputs).float32
+
+        def reference(inputs: Mapping[str, np.ndarray], sizes: Sizes = sizes) -> Sequence[np.ndarray]:
+            theirs = run_as_given(model, inputs)
+            return run_reference(model.open.at(sizes), inputs).float32 if theirs is None else theirs
+
+        draw = functools.partial(inputs_at, model, lengths.signature, sizes, seed)
+        inputs, theirs = run_drawn(draw, reference)
         wide = tuple(y.astype(np.float64) if y.dtype.kind == "f" else y for y in theirs)
         found = judge(
             run(inputs),
@@ -100,9 +104,9 @@ def differences(
 
 
 def inputs_at(
-    model: ImportedModel, signature: Signature, sizes: Sizes, seed: int = 0
+    model: ImportedModel, signature: Signature, sizes: Sizes, seed: int = 0, free: int = FREE
 ) -> dict[str, np.ndarray]:
-    """Realistic inputs of other sizes."""
+    """Realistic inputs of other sizes; see :func:`hetero_tvm.reference.sample_inputs`."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.clean.proto)
     shapes = {spec.name: spec.shape for spec in signature.inputs}
@@ -110,4 +114,4 @@ def inputs_at(
         for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
             if isinstance(size, str):
                 dim.dim_value = size_of(size, sizes)
-    return sample_inputs(proto, seed)
+    return sample_inputs(proto, seed, free)

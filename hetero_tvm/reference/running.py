@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -17,6 +18,8 @@ from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.host import mapped
 from hetero_tvm.reference.double import to_double, without_weights
 from hetero_tvm.reference.inputs import FREE, sample_inputs
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,20 @@ class Reference:
 
 
 def run_sampled(model: ImportedModel, seed: int = 0) -> tuple[dict[str, np.ndarray], Reference]:
-    """Sampled inputs that a model takes, and what it makes of them.
+    """Sampled inputs that a model takes, and what it makes of them; see :func:`run_drawn`.
+
+    Raises
+    ------
+    ModelError : an operator has no reference implementation, or every draw has an index that leads outside.
+    """
+    return run_drawn(lambda free: sample_inputs(model, seed, free), lambda drawn: run_reference(model, drawn))
+
+
+def run_drawn(
+    draw: Callable[[int], dict[str, np.ndarray]], run: Callable[[dict[str, np.ndarray]], T]
+) -> tuple[dict[str, np.ndarray], T]:
+    """Inputs that ``draw`` gives, its integers below a bound where nothing says what they are, and what
+    ``run`` makes of them.
 
     Integers that become indices behind some arithmetic are drawn smaller until none leads outside.  Where the
     model refuses them for another reason (bags of embeddings begin at 0, and none before another), all are 0.
@@ -46,16 +62,16 @@ def run_sampled(model: ImportedModel, seed: int = 0) -> tuple[dict[str, np.ndarr
     ModelError : an operator has no reference implementation, or every draw has an index that leads outside.
     """
     for free in (FREE, 2, 1):
-        inputs = sample_inputs(model, seed, free)
+        inputs = draw(free)
         try:
-            return inputs, run_reference(model, inputs)
+            return inputs, run(inputs)
         except ModelError as error:
             zeros = {n: np.zeros_like(a) if a.dtype.kind in "iu" else a for n, a in inputs.items()}
             if type(error.__cause__) is not RuntimeError or not any(
                 a.dtype.kind in "iu" for a in zeros.values()
             ):
                 raise
-            return zeros, run_reference(model, zeros)
+            return zeros, run(zeros)
         except InputError as error:
             if not isinstance(error.__cause__, IndexError):
                 raise

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm import Span
-from hetero_tvm.api import import_model, optimize_model
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.compile.length_check import differences
 from tests.frontend.onnx.helpers import text_model
 
@@ -26,3 +26,14 @@ def optimized():
 def test_steps_on_the_other_side_of_a_half(optimized, value, right):
     found = differences(optimized, lambda inputs: [np.full(inputs["x"].shape, value, np.float32)], seed=0)
     assert (found == []) == right
+
+
+def test_rows_of_edges_are_drawn_until_they_fit_the_least_number_of_nodes():
+    """Two rows of a matrix of edges index the nodes: the import does not see that its values are places."""
+    source = text_model(
+        "g (float[n,2] x, int64[2,e] edges) => (float[e,2] y) <int64 one = {1}> "
+        "{ from = Gather<axis = 0>(edges, one) y = Gather<axis = 0>(x, from) }"
+    )
+    shapes = {"x": (Span(2, 40), 2), "edges": (2, Span(1, 30))}
+    built = build_model(optimize_model(import_model(source, shapes=shapes), "cpu"))
+    assert built.check().ok
