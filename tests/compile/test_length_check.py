@@ -32,7 +32,7 @@ def test_rows_of_edges_are_drawn_until_they_fit_the_least_number_of_nodes():
     """Two rows of a matrix of edges index the nodes: the import does not see that its values are places."""
     source = text_model(
         "g (float[n,2] x, int64[2,e] edges) => (float[e,2] y) <int64 one = {1}> "
-        "{ from = Gather<axis = 0>(edges, one) y = Gather<axis = 0>(x, from) }"
+        "{ h = Relu(x) from = Gather<axis = 0>(edges, one) y = Gather<axis = 0>(h, from) }"
     )
     shapes = {"x": (Span(2, 40), 2), "edges": (2, Span(1, 30))}
     built = build_model(optimize_model(import_model(source, shapes=shapes), "cpu"))
