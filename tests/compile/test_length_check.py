@@ -34,6 +34,6 @@ def test_rows_of_edges_are_drawn_until_they_fit_the_least_number_of_nodes():
         "g (float[n,2] x, int64[2,e] edges) => (float[e,2] y) <int64 one = {1}> "
         "{ h = Relu(x) from = Gather<axis = 0>(edges, one) y = Gather<axis = 0>(h, from) }"
     )
-    shapes = {"x": (Span(2, 40), 2), "edges": (2, Span(1, 30))}
+    shapes = {"x": (Span(2, 40), 2), "edges": (2, Span(9, 30))}
     built = build_model(optimize_model(import_model(source, shapes=shapes), "cpu"))
     assert built.check().ok
