@@ -23,6 +23,7 @@ from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, R
 from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
 from hetero_tvm.schedules.cpu.symbolic.reductions import reduction_kernel
+from hetero_tvm.schedules.cpu.symbolic.softmax import run_time_softmax
 from hetero_tvm.schedules.nests.growth import written_once
 from hetero_tvm.schedules.symbolic import Witnesses
 
@@ -99,6 +100,10 @@ def _recurrence(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFu
     return RunTimeRecurrenceKernel(witnesses, point, machine).emit()
 
 
+def _softmax(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    return run_time_softmax(witnesses, point["chunks"], machine.lanes)
+
+
 def _pool2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     return RunTimePoolKernel(witnesses, point["rows"], machine.lanes).emit()
 
@@ -116,6 +121,7 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
     "cpu.pool2d_plain": _pool2d,
     "cpu.recurrence": _recurrence,
     "cpu.relayout": change_of_layout,
+    "cpu.softmax": _softmax,
 }
 """Space -> its kernel for all sizes; other spaces have one themselves, or none."""
 _TOLD = frozenset(

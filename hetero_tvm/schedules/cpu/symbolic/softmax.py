@@ -1,0 +1,22 @@
+"""Softmax of rows whose number and length are known at run time, by the loops of ``rows/softmax.py``."""
+
+from __future__ import annotations
+
+from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.schedules.cpu.rows.softmax import softmax_rows
+from hetero_tvm.schedules.cpu.symbolic.tails import narrowed
+from hetero_tvm.schedules.emit import Kernel
+from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
+
+
+def run_time_softmax(witnesses: Witnesses, chunks: int, lanes: int) -> PrimFunc:
+    """The PrimFunc: X and Y."""
+    k = Kernel()
+    with k:
+        variables = shape_variables(witnesses.symbols)
+        shapes = witnesses.shapes(variables)
+        x, y = (k.argument(name, shape) for name, shape in zip(("X", "Y"), shapes, strict=True))
+        sizes = narrowed(k, variables)
+        rows, n = (witnesses.value(of, sizes, k.let) for of in (lambda op: op.rows, lambda op: op.n))
+        softmax_rows(k, x, y, rows, n, witnesses.largest.log, chunks, lanes)
+    return k.function
