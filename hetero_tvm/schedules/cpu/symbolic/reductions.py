@@ -12,7 +12,8 @@ and where axes behind are kept::
         join four others; the last results of a row one by one
 
 Memory is read along its contiguous axis, once.  A block ends after some hundred terms of an accumulator, so
-that sums of many values are exact to a few roundings more than a block has.
+that sums of many values are exact to a few roundings more than a block has: blocks of float32 are joined in
+float64.
 """
 
 from __future__ import annotations
@@ -189,6 +190,8 @@ class _Emitter:
     def __init__(self, function: PrimFunc, form: _Form, machine: CpuModel):
         self.function, self.form, self.machine, self.k = function, form, machine, Kernel()
         self.lanes = max(1, machine.lanes * 32 // tvm.DataType(form.dtype).bits)
+        self.total = "float64" if form.dtype == "float32" and form.combine is tirx.Add else form.dtype
+        """Type in which blocks are joined."""
 
     def emit(self) -> PrimFunc:
         """The PrimFunc, of the function's parameters."""
@@ -232,19 +235,25 @@ class _Emitter:
     def _combined(self, a: Expr, b: Expr) -> Expr:
         return self.form.combine(a, b)
 
+    def _finish(self, total: Expr, at: list[Expr]) -> None:
+        """Store what becomes of a result."""
+        form = self.form
+        total = total if self.total == form.dtype else tirx.Cast(form.dtype, total)
+        self.k.store(self.y, form.after(total), at)
+
     # the innermost axis reduced ----------------------------------------------------------------
     def _rows(self, outer: Expr) -> None:
-        k, threads, form = self.k, self.machine.threads, self.form
+        k, threads = self.k, self.machine.threads
 
         def whole(row: Expr) -> None:
-            k.store(self.y, form.after(self._row(row, int32(0), self.terms)), [row])
+            self._finish(self._row(row, int32(0), self.terms), [row])
 
         def by_rows() -> None:
             self._shared(outer, outer * self.terms, whole)
 
         def by_pieces() -> None:
             with k.serial(outer) as row:
-                parts = k.scratch((threads,), form.dtype)
+                parts = k.scratch((threads,), self.total)
                 with k.parallel(threads) as piece:
                     first = k.let(self.terms // int32(threads) * piece)
                     end = tirx.Select(
@@ -254,7 +263,7 @@ class _Emitter:
                 total = k.load(parts, [int32(0)])
                 for piece in range(1, threads):
                     total = self._combined(total, k.load(parts, [int32(piece)]))
-                k.store(self.y, form.after(total), [row])
+                self._finish(total, [row])
 
         if threads == 1:
             by_rows()
@@ -266,14 +275,15 @@ class _Emitter:
         """Terms ``first`` to ``end`` of a row, combined."""
         k, form, lanes = self.k, self.form, self.lanes
         wide = _SETS * lanes
-        total, block = k.scratch((wide,), form.dtype), k.scratch((wide,), form.dtype)
-        rest = k.scratch((1,), form.dtype)
-        k.store(rest, form.init, [int32(0)])
+        total, block = k.scratch((wide,), self.total), k.scratch((wide,), form.dtype)
+        rest = k.scratch((1,), self.total)
+        self._clear(rest, 1)
         self._clear(total, wide)
 
         def take(into: Buffer, start: Expr, at: int, width: int) -> None:
             with vector(width) as v:
                 term = form.term(k.load(self.x, [row, start + v]))
+                term = term if str(into.dtype) == form.dtype else tirx.Cast(self.total, term)
                 k.store(into, self._combined(k.load(into, [v + at]), term), [v + at])
 
         steps = k.let((end - first) // int32(wide))
@@ -300,14 +310,17 @@ class _Emitter:
     def _clear(self, buffer: Buffer, size: int) -> None:
         for start in range(0, size, self.lanes):
             with vector(min(self.lanes, size)) as v:
-                self.k.store(buffer, self.form.init, [v + start])
+                init = self.form.init
+                init = init if str(buffer.dtype) == self.form.dtype else tirx.const(init.value, buffer.dtype)
+                self.k.store(buffer, init, [v + start])
 
     def _join(self, total: Buffer, block: Buffer, size: int) -> None:
         k = self.k
         for start in range(0, size, self.lanes):
             with vector(min(self.lanes, size)) as v:
-                value = self._combined(k.load(total, [v + start]), k.load(block, [v + start]))
-                k.store(total, value, [v + start])
+                part = k.load(block, [v + start])
+                part = part if self.total == self.form.dtype else tirx.Cast(self.total, part)
+                k.store(total, self._combined(k.load(total, [v + start]), part), [v + start])
 
     # axes behind kept --------------------------------------------------------------------------
     def _columns(self, outer: Expr, inner: Expr) -> None:
@@ -333,7 +346,7 @@ class _Emitter:
     def _strip(self, row: Expr, first: Index, width: int) -> None:
         """``width`` neighbouring results."""
         k, form, lanes = self.k, self.form, self.lanes
-        total, block = k.scratch((width,), form.dtype), k.scratch((width,), form.dtype)
+        total, block = k.scratch((width,), self.total), k.scratch((width,), form.dtype)
         at = min(lanes, width)
         self._clear(total, width)
         with k.serial((self.terms + (_BLOCK - 1)) // int32(_BLOCK)) as group:
@@ -347,5 +360,4 @@ class _Emitter:
             self._join(total, block, width)
         for start in range(0, width, at):
             with vector(at) as v:
-                value = form.after(k.load(total, [v + start]))
-                k.store(self.y, value, [row, as_index(first) + start + v])
+                self._finish(k.load(total, [v + start]), [row, as_index(first) + start + v])
