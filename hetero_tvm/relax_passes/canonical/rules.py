@@ -17,6 +17,7 @@ from hetero_tvm.relax_passes.canonical.functions import (
     ExpandHyperbolic,
 )
 from hetero_tvm.relax_passes.canonical.identities import DropIdentities
+from hetero_tvm.relax_passes.canonical.reflections import ReflectPositions
 from hetero_tvm.relax_passes.canonical.sinking import SinkMoves
 from hetero_tvm.relax_passes.canonical.slices import SliceOfTake
 from hetero_tvm.relax_passes.canonical.views import CancelReshapes, MergeCasts, MergeTransposes
@@ -34,6 +35,7 @@ CANONICAL: tuple[Rule, ...] = (
     SinkMoves(),  # where a chain was cut by one elementwise step
     DropBroadcasts(),  # after constants are folded, which takes the small ones
     ExpandPowers(),  # before duplicates are merged: squares are also written as products
+    ReflectPositions(),  # anywhere: no other rule looks at them
     EqualityOfTruth(),  # anywhere: no other rule looks at it
     ExpandHyperbolic(),  # before duplicates are merged: cosh and sinh share their exponentials
     MergeDuplicates(),  # near the end: duplicates written in two ways are equal only now
