@@ -50,7 +50,7 @@ def saved_array():
         ("net.hdf5", b"\x89HDF\r\n\x1a\n", "Keras", "Export"),
         ("net.onnx", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS", "git lfs pull"),
         ("web.onnx", b"<!DOCTYPE html><html></html>", "a web page", "download"),
-        ("net.onnx.gz", gzip.compress(b"model"), "a compressed file", "Unpack"),
+        ("net.onnx.gz", gzip.compress(b"model", mtime=0), "a compressed file", "Unpack"),
         ("net.zip", archive(a__model_dot_onnx="x"), "an archive that holds a/model.onnx", "Unpack"),
         ("net.npy", saved_array(), "an array of NumPy", "--inputs"),
         ("net.param", b"7767517\n1 1\n", "ncnn", "Export"),
