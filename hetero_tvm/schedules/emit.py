@@ -103,6 +103,23 @@ class Kernel(FunctionBuilder):
         with T.parallel(0, extent) if worth else T.serial(0, extent) as i:
             yield i
 
+    def shared_unless(self, alone: Expr | bool, extent: Index, body: Callable[[Expr], None]) -> None:
+        """``body(number)`` of all below ``extent``, by all threads, or on the calling one where ``alone``
+        holds at the call: by a copy of the loops, unless it is known here."""
+
+        def together() -> None:
+            with self.parallel(extent) as number:
+                body(number)
+
+        def one_by_one() -> None:
+            with self.serial(extent) as number:
+                body(number)
+
+        if isinstance(alone, bool):
+            (one_by_one if alone else together)()
+        else:
+            self.branch(alone, one_by_one, together)
+
     @contextmanager
     def serial(self, extent: Index) -> Iterator[Expr]:
         """Iterations one after the other."""

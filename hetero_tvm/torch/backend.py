@@ -14,7 +14,7 @@ from hetero_tvm.torch.functional import trained
 from hetero_tvm.torch.inference import inference
 from hetero_tvm.torch.options import FROZEN, Options
 from hetero_tvm.torch.places import with_tensor_places
-from hetero_tvm.torch.specializing import Compiled, Specialized
+from hetero_tvm.torch.specializing import Compiled, Specialized, symbolic_sizes
 
 NAME = "hetero_tvm"
 
@@ -42,7 +42,7 @@ def hetero_tvm(
     """
     chosen = Options.of(options)
     if owned := owned_attributes(gm):
-        changed = changed_attributes(gm, example_inputs) if _are_concrete(example_inputs) else owned
+        changed = owned if symbolic_sizes(example_inputs) else changed_attributes(gm, example_inputs)
         graph = as_arguments(gm, owned, [name for name in owned if name not in changed])
         whole = hetero_tvm(graph, [*example_inputs, *values(gm, owned)], options=options, mode=mode)
         return lambda *given: whole(*given, *values(gm, owned))
@@ -71,11 +71,6 @@ def hetero_tvm(
     compiled = Specialized(plain, example_inputs, make_whole, freeze, chosen.shapes)
     compiled.prepare(example_inputs)
     return compiled.__call__
-
-
-def _are_concrete(arguments: Sequence[Any]) -> bool:
-    sizes = [size for a in arguments for size in (a.shape if isinstance(a, torch.Tensor) else (a,))]
-    return not any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def register() -> None:

@@ -56,8 +56,7 @@ class Specialized:
 
         Sizes that Dynamo keeps unknown (``mark_unbacked``) are known at the first call, which compiles then.
         """
-        sizes = [size for a in arguments for size in (a.shape if isinstance(a, torch.Tensor) else (a,))]
-        if not any(isinstance(size, torch.SymInt) and not size.node.has_hint() for size in sizes):
+        if all(size.node.has_hint() for size in symbolic_sizes(arguments)):
             self._variant(arguments)
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
@@ -112,6 +111,12 @@ class Specialized:
         given = [values.get(i, a) if i in self._numbers else a for i, a in enumerate(arguments)]
         with levels_closed():
             return self._make(gm, [_concrete(a) for a in given], dict(self._frozen.tensors))
+
+
+def symbolic_sizes(arguments: Sequence[Any]) -> list[torch.SymInt]:
+    """Sizes that Dynamo has not fixed, of tensors and among numbers."""
+    sizes = [size for a in arguments for size in (a.shape if isinstance(a, torch.Tensor) else (a,))]
+    return [size for size in sizes if isinstance(size, torch.SymInt)]
 
 
 def _is_open(node: torch.fx.Node) -> bool:

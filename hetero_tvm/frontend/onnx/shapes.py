@@ -19,12 +19,13 @@ _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SEQUENCE = re.compile(r"seq|len|^(s|l|t)$", re.IGNORECASE)
 
-#: Ranks that NumPy and the compiler's front end can have.
 TRACED_SIZES_HINT = (
     "Where sizes were given: exporters that trace write those of their example into the file. Give these "
     "(--shape; shapes= in Python), or export it again with open sizes (torch.onnx.export(..., dynamo=True))."
 )
 """Hint for a model that is contradictory at the sizes that were asked for; ONNX Runtime refuses it too."""
+
+#: Ranks that NumPy and the compiler's front end can have.
 MOST_DIMENSIONS = 32
 
 # A dimension is a number, a symbol, or None (no name, no value).

@@ -39,9 +39,7 @@ class QLinearConv(OpRun):
         filters = w.astype(np.float64) - _by_filter(w_zero.astype(np.float64), w.ndim - 1)
         (sums,) = Conv._run(self, image, filters, None if bias is None else bias.astype(np.float64), **given)
         factor = x_scale * _by_filter(w_scale, w.ndim - 2) / y_scale  # in float32, as kernels have it
-        limits = np.iinfo(y_zero.dtype)
-        steps = np.rint(sums * factor) + y_zero.astype(np.float64)
-        return (np.clip(steps, limits.min, limits.max).astype(y_zero.dtype),)
+        return (_rounded(sums * factor, y_zero),)
 
 
 class MatMulInteger(OpRun):
@@ -60,9 +58,14 @@ class QLinearMatMul(OpRun):
 
     def _run(self, a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero):
         factor = _by_rows(a_scale, a.ndim) * b_scale / y_scale
-        limits = np.iinfo(y_zero.dtype)
-        steps = np.rint(_product(a, b, a_zero, b_zero) * factor) + y_zero.astype(np.float64)
-        return (np.clip(steps, limits.min, limits.max).astype(y_zero.dtype),)
+        return (_rounded(_product(a, b, a_zero, b_zero) * factor, y_zero),)
+
+
+def _rounded(steps: np.ndarray, zero: np.ndarray) -> np.ndarray:
+    """Steps in the type of their zero point, saturated."""
+    limits = np.iinfo(zero.dtype)
+    moved = np.rint(steps) + zero.astype(np.float64)
+    return np.clip(moved, limits.min, limits.max).astype(zero.dtype)
 
 
 def _product(

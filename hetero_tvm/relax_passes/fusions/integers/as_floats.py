@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Expr, Var, relax
+from hetero_tvm.host.tvm import Var, relax
 from hetero_tvm.relax_passes.fusions.integers.quantized import constant_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
@@ -44,7 +44,7 @@ class IntegersAsFloats(Rule):
         if weights is None:
             return None
         weights = weights.astype(np.int64)
-        high, low = weights >> 4, weights & (_HIGH - 1)
+        high, low = np.divmod(weights, _HIGH)
         for parts in ([(weights, 1)], [(high, _HIGH), (low, 1)]):
             if all(_sums(part) < _EXACT for part, _ in parts):
                 return _Found(parts)
@@ -54,10 +54,7 @@ class IntegersAsFloats(Rule):
         call = graph.value(var)
         attrs = call.attrs
         conv = relax.op.nn.conv1d if call.op.name == "relax.nn.conv1d" else relax.op.nn.conv2d
-
-        def add(value: Expr, name: str) -> Var:
-            return graph.insert_before(var, value, f"{var.name}#{name}", [var])
-
+        add = graph.binder(var, [var])
         x = add(relax.op.astype(call.args[0], "float32"), "float")
         total = None
         for number, (weights, factor) in enumerate(found.parts):

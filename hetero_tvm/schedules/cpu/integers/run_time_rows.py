@@ -74,23 +74,10 @@ class _RunTimeRows(IntegerProductKernel):
                     row_block = k.let(tirx.truncdiv(piece, self.column_blocks))
                     self._run_time_piece(row_block, k.let(piece - row_block * self.column_blocks))
 
-            pieces = self.blocks * self.column_blocks
-
-            def shared() -> None:
-                with k.parallel(pieces) as piece:
-                    work(piece)
-
-            def alone() -> None:
-                """Fewer rows than are worth a second thread."""
-                with k.serial(pieces) as piece:
-                    work(piece)
-
             fewest = LAUNCH_FLOPS // (op.flops // op.m) if threads > 1 else 0
             with k.imported(*self.imports):
-                if fewest:
-                    k.branch(self.m <= fewest, alone, shared)
-                else:
-                    shared()
+                few_rows = self.m <= fewest if fewest else False
+                k.shared_unless(few_rows, self.blocks * self.column_blocks, work)
         return k.function
 
     def known_rows(self) -> Index:

@@ -70,21 +70,9 @@ class _RunTimeRows(MatmulKernel):
                 with k.when(tirx.EQ(block, blocks - 1)):
                     last_rows(k, rest, rows, lambda height: self._last_tile(full * rows, height, panel))
 
-            def shared() -> None:
-                with k.parallel(blocks * self.panels) as piece:
-                    work(piece)
-
-            def alone() -> None:
-                """Fewer rows than are worth a second thread."""
-                with k.serial(blocks * self.panels) as piece:
-                    work(piece)
-
             most = LAUNCH_FLOPS // (op.flops // op.m) if self.machine.threads > 1 else 0
             with k.imported(*self.activations.imports):
-                if most:
-                    k.branch(m <= most, alone, shared)
-                else:
-                    shared()
+                k.shared_unless(m <= most if most else False, blocks * self.panels, work)
         return k.function
 
     def _block_count(self, m: Expr, tiles: Expr) -> Expr:

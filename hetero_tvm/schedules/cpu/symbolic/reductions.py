@@ -25,7 +25,7 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, TensorLoad, Va
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH, vector
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
-from hetero_tvm.schedules.nests.nest import substitute
+from hetero_tvm.schedules.nests.nest import loads_of, substitute
 
 _SETS = 4
 """Vectors of accumulators."""
@@ -70,11 +70,7 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
         return None
     block, *behind = blocks
     store = block.body
-    if (
-        block.init is None
-        or not isinstance(block.init, tirx.BufferStore)
-        or type(store.value) not in _COMBINED
-    ):
+    if not isinstance(block.init, tirx.BufferStore) or type(store.value) not in _COMBINED:
         return None
     sides = [store.value.a, store.value.b]
     own = [isinstance(side, TensorLoad) and side.source.same_as(store.buffer) for side in sides]
@@ -163,18 +159,11 @@ def _are(indices: object, variables: list[Var]) -> bool:
 
 def _one_load(value: Expr) -> TensorLoad | None:
     """The load of an expression, however often it stands there; None where there are others, or none."""
-    found: list[TensorLoad] = []
-
-    def note(load: TensorLoad) -> TensorLoad:
-        found.append(load)
-        return load
-
-    tvm_ffi.structural_map(value, (TensorLoad, note), order="pre")
-    if not found or any(not tvm_ffi.structural_equal(load, found[0]) for load in found[1:]):
+    found = [load for load, _ in loads_of(value)]
+    same = all(load.source.same_as(found[0].source) for load in found)
+    if not same or any(not tvm_ffi.structural_equal(load, found[0]) for load in found[1:]):
         return None
-    if any(not load.source.same_as(found[0].source) for load in found):
-        return None
-    return found[0]
+    return found[0] if found else None
 
 
 def _replaced(value: Expr, buffer: Buffer, other: Expr) -> Expr:
@@ -217,20 +206,8 @@ class _Emitter:
 
     def _shared(self, count: Expr, work: Expr, body: Callable[[Expr], None]) -> None:
         """``body(number)`` of all below ``count``, by several threads where the work is worth it."""
-        k = self.k
-
-        def together() -> None:
-            with k.parallel(count) as number:
-                body(number)
-
-        def alone() -> None:
-            with k.serial(count) as number:
-                body(number)
-
-        if self.machine.threads == 1:
-            alone()
-        else:
-            k.branch(work < PARALLEL_WORTH, alone, together)
+        alone = True if self.machine.threads == 1 else work < PARALLEL_WORTH
+        self.k.shared_unless(alone, count, body)
 
     def _combined(self, a: Expr, b: Expr) -> Expr:
         return self.form.combine(a, b)
