@@ -13,6 +13,7 @@ from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
+from hetero_tvm.ops.integers.byte_table import ByteTable
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
@@ -173,6 +174,7 @@ def _rows() -> dict[str, list[FusedOp]]:
             Forest(64, 30, 300, 30000, 3, 6, True),
             Forest(4096, 20, 500, 60000, 1, 8, True),
         ],
+        "cpu.byte_table": [ByteTable((n,), "int8", "int8") for n in (4096, 1 << 17, 1 << 20)],
         "cpu.elementwise": [
             Elementwise((n,), f) for n, f in ((2048, "relu"), (64 * 3072, "gelu_erf"), (1 << 21, "silu"))
         ],

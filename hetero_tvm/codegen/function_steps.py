@@ -62,7 +62,7 @@ def _in_steps(store: tirx.BufferStore, functions: Collection[str]) -> tirx.Stmt:
 
 def _is_function(value: Expr, functions: Collection[str]) -> bool:
     """Whether a value is one of the ``functions`` of float32, or a remainder."""
-    if str(value.ty.dtype) != "float32":
+    if str(getattr(value.ty, "dtype", None)) != "float32":
         return False
     return isinstance(value, tirx.Mod) or getattr(value.op, "name", "") in functions
 

@@ -17,7 +17,12 @@ from hetero_tvm.relax_passes.fusions.attention.qkv import MergeQkv
 from hetero_tvm.relax_passes.fusions.attention.rope import FuseRope
 from hetero_tvm.relax_passes.fusions.batch_matmul import FuseBatchMatmul
 from hetero_tvm.relax_passes.fusions.convolutions.added import MergeAddedConvolutions
-from hetero_tvm.relax_passes.fusions.convolutions.conv2d import FoldBatchNorm, FoldPad, FuseConv2d
+from hetero_tvm.relax_passes.fusions.convolutions.conv2d import (
+    BatchNormAsScale,
+    FoldBatchNorm,
+    FoldPad,
+    FuseConv2d,
+)
 from hetero_tvm.relax_passes.fusions.convolutions.scales import FoldConvInputScales, FoldConvOutputScales
 from hetero_tvm.relax_passes.fusions.embedding_norm import FuseEmbeddingNorm
 from hetero_tvm.relax_passes.fusions.fold_scales import FoldInputScales, FoldOutputScales
@@ -60,6 +65,7 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         FoldConvOutputScales(),  # after batch norms, whose factors go the same way
         FoldConvInputScales(),  # then: a factor between two convolutions goes to the first
         MergeAddedConvolutions(),  # after these: terms of a sum are plain convolutions now
+        BatchNormAsScale(),  # of what these have left
         FuseConv2d(claims),  # after these: weights, bias and padding are final now
         FoldOutputScales(),  # after attention, which has taken its scales for free
         FoldInputScales(),  # then: a factor between two products goes to the first

@@ -17,6 +17,7 @@ from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
+from hetero_tvm.ops.integers.byte_table import ByteTable
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
@@ -59,6 +60,7 @@ OPS = [
     Conv2d(1, 16, 14, 14, 24, (3, 3), **SQUARE),
     Rope((2, 4, 16, 32), 32, False, (1, 1, 16, 32), (2, 4, 16, 32), (0, 2048, 512, 32)),
     Elementwise((64, 96), "silu"),
+    ByteTable((64, 1024)),
     Pool2d(1, 16, 14, 14, (3, 3), (2, 2), (1, 1, 1, 1), (7, 7), "max", False, "NCHW8c+1,1,1,1", "NCHW8c"),
     Pool2d(1, 16, 14, 14, (3, 3), (2, 2), (1, 1, 1, 1), (7, 7), "max"),
     Relayout(1, 16, 14, 14, "NCHW", "NCHW8c"),

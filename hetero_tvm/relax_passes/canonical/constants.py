@@ -84,6 +84,8 @@ def _operand(graph: Graph, expr: Expr) -> Any | None:
             return np.asarray(shape_of(value.args[0]), np.int64)
     if isinstance(value, tvm.tirx.IntImm):
         return int(value)
+    if isinstance(value, tvm.tirx.FloatImm):
+        return float(value)
     array = array_of(value)
     return array if array is not None and str(array.dtype) in _OPERANDS else None
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, Var, relax, te, topi, tvm
+from hetero_tvm.ops.integers.quantized import OFFSET
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -39,14 +40,16 @@ class ResizeAsProducts(Rule):
     def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
         attrs, before, after = call.attrs, shape_of(call.args[0]), shape_of(var)
-        if dtype_of(var) != "float32" or str(attrs.layout) != "NCHW" or 0 in before or 0 in after:
+        nearest = str(attrs.method) == "nearest_neighbor"
+        if str(attrs.layout) != "NCHW" or 0 in before or 0 in after:
+            return None
+        if dtype_of(var) not in (("float32", *OFFSET) if nearest else ("float32",)):
             return None
         mode = str(attrs.coordinate_transformation_mode)
         if mode == "tf_crop_and_resize":
             raise Miss("a resize of a region that is cropped")
         if mode == "align_corners" and 1 in (a for a, b in zip(after[2:], before[2:], strict=True) if a != b):
             raise Miss("corners of one pixel")
-        nearest = str(attrs.method) == "nearest_neighbor"
         if before == after:
             return _Found(call.args[0], nearest, None, None)
         if nearest and all(a % b == 0 for a, b in zip(after[2:], before[2:], strict=True)):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.special
 
 from hetero_tvm.host.tvm import Call, Expr
 
@@ -87,8 +88,46 @@ def _cumsum(call: Call, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | N
     return np.cumsum(x, int(call.attrs.axis), dtype=x.dtype)
 
 
+def _quantize(
+    call: Call, shape: tuple[int, ...], x: np.ndarray, scale: np.ndarray, zero: np.ndarray
+) -> np.ndarray | None:
+    """Steps in float32, halves to even; NaN is left to run time, and so are scales along an axis."""
+    if (
+        scale.size != 1
+        or zero.size != 1
+        or str(call.attrs.out_dtype) not in ("int8", "uint8")
+        or np.isnan(x).any()
+    ):
+        return None
+    limits = np.iinfo(str(call.attrs.out_dtype))
+    steps = np.rint(x.astype(np.float32) / scale.reshape(()).astype(np.float32))
+    return np.clip(steps + np.float32(zero.reshape(())), limits.min, limits.max)
+
+
+def _exactly(function: Callable[[np.ndarray], np.ndarray]) -> Function:
+    """A function of float64, rounded once."""
+    return lambda call, shape, x: function(x.astype(np.float64)).astype(x.dtype)
+
+
+def _leaky(call: Call, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, x * np.float32(call.attrs.alpha))
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + scipy.special.erf(x / np.sqrt(2)))
+
+
+def _gelu_tanh(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def _softplus(call: Call, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
+    beta = float(call.attrs.beta)
+    return (np.logaddexp(0, beta * x.astype(np.float64)) / beta).astype(x.dtype)
+
+
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return (1 / (1 + np.exp(-x.astype(np.float64)))).astype(x.dtype)
+    return 1 / (1 + np.exp(-x))
 
 
 # fmt: off
@@ -102,7 +141,11 @@ VALUES: dict[str, Function] = {
     "sqrt": _plain(np.sqrt), "rsqrt": _plain(lambda x: 1 / np.sqrt(x)), "exp": _plain(np.exp),
     "log": _plain(np.log), "sin": _plain(np.sin), "cos": _plain(np.cos), "tanh": _plain(np.tanh),
     "floor": _plain(np.floor), "ceil": _plain(np.ceil), "isnan": _plain(np.isnan),
-    "dequantize": _dequantize, "square": _plain(np.square), "sigmoid": _plain(_sigmoid),
+    "dequantize": _dequantize, "square": _plain(np.square), "sigmoid": _exactly(_sigmoid),
+    "quantize": _quantize, "erf": _exactly(scipy.special.erf), "nn.relu": _plain(lambda x: np.maximum(x, 0)),
+    "nn.leakyrelu": _leaky, "nn.softplus": _softplus, "nn.gelu": _exactly(_gelu),
+    "nn.gelu_tanh": _exactly(_gelu_tanh), "nn.silu": _exactly(lambda x: x * _sigmoid(x)),
+    "clip": _plain(np.clip),
     "where": _plain(lambda c, a, b: np.where(c.astype(bool), a, b)),
     "astype": lambda call, shape, x: x.astype(str(call.attrs.dtype)),
     "reshape": _viewed, "expand_dims": _viewed, "squeeze": _viewed, "flatten": _viewed,

@@ -13,6 +13,7 @@ from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace
 from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from hetero_tvm.schedules.cpu.images.relayout import RelayoutSpace
 from hetero_tvm.schedules.cpu.integers.bf16_matmul import Bf16MatmulSpace
+from hetero_tvm.schedules.cpu.integers.byte_table import ByteTableSpace
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicGatedMatmulSpace, DynamicMatmulSpace
 from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
 from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
@@ -42,6 +43,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     Bf16Conv2dSpace(),
     QuantMatmulSpace(),
     QuantConv2dSpace(),
+    ByteTableSpace(),
     AttentionSpace(),
     NormalizeSpace(),
     NormalizeAxisSpace(),

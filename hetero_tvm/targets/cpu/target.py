@@ -32,10 +32,13 @@ from hetero_tvm.relax_passes.fusions.convolutions.slices import ReadSlices
 from hetero_tvm.relax_passes.fusions.forest import FuseForest
 from hetero_tvm.relax_passes.fusions.integers.as_floats import IntegersAsFloats
 from hetero_tvm.relax_passes.fusions.integers.bf16_convolutions import RoundConvolutions
+from hetero_tvm.relax_passes.fusions.integers.byte_tables import TabulateBytes
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
-from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
+from hetero_tvm.relax_passes.fusions.integers.moves import QuantizeParts, SinkDequantizers, SplitBytes
 from hetero_tvm.relax_passes.fusions.integers.packed_weights import KeepPackedWeights
 from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
+from hetero_tvm.relax_passes.fusions.integers.readers import DequantizeForEach, MeanOfBytes
+from hetero_tvm.relax_passes.fusions.integers.reciprocals import QuantizeByReciprocal
 from hetero_tvm.relax_passes.fusions.integers.stored_weights import StoreWeights
 from hetero_tvm.relax_passes.fusions.integers.sums import FuseQuantizedAdd
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
@@ -325,12 +328,17 @@ class CpuTarget(Target):
             lower = (KeepPackedWeights(claims, self.packed, x_bits),)
         safe = safe_pairs if self.pairs_safe else lambda w: 0
         return (
-            SinkDequantizers(),  # first: moves between two quantisers are moves of bytes
+            SplitBytes(),  # first: moves between two quantisers are moves of bytes
+            SinkDequantizers(),  # likewise
+            QuantizeParts(),  # after it: of parts in other steps than the whole
+            SinkDequantizers(),  # what has the same steps is neither dequantised nor quantised
             QuantConv1dAsConv2d(),  # before the fusion, for which rows are images of one row
             QuantConvTransposeAsConv2d(claims_bytes),  # likewise transposed ones: convolutions of phases
             FuseQuantized(claims_bytes, safe, bounds=True),  # before constants are folded: it reads integers
             *([IntegersAsFloats()] if self._any_images else []),
             FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
+            MeanOfBytes(),  # before the norms, which begin with a mean of floats
+            TabulateBytes(claims),  # after all integers that round results of their own
             FuseForest(claims),  # before lookups take other forms
             *forms(claims, self.machine, self._any_rows),
             *fusions(claims),
@@ -343,6 +351,8 @@ class CpuTarget(Target):
             BlockImages(self.machine.lanes, claims, pays=self._blocks_pay),
             *halved,  # after it: a layout decides what float32 takes
             FusePool2d(claims),  # after BlockImages: pooling that no neighbour wants in blocks
+            DequantizeForEach(),  # after all that looks for duplicates
+            *([QuantizeByReciprocal()] if "fma" in self.features else []),  # after all that reads quantisers
             JoinParts(),  # of what all others have left
             GatherAsKernel(functools.partial(emit_gather, self.machine)),
             CheckAtRunTime(),  # by now it is known which indices and divisors are constants

@@ -31,6 +31,14 @@ CASES = {
     "logical_or": lambda v: op.logical_or(v.t, v.u),
     "logical_not": lambda v: op.logical_not(v.t),
     "where": lambda v: op.where(v.t, v.a, v.b),
+    "erf": lambda v: op.erf(v.b),
+    "clip": lambda v: op.clip(v.b, -1.5, -0.75),
+    "nn.relu": lambda v: op.nn.relu(op.negative(v.b)),
+    "nn.leakyrelu": lambda v: op.nn.leakyrelu(v.b, 0.2),
+    "nn.softplus": lambda v: op.nn.softplus(v.b),
+    "nn.gelu": lambda v: op.nn.gelu(v.b),
+    "nn.gelu_tanh": lambda v: op.nn.gelu_tanh(v.b),
+    "nn.silu": lambda v: op.nn.silu(v.b),
     "dequantize": lambda v: op.dequantize(v.n, constant([0.5, 2.0]), constant([1, -3], "int8"), axis=0),
     "astype": lambda v: op.astype(v.i, "float32"),
     "reshape": lambda v: op.reshape(v.a, (4, 6)),
@@ -53,6 +61,8 @@ CASES = {
 }
 WITHOUT_OPERANDS = {"zeros", "ones", "full", "shape_to_tensor"}
 """Operators of shapes alone: nothing that TVM could compute from inputs."""
+NOT_FOLDED = {"quantize"}
+"""Operators whose results stay no constants: tables of bytes are made of them, which have tests of theirs."""
 
 
 class Operands:
@@ -85,7 +95,7 @@ def test_folded_is_computed(name, computed):
 
 
 def test_every_value_is_compared():
-    assert set(CASES) | WITHOUT_OPERANDS == set(VALUES)
+    assert set(CASES) | WITHOUT_OPERANDS | NOT_FOLDED == set(VALUES)
 
 
 def test_steps_without_elements():

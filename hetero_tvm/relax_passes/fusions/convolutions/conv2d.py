@@ -73,6 +73,38 @@ class FoldBatchNorm(Rule):
         replace_by_biased(graph, top, with_filters(conv, folded), shift, absorbed)
 
 
+class BatchNormAsScale(Rule):
+    """``batch_norm(x)`` with constants that no convolution has taken -> ``x * factor + shift``."""
+
+    name = "batch_norm"
+    counted = False
+    anchors = ("relax.nn.batch_norm",)
+
+    def match(self, graph: Graph, var: Var) -> tuple[np.ndarray, np.ndarray, Var] | None:
+        call = graph.value(var)
+        x, *statistics = call.args
+        values, first = [array_of(graph.value(s)) for s in statistics], graph.only_user(var)
+        if (
+            first is None
+            or not isinstance(graph.value(first), relax.TupleGetItem)
+            or dtype_of(x) != "float32"
+        ):
+            return None
+        if graph.value(first).index != 0 or any(value is None for value in values):
+            return None
+        gamma, beta, mean, variance = (value.astype("float64") for value in values)
+        factor = gamma / np.sqrt(variance + float(call.attrs.epsilon))
+        along = [1] * len(shape_of(x))
+        along[int(call.attrs.axis)] = -1
+        return factor.reshape(along), (beta - mean * factor).reshape(along), first
+
+    def rewrite(self, graph: Graph, var: Var, found: tuple[np.ndarray, np.ndarray, Var]) -> None:
+        factor, shift, top = found
+        scaled = relax.op.multiply(graph.value(var).args[0], constant(factor, "float32"))
+        scaled = graph.insert_before(top, scaled, f"{top.name}#scaled", [var])
+        graph.replace(top, relax.op.add(scaled, constant(shift, "float32")), [var])
+
+
 class FoldPad(Rule):
     """``conv2d(pad(x))`` with zeros -> ``conv2d(x)`` with more padding of its own."""
 

@@ -4,14 +4,15 @@
 
     move(dequantize(x))                       ->  dequantize(move(x))
     quantize(dequantize(x, s, z), s, z)       ->  x
+    quantize(concat(dequantize(x), ...))      ->  concat(quantize(dequantize(x)), ...)
 
-Tools put quantisers around every operator, pooling and reshapes too.  Together the two rewrites leave none
+Tools put quantisers around every operator, pooling and reshapes too.  Together the rewrites leave none
 between kernels: the tensor stays in a quarter of the memory, and a product behind the move finds 8 bits.
 """
 
 from __future__ import annotations
 
-from hetero_tvm.host.tvm import Expr, Var, relax, tvm
+from hetero_tvm.host.tvm import Call, Expr, Var, relax, tvm
 from hetero_tvm.ops.integers.quantized import OFFSET
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -19,6 +20,7 @@ from hetero_tvm.relax_passes.rewriting.views import RESHAPES
 
 _MOVES = (
     "relax.permute_dims",
+    "relax.image.resize2d",
     "relax.strided_slice",
     "relax.take",
     "relax.nn.max_pool2d",
@@ -38,15 +40,17 @@ class SinkDequantizers(Rule):
         call = graph.value(var)
         if call.op.name == "relax.quantize":
             inner = graph.call(call.args[0], "relax.dequantize")
-            same = inner is not None and _parameters(graph, call) == _parameters(graph, inner) is not None
+            same = inner is not None and parameters_of(graph, call) == parameters_of(graph, inner) is not None
             return [inner.args[0]] if same and dtype_of(inner.args[0]) == dtype_of(var) else None
+        if call.op.name == "relax.image.resize2d" and str(call.attrs.method) != "nearest_neighbor":
+            return None
         inner = [graph.call(part, "relax.dequantize") for part in _parts(graph, call)]
         if not inner or any(one is None for one in inner):
             return None
         if {dtype_of(one.args[0]) for one in inner} - set(OFFSET):
             return None
-        first = _parameters(graph, inner[0])
-        same = first is not None and all(_parameters(graph, one) == first for one in inner)
+        first = parameters_of(graph, inner[0])
+        same = first is not None and all(parameters_of(graph, one) == first for one in inner)
         if not same or any(array_of(graph.value(one.args[0])) is not None for one in inner):
             return None  # weights are read where they stand
         return [one.args[0] for one in inner]
@@ -63,6 +67,61 @@ class SinkDequantizers(Rule):
         graph.replace(var, relax.op.dequantize(moved, *outer.args[1:], axis=0, out_dtype=dtype_of(var)))
 
 
+class SplitBytes(Rule):
+    """``split(dequantize(x))`` -> dequantised parts of a split of x."""
+
+    name = "split_bytes"
+    counted = False
+    anchors = ("relax.split",)
+
+    def match(self, graph: Graph, var: Var) -> tuple[Call, list[Var]] | None:
+        call = graph.call(graph.value(var).args[0], "relax.dequantize")
+        users = graph.users(var)
+        if call is None or parameters_of(graph, call) is None or dtype_of(call.args[0]) not in OFFSET:
+            return None
+        if None in users or not all(isinstance(graph.value(user), relax.TupleGetItem) for user in users):
+            return None
+        return call, list(dict.fromkeys(users))
+
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Call, list[Var]]) -> None:
+        inner, users = found
+        call = graph.value(var)
+        moved = tvm.ir.Call(call.op, [inner.args[0], *call.args[1:]], call.attrs)
+        moved = graph.insert_before(var, moved, f"{var.name}#bytes", [var])
+        for user in users:
+            item = relax.TupleGetItem(moved, graph.value(user).index)
+            part = graph.insert_before(user, item, f"{user.name}#bytes", [user])
+            graph.replace(user, relax.op.dequantize(part, *inner.args[1:], axis=0, out_dtype=dtype_of(user)))
+
+
+class QuantizeParts(Rule):
+    """``quantize(concat(parts))`` of dequantised parts -> ``concat`` of quantised ones.
+
+    Each part is a function of its own bytes then, and one that has the result's steps already only moves.
+    """
+
+    name = "quantize_parts"
+    counted = False
+    anchors = ("relax.quantize",)
+
+    def match(self, graph: Graph, var: Var) -> list[Expr] | None:
+        call = graph.value(var)
+        joined = graph.call(call.args[0], "relax.concat")
+        if joined is None or parameters_of(graph, call) is None or graph.only_user(call.args[0]) is None:
+            return None
+        parts = _parts(graph, joined)
+        inner = [graph.call(part, "relax.dequantize") for part in parts]
+        if not parts or any(one is None or parameters_of(graph, one) is None for one in inner):
+            return None
+        return parts if all(dtype_of(one.args[0]) in OFFSET for one in inner) else None
+
+    def rewrite(self, graph: Graph, var: Var, found: list[Expr]) -> None:
+        call, bind = graph.value(var), graph.binder(var, [var])
+        parts = [bind(tvm.ir.Call(call.op, [part, *call.args[1:]], call.attrs), "part") for part in found]
+        joined = graph.value(call.args[0])
+        graph.replace(var, tvm.ir.Call(joined.op, [relax.Tuple(parts)], joined.attrs), [call.args[0]])
+
+
 def _parts(graph: Graph, call: relax.Call) -> list[Expr]:
     """Tensors that a move takes its values from."""
     if call.op.name != "relax.concat":
@@ -71,7 +130,7 @@ def _parts(graph: Graph, call: relax.Call) -> list[Expr]:
     return list(fields.fields) if isinstance(fields, relax.Tuple) else []
 
 
-def _parameters(graph: Graph, call: relax.Call) -> tuple[str, float, float] | None:
+def parameters_of(graph: Graph, call: relax.Call) -> tuple[str, float, float] | None:
     """Type, scale and zero point of a quantiser with one of each for the whole tensor."""
     quantizes = call.op.name == "relax.quantize"
     dtype = str(call.attrs.out_dtype) if quantizes else dtype_of(call.args[0])

@@ -11,7 +11,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.emit import Kernel
 
-_LAUNCH_WORTH = 16 << 10
+LAUNCH_WORTH = 16 << 10
 """Bytes below which waking the other threads (1 to 5 us) costs more than it saves."""
 
 
@@ -33,7 +33,7 @@ class RowSpace(DesignSpace):
         return (Knob("chunks", tuple(choices)),)
 
     def default(self, op: FusedOp, machine: CpuModel) -> Point:
-        few = self.traffic(op) < _LAUNCH_WORTH
+        few = self.traffic(op) < LAUNCH_WORTH
         return {"chunks": 1 if few else min(self.row_count(op, machine), machine.threads)}
 
     def estimate(self, op: FusedOp, point: Point, machine: CpuModel) -> float:
@@ -42,7 +42,7 @@ class RowSpace(DesignSpace):
         if chunks == 1:
             return self.traffic(op)
         largest = -(-rows // chunks) / rows * -(-chunks // machine.threads)
-        return self.traffic(op) * largest + _LAUNCH_WORTH / 2 * (1 + 0.001 * chunks)
+        return self.traffic(op) * largest + LAUNCH_WORTH / 2 * (1 + 0.001 * chunks)
 
 
 def each_row(k: Kernel, rows: int, chunks: int, body: Callable[[Expr], None]) -> None:

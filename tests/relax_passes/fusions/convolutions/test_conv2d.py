@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.relax_passes.fusions.convolutions.conv2d import FoldBatchNorm, FoldPad, FuseConv2d
+from hetero_tvm.relax_passes.fusions.convolutions.conv2d import (
+    BatchNormAsScale,
+    FoldBatchNorm,
+    FoldPad,
+    FuseConv2d,
+)
 from tests.relax_passes.graphs import (
     calls,
     constant,
@@ -17,7 +22,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
-from tests.relax_passes.rewrite import Rewrite, kernel
+from tests.relax_passes.rewrite import Rewrite, bind, kernel
 
 W, B = constant(weights(4, 3, 3, 3)), constant(weights(1, 4, 1, 1))
 X = {"x": (2, 3, 6, 5)}
@@ -280,3 +285,28 @@ class TestFuseConv2d(Rewrite):
     def expected(self, x, y):
         fused = Conv2d(1, 3, 6, 6, 4, (3, 3), padding=(1, 1, 1, 1), epilogue=("bias", "residual", "relu"))
         return kernel(fused, x, constant(FILTERS), constant(weights(1, 4, 1, 1).reshape(4)), y)
+
+
+class TestBatchNormAsScale(Rewrite):
+    rule = BatchNormAsScale()
+    inputs = {"x": (2, 4, 3, 5)}
+
+    def before(self, x):
+        call = op.nn.batch_norm(x, *(constant(s) for s in STATISTICS), axis=1, epsilon=1e-3)
+        return op.nn.relu(relax.TupleGetItem(bind(call), 0))
+
+    def expected(self, x):
+        gamma, beta, mean, variance = (s.astype("float64") for s in STATISTICS)
+        factor = gamma / np.sqrt(variance + 1e-3)
+        shift = beta - mean * factor
+        scaled = op.multiply(x, constant(factor.reshape(1, 4, 1, 1)))
+        return op.nn.relu(op.add(scaled, constant(shift.reshape(1, 4, 1, 1))))
+
+
+def test_a_norm_with_statistics_that_are_read_stays():
+    def body(emit, x):
+        whole = emit(op.nn.batch_norm(x, *(constant(s[:3]) for s in STATISTICS), axis=1, epsilon=1e-3))
+        return emit(relax.TupleGetItem(whole, 0), "item"), emit(relax.TupleGetItem(whole, 1), "mean")
+
+    after, _, _ = fuse(module(X, body), BatchNormAsScale())
+    assert "batch_norm" in str(after["main"])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import relax
-from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
+from hetero_tvm.relax_passes.fusions.integers.moves import QuantizeParts, SinkDequantizers, SplitBytes
 from tests.relax_passes.compiled import module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op
-from tests.relax_passes.rewrite import Rewrite
+from tests.relax_passes.rewrite import Rewrite, bind
 
 BYTES = np.random.default_rng(0).integers(0, 256, (1, 6, 8, 7)).astype("uint8")
 
@@ -69,3 +69,52 @@ class TestSinkDequantizers(Rewrite):
 
     def expected(self, x):
         return op.add(real(op.nn.max_pool2d(x, (2, 2), (2, 2))), relax.const(1.0))
+
+
+@pytest.mark.parametrize("scales", [(0.5, 0.5), (0.5, 0.25), (0.1, 0.7)])
+def test_parts_of_other_steps_move_as_bytes(scales):
+    def build(x):
+        return whole(op.concat([real(x, scale=scale) for scale in scales], 1))
+
+    after, _ = rewritten(build, [BYTES], [QuantizeParts(), SinkDequantizers()])
+    assert str(after["main"]).count("R.quantize") == sum(scale != 0.5 for scale in scales)
+    np.testing.assert_array_equal(result(after, [BYTES]), result(module_of(build, BYTES), [BYTES]))
+
+
+def test_a_nearest_resize_is_a_move_and_others_are_not():
+    def build(method):
+        return lambda x: whole(op.image.resize2d(real(x), (13, 9), layout="NCHW", method=method))
+
+    after, _ = rewritten(build("nearest_neighbor"), [BYTES], [SinkDequantizers()])
+    assert "quantize" not in str(after["main"])
+    np.testing.assert_array_equal(
+        result(after, [BYTES]), result(module_of(build("nearest_neighbor"), BYTES), [BYTES])
+    )
+    after, _ = rewritten(build("linear"), [BYTES], [SinkDequantizers()])
+    assert "quantize" in str(after["main"])
+
+
+class TestSplitBytes(Rewrite):
+    rule = SplitBytes()
+    inputs = {"x": ("uint8", 2, 6)}
+
+    def before(self, x):
+        parts = bind(op.split(real(x), 2, 1))
+        return op.exp(relax.TupleGetItem(parts, 0)), op.negative(relax.TupleGetItem(parts, 1))
+
+    def expected(self, x):
+        parts = bind(op.split(x, 2, 1))
+        first = bind(op.exp(bind(real(bind(relax.TupleGetItem(parts, 0))))))
+        return first, op.negative(bind(real(bind(relax.TupleGetItem(parts, 1)))))
+
+
+class TestQuantizeParts(Rewrite):
+    rule = QuantizeParts()
+    inputs = {"x": ("uint8", 2, 3), "y": ("uint8", 2, 5)}
+
+    def before(self, x, y):
+        return whole(op.concat([bind(real(x, 0.25)), bind(real(y))], 1))
+
+    def expected(self, x, y):
+        first, second = bind(real(x, 0.25)), bind(real(y))
+        return op.concat([bind(whole(first)), bind(whole(second))], 1)
