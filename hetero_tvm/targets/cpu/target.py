@@ -20,7 +20,6 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
-from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsKernel
 from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.forms.quantized_conv_transpose import QuantConvTransposeAsConv2d
@@ -308,10 +307,6 @@ class CpuTarget(Target):
         def claims(op: FusedOp) -> bool:
             return self.space_for(op)[0] is not None
 
-        def claims_bytes(op: FusedOp) -> bool:
-            # Integers are convolved by kernels for images of one size, and float32 by one for all.
-            return claims(op) and not (self._any_images and isinstance(op, QuantConv2d))
-
         lower: tuple[GraphPass, ...] = ()
         halved: tuple[GraphPass, ...] = ()
         if self.precision == "int8":
@@ -333,8 +328,8 @@ class CpuTarget(Target):
             QuantizeParts(),  # after it: of parts in other steps than the whole
             SinkDequantizers(),  # what has the same steps is neither dequantised nor quantised
             QuantConv1dAsConv2d(),  # before the fusion, for which rows are images of one row
-            QuantConvTransposeAsConv2d(claims_bytes),  # likewise transposed ones: convolutions of phases
-            FuseQuantized(claims_bytes, safe, bounds=True),  # before constants are folded: it reads integers
+            QuantConvTransposeAsConv2d(claims),  # likewise transposed ones: convolutions of phases
+            FuseQuantized(claims, safe, bounds=True),  # before constants are folded: it reads integers
             *([IntegersAsFloats()] if self._any_images else []),
             FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
             MeanOfBytes(),  # before the norms, which begin with a mean of floats

@@ -92,18 +92,22 @@ Sums = tuple[FilterResult, Expr, Index, int]
 
 
 class ImageResult:
-    """Way out of the sums of a convolution: operands, declared behind X and W, and the image Y."""
+    """Way out of the sums of a convolution: its operands behind X and W, and the image Y."""
 
-    def __init__(self, k: Kernel, op: QuantConv2d):
+    def __init__(self, k: Kernel, op: QuantConv2d, extra: list[Buffer], y: Buffer):
         self.k, self.op = k, op
-        extra = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs[2:]]
-        y = k.argument("Y", op.output.shape, op.output.dtype)
         _, _, height, width = op.output.shape
         self.y = k.view(y, (op.batch * op.filters, height * width))
         self.bias, self.scale = extra[0], extra[1] if op.scaled else None
         if op.residual:
             self.join, r = extra[2:]
             self.residual = k.view(r, tuple(int(extent) for extent in self.y.shape))
+
+    @classmethod
+    def of_arguments(cls, k: Kernel, op: QuantConv2d) -> ImageResult:
+        """The way out to arguments of the kernel, declared here."""
+        extra = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs[2:]]
+        return cls(k, op, extra, k.argument("Y", op.output.shape, op.output.dtype))
 
     def of_filter(self, plane: Expr, one: Expr, start: Expr) -> FilterResult:
         """Way out of filter ``one`` to plane ``plane`` of Y; its sums still lack ``start`` and its bias."""
@@ -193,18 +197,22 @@ class ImageKernel:
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, bias, scale, the residual's operands, Y."""
         op, k = self.op, self.k
-        planes = op.batch * op.groups
         with k:
             x = k.argument("X", op.inputs[0].shape, op.x_dtype)
-            self.w = k.argument("W", self.weight_shape, "int32")
-            self.result = ImageResult(k, op)
-            self.x = k.view(x, (op.batch * op.channels, op.height * op.width))
-            with k.imported(*self.imports):
-                with k.parallel(planes * self.blocks * self.parts, op.flops) as item:
-                    part = tirx.floormod(item, self.parts)
-                    block = tirx.floormod(tirx.floordiv(item, self.parts), self.blocks)
-                    self._item(tirx.floordiv(item, self.parts * self.blocks), block, part)
+            w = k.argument("W", self.weight_shape, "int32")
+            self.convolve(x, w, ImageResult.of_arguments(k, op))
         return k.function
+
+    def convolve(self, x: Buffer, w: Buffer, result: ImageResult) -> None:
+        """Emit the loops over an image X and packed W."""
+        op, k = self.op, self.k
+        self.w, self.result = w, result
+        self.x = k.view(x, (op.batch * op.channels, op.height * op.width))
+        with k.imported(*self.imports):
+            with k.parallel(op.batch * op.groups * self.blocks * self.parts, op.flops) as item:
+                part = tirx.floormod(item, self.parts)
+                block = tirx.floormod(tirx.floordiv(item, self.parts), self.blocks)
+                self._item(tirx.floordiv(item, self.parts * self.blocks), block, part)
 
     def _item(self, plane: Expr, block: Expr, part: Expr) -> None:
         """Emit one block of pixels of one image and group, for one part of the filters."""

@@ -138,19 +138,29 @@ class WinogradImageKernel:
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, bias, scale, the residual's operands, Y."""
-        op, k, tiles = self.op, self.k, self.tiles
+        op, k = self.op, self.k
         with k:
             x = k.argument("X", op.inputs[0].shape, op.x_dtype)
-            self.w = k.argument("W", weight_shape(op, self.height), "int32")
-            self.result = ImageResult(k, op)
-            self.x = k.view(x, (op.batch * op.channels, op.height * op.width))
-            self.v = k.scratch((POINTS, op.channels, tiles.pitch))
-            with k.imported(saturation_ir()), k.serial(op.batch) as image:
-                with k.parallel(op.channels, op.flops) as channel:
-                    self._transform_channel(image, channel)
-                with k.parallel(tiles.blocks * self.parts, op.flops) as item:
-                    self._item(image, tirx.floordiv(item, self.parts), tirx.floormod(item, self.parts))
+            w = k.argument("W", self.weight_shape, "int32")
+            self.convolve(x, w, ImageResult.of_arguments(k, op))
         return k.function
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Shape of the packed weights."""
+        return weight_shape(self.op, self.height)
+
+    def convolve(self, x: Buffer, w: Buffer, result: ImageResult) -> None:
+        """Emit the loops over an image X and packed W."""
+        op, k, tiles = self.op, self.k, self.tiles
+        self.w, self.result = w, result
+        self.x = k.view(x, (op.batch * op.channels, op.height * op.width))
+        self.v = k.scratch((POINTS, op.channels, tiles.pitch))
+        with k.imported(saturation_ir()), k.serial(op.batch) as image:
+            with k.parallel(op.channels, op.flops) as channel:
+                self._transform_channel(image, channel)
+            with k.parallel(tiles.blocks * self.parts, op.flops) as item:
+                self._item(image, tirx.floordiv(item, self.parts), tirx.floormod(item, self.parts))
 
     # the input -----------------------------------------------------------------------------------
     def _transform_channel(self, image: Expr, channel: Expr) -> None:

@@ -20,9 +20,10 @@ stored.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from hetero_tvm.host.peaks import INT8
@@ -36,7 +37,16 @@ from hetero_tvm.schedules.cpu.integers import image_filters, image_matrices, ima
 from hetero_tvm.schedules.cpu.integers.image_kernel import ImageDecisions, ImageKernel
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.integer_tile import step_cycles, tile_fits
+from hetero_tvm.schedules.cpu.integers.run_time_images import (
+    ImageTile,
+    RunTimeImageKernel,
+    changes_size,
+    cycles_of_all,
+    tiles_for,
+)
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.extents import Unfit
+from hetero_tvm.schedules.symbolic import Witnesses
 
 _BY_UNROLL = {1: 1.01, 2: 1.0, 4: 1.08}
 """Time by words in a loop body: of four, LLVM starts more broadcasts at once than there are registers."""
@@ -204,6 +214,38 @@ class QuantConv2dSpace(DesignSpace):
     def emit(self, op: QuantConv2d, point: Point, machine: CpuModel) -> PrimFunc:
         return _KERNELS[point["method"]](op, ImageDecisions.of(point), machine).emit()
 
+    def of_all_sizes(self, ops: Sequence[QuantConv2d], machine: CpuModel) -> Point | None:
+        if not changes_size(ops):
+            return None
+        _, method, tile = self._of_tiles(ops, machine)
+        return {"method": method, "tile": tile, "grid": (1, 1), "unroll": 2}
+
+    def run_time_kernel(self, witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
+        if not changes_size(witnesses.ops):
+            return None  # how many there are is no matter: the kernel of one size says so
+        method, packed = point["method"], _packed_as(point["method"], point["tile"])
+        area, _, tile = self._of_tiles(witnesses.ops, machine, (method, packed))
+        one, own = area.convolution(witnesses.largest), {**point, "tile": tile, "grid": (1, 1)}
+        inner = _KERNELS[method](one, ImageDecisions.of(own), machine)
+        return RunTimeImageKernel(witnesses, area, inner, machine).emit()
+
+    def _of_tiles(
+        self, ops: Sequence[QuantConv2d], machine: CpuModel, kept: tuple[str, int] | None = None
+    ) -> tuple[ImageTile, str, tuple[int, int, int]]:
+        """Output pixels to compute together, method and register tile for images of many sizes; ``kept``:
+        the method, and how weights are packed for it."""
+        alone = dataclasses.replace(machine, threads=1)
+        found = []
+        for area in tiles_for(ops, machine):
+            one = area.convolution(ops[0])
+            for method, tile in product(_methods(one, machine), self._tiles(one, alone)):
+                if kept is None or kept == (method, _packed_as(method, tile)):
+                    of_one = self.cycles(one, method, tile, (1, 1), alone)
+                    found.append((cycles_of_all(ops, area, of_one, machine), area, method, tile))
+        if not found:
+            raise Unfit("the method is not that of a tile")
+        return min(found, key=lambda choice: choice[0])[1:]
+
     def canonical(self, op: QuantConv2d, point: Point, machine: CpuModel) -> Point:
         if point["method"] != MATRICES:
             return point
@@ -216,6 +258,12 @@ _KERNELS = {
     MATRICES: image_matrices.MatrixImageKernel,
     FILTERS: image_filters.FilterImageKernel,
 }
+
+
+def _packed_as(method: str, tile: tuple[int, int, int]) -> int:
+    """What of a register tile the layout of the weights depends on."""
+    filters, rows, vectors = tile
+    return {FILTERS: rows * vectors, MATRICES: 0}.get(method, filters)
 
 
 def _methods(op: QuantConv2d, machine: CpuModel) -> tuple[str, ...]:

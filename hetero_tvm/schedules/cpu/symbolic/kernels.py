@@ -32,6 +32,7 @@ _PIECES = {
     "cpu.conv2d_blocked": ("blocks", "groups"),
     "cpu.bf16_conv2d": ("blocks", "groups"),
     "cpu.depthwise": ("blocks",),
+    "cpu.quant_conv2d": ("grid",),
 }
 _PARALLEL_WORTH = 8192
 """Loop iterations at the largest sizes from which on the other threads are woken."""
@@ -127,7 +128,7 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
 _TOLD = frozenset(
     {
         *("cpu.attention", "cpu.batch_matmul", "cpu.conv2d"),
-        *("cpu.conv2d_blocked", "cpu.depthwise", "cpu.pool2d", "cpu.relayout"),
+        *("cpu.conv2d_blocked", "cpu.depthwise", "cpu.pool2d", "cpu.quant_conv2d", "cpu.relayout"),
     }
 )
 """Spaces whose kernels take operands that only tell sizes; those of the others tell all sizes themselves."""
