@@ -23,6 +23,7 @@ from hetero_tvm.relax_passes.forms.volumes.conv3d import Conv3dAsConv2d
 from hetero_tvm.relax_passes.forms.volumes.conv_transpose3d import ConvTranspose3dAsConvTranspose2d
 from hetero_tvm.relax_passes.forms.volumes.images import VolumesAsImages
 from hetero_tvm.relax_passes.forms.volumes.resize import ResizeVolumes
+from hetero_tvm.relax_passes.fusions.pixel_shuffle import FusePixelShuffle
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
@@ -42,6 +43,7 @@ def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, .
     """
     return (
         *CANONICAL,  # first: a bias is a constant by then, which the forms take along
+        FusePixelShuffle(claims),  # while its reshapes stand beside it
         AttentionAsProducts(),  # which is what the fusion of attention looks for
         ConvTranspose3dAsConvTranspose2d(),  # before that of images, which it leaves
         ConvTransposeAsPhases(claims),  # a convolution per phase: no zeros are multiplied, and it is fast

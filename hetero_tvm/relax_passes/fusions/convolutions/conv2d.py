@@ -90,7 +90,7 @@ class BatchNormAsScale(Rule):
             or dtype_of(x) != "float32"
         ):
             return None
-        if graph.value(first).index != 0 or any(value is None for value in values):
+        if graph.value(first).index != 0 or call.attrs.training or any(value is None for value in values):
             return None
         gamma, beta, mean, variance = (value.astype("float64") for value in values)
         factor = gamma / np.sqrt(variance + float(call.attrs.epsilon))

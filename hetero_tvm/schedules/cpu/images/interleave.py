@@ -13,12 +13,16 @@ Every value is read and written once, and all but the few at the ends in whole v
 
 from __future__ import annotations
 
-from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from typing import NamedTuple
+
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop
+from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, told_sizes
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_loop
+from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 _MOST_PHASES = 16
 """More phases across than this are shuffled by no kernel."""
@@ -56,38 +60,84 @@ class InterleaveSpace(DesignSpace):
 
     def emit(self, op: Interleave, point: Point, machine: CpuModel) -> PrimFunc:
         k = Kernel()
-        (sh, sw), (top, left), (height, width) = op.strides, op.cut, op.out
-        first = -(-left // sw)
-        whole = max(0, (left + width) // sw - first)
-        planes = op.batch * op.groups * op.channels
         with k:
-            arguments = [k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output)]
-            x = k.view(arguments[0], (op.batch * op.groups * sh * sw * op.channels, op.rows * op.columns))
-            y = k.view(arguments[1], (planes * height, width))
-            with k.parallel(planes * height, op.output.nbytes) as line:
-                plane, row = tirx.floordiv(line, int32(height)), tirx.floormod(line, int32(height)) + top
-                group, channel = tirx.floordiv(plane, op.channels), tirx.floormod(plane, op.channels)
-                down = tirx.floormod(row, sh)
-                base = k.let((group * sh + down) * (sw * op.channels) + channel)
-                source = k.let(tirx.floordiv(row, sh) * op.columns)
-
-                def load(phase: int, at: Index, count: int) -> Expr:
-                    return k.load(x, [base + phase * op.channels, k.ramp(source + at, count)])
-
-                def single(column: int) -> None:
-                    p, s = divmod(column + left, sw)
-                    k.store(y, load(s, p, 1), [line, column])
-
-                def turn(at: Index, count: int) -> None:
-                    parts = [load(s, at + first, count) for s in range(sw)]
-                    order = [int32(i % sw * count + i // sw) for i in range(sw * count)]
-                    value = parts[0] if sw * count == 1 or sw == 1 else tirx.Shuffle(parts, order)
-                    k.store(y, value, [line, k.ramp(at * sw + first * sw - left, sw * count)])
-
-                for column in range(min(first * sw - left, width)):
-                    single(column)
-                vector_loop(k, whole, point["pixels"], turn)
-                for column in range(max((first + whole) * sw - left, 0), width):
-                    if column >= first * sw - left:
-                        single(column)
+            x, y = (k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output))
+            _put_side_by_side(k, op, x, y, _Extents(op.batch, op.rows, op.columns, *op.out), point["pixels"])
         return k.function
+
+    def run_time_kernel(self, witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
+        op: Interleave = witnesses.largest
+        if len({(one.strides, one.cut) for one in witnesses.ops}) > 1:
+            return None
+        k = Kernel()
+        with k:
+            variables = shape_variables(witnesses.symbols)
+            shapes = witnesses.shapes(variables)
+            x = k.argument("X", shapes[0], op.dtype)
+            told_sizes(k, witnesses, shapes[1:-1])
+            y = k.argument("Y", shapes[-1], op.dtype)
+            sizes = narrowed(k, variables)
+            extents = witnesses.value(lambda one: (one.batch, one.rows, one.columns, *one.out), sizes)
+            _put_side_by_side(k, op, x, y, _Extents(*map(k.named, extents)), point["pixels"])
+        return k.function
+
+
+class _Extents(NamedTuple):
+    """Images, rows and columns of a phase, and those of the result."""
+
+    batch: Index
+    rows: Index
+    columns: Index
+    height: Index
+    width: Index
+
+
+def _put_side_by_side(k: Kernel, op: Interleave, x: Buffer, y: Buffer, at: _Extents, pixels: int) -> None:
+    """Emit the loops; extents may be known at the call only."""
+    (sh, sw), (top, left) = op.strides, op.cut
+    first = -(-left // sw)
+    before = first * sw - left
+    groups = tirx.floordiv(as_index(at.width) + left, int32(sw)) - first
+    whole = max(0, (left + at.width) // sw - first) if isinstance(at.width, int) else tirx.max(groups, 0)
+    if not isinstance(whole, int):
+        whole = k.named(whole)
+    x = k.view(x, (at.batch * op.groups * sh * sw * op.channels, at.rows * at.columns))
+    y = k.view(y, (at.batch * op.groups * op.channels * at.height, at.width))
+    lines = at.batch * op.groups * op.channels * at.height
+    with k.parallel(lines, op.output.nbytes) as line:
+        plane = k.let(tirx.floordiv(line, as_index(at.height)))
+        row = k.let(line - plane * at.height + top)
+        group, channel = tirx.floordiv(plane, op.channels), tirx.floormod(plane, op.channels)
+        down = tirx.floormod(row, sh)
+        base = k.let((group * sh + down) * (sw * op.channels) + channel)
+        source = k.let(tirx.floordiv(row, sh) * at.columns)
+
+        def load(phase: Index, place: Index, count: int) -> Expr:
+            return k.load(x, [base + phase * op.channels, k.ramp(source + place, count)])
+
+        def single(column: Index) -> None:
+            if isinstance(column, int):
+                p, s = divmod(column + left, sw)
+            else:
+                p, s = tirx.floordiv(column + left, int32(sw)), tirx.floormod(column + left, int32(sw))
+            k.store(y, load(s, p, 1), [line, column])
+
+        def turn(place: Index, count: int) -> None:
+            parts = [load(s, place + first, count) for s in range(sw)]
+            order = [int32(i % sw * count + i // sw) for i in range(sw * count)]
+            value = parts[0] if sw * count == 1 or sw == 1 else tirx.Shuffle(parts, order)
+            k.store(y, value, [line, k.ramp(place * sw + before, sw * count)])
+
+        if isinstance(whole, int):
+            for column in range(min(before, at.width)):
+                single(column)
+            vector_loop(k, whole, pixels, turn)
+            for column in range(max(before + whole * sw, min(before, at.width)), at.width):
+                single(column)
+            return
+        with k.serial(tirx.min(int32(before), at.width)) as column:
+            single(column)
+        vector_loop(k, whole, pixels, turn)
+        behind = k.let(whole * sw + before)
+        with k.serial(tirx.max(at.width - behind, 0)) as column:
+            single(behind + column)

@@ -128,7 +128,8 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
 _TOLD = frozenset(
     {
         *("cpu.attention", "cpu.batch_matmul", "cpu.conv2d"),
-        *("cpu.conv2d_blocked", "cpu.depthwise", "cpu.pool2d", "cpu.quant_conv2d", "cpu.relayout"),
+        *("cpu.conv2d_blocked", "cpu.depthwise", "cpu.interleave", "cpu.pool2d"),
+        *("cpu.quant_conv2d", "cpu.relayout"),
     }
 )
 """Spaces whose kernels take operands that only tell sizes; those of the others tell all sizes themselves."""

@@ -292,7 +292,7 @@ class TestBatchNormAsScale(Rewrite):
     inputs = {"x": (2, 4, 3, 5)}
 
     def before(self, x):
-        call = op.nn.batch_norm(x, *(constant(s) for s in STATISTICS), axis=1, epsilon=1e-3)
+        call = op.nn.batch_norm(x, *(constant(s) for s in STATISTICS), axis=1, epsilon=1e-3, training=False)
         return op.nn.relu(relax.TupleGetItem(bind(call), 0))
 
     def expected(self, x):
@@ -305,7 +305,9 @@ class TestBatchNormAsScale(Rewrite):
 
 def test_a_norm_with_statistics_that_are_read_stays():
     def body(emit, x):
-        whole = emit(op.nn.batch_norm(x, *(constant(s[:3]) for s in STATISTICS), axis=1, epsilon=1e-3))
+        whole = emit(
+            op.nn.batch_norm(x, *(constant(s[:3]) for s in STATISTICS), axis=1, epsilon=1e-3, training=False)
+        )
         return emit(relax.TupleGetItem(whole, 0), "item"), emit(relax.TupleGetItem(whole, 1), "mean")
 
     after, _, _ = fuse(module(X, body), BatchNormAsScale())

@@ -10,8 +10,10 @@ from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.interleave import InterleaveSpace
+from hetero_tvm.schedules.cpu.symbolic import kernels
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import MACHINES, TARGET, check_shapes, compiled, exact
+from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
 
 SPACE = InterleaveSpace()
 OPS = [
@@ -61,3 +63,17 @@ def test_refusals():
     assert "float16" in SPACE.refuses(
         Interleave(1, 1, 1, 1, 3, (1, 2), (0, 0), (1, 6), dtype="float16"), machine
     )
+
+
+@pytest.mark.parametrize(
+    "strides, cut", [((2, 2), (0, 0)), ((2, 3), (1, 2)), ((1, 8), (0, 5)), ((3, 1), (2, 0))]
+)
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_images_of_any_size(machine, strides, cut):
+    def make(b, s):
+        (sh, sw), (top, left) = strides, cut
+        return Interleave(b, 1, 3, 5, s, strides, cut, (5 * sh - top, max(1, s * sw - left)))
+
+    witnesses = witnesses_of(make)
+    function = kernels.emit(witnesses, SPACE, SPACE.default(witnesses.largest, machine), machine)
+    check(make, function)
