@@ -47,7 +47,8 @@ from hetero_tvm.frontend.onnx.graph.constants import (
 )
 from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
 from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms, settle_pools
-from hetero_tvm.frontend.onnx.graph.vectors import settle_vectors
+from hetero_tvm.frontend.onnx.graph.rounds import note_rounds
+from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vectors
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import TRACED_SIZES_HINT, fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
@@ -342,8 +343,11 @@ def _simplify(
             continue
         types = _types(inferred.graph)
         removed = folder.run(model.graph, types)
+        if open_sizes:
+            note_rounds(model.graph, folder.sized, pool)
         remove_dead_nodes(model.graph)
         expanded = expand_shaped(model.graph, types, pool, opset_of(model))
+        expanded = settle_repeats(model.graph, types, pool) or expanded
         if removed or expanded or write_forms(model.graph, types, pool, opset_of(model)):
             continue
         if not (

@@ -14,6 +14,7 @@ import numpy as np
 from hetero_tvm.frontend.onnx.graph.body import as_text
 from hetero_tvm.frontend.onnx.operators.arithmetic import ARITHMETIC
 from hetero_tvm.frontend.onnx.operators.common import Inputs, is_float, static_shape
+from hetero_tvm.frontend.onnx.operators.sequences import SEQUENCES
 from hetero_tvm.host.tvm import Expr, onnx_frontend, relax, te, tirx, tvm
 
 
@@ -384,14 +385,6 @@ def _max_roi_pool(inputs: Inputs, attrs: dict[str, Any]) -> None:
         inputs[1] = relax.op.concat([image, relax.op.strided_slice(rois, [1], [1], [5])], axis=1)
 
 
-def _celu(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
-    """The formula: ONNX's own definition makes a vector of a scalar."""
-    x = inputs[0]
-    zero, one, alpha = (relax.const(v, str(x.ty.dtype)) for v in (0.0, 1.0, float(attrs.get("alpha", 1.0))))
-    below = relax.op.multiply(alpha, relax.op.subtract(relax.op.exp(relax.op.divide(x, alpha)), one))
-    return relax.op.add(relax.op.maximum(x, zero), relax.op.minimum(below, zero))
-
-
 def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
     """Leave the operator to TVM, with positions from which it computes what PyTorch does.
 
@@ -422,9 +415,9 @@ def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
 
 CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     **ARITHMETIC,
+    **SEQUENCES,
     "BitCast": _bit_cast,
     "BitShift": _bit_shift,
-    "Celu": _celu,
     "Clip": _clip,
     "Compress": _compress,
     "Einsum": _einsum,

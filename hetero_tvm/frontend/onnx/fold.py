@@ -100,10 +100,10 @@ class Folder:
         open_sizes: bool = False,
     ):
         self.pool, self._open_sizes = pool, open_sizes
-        self._sized: set[str] = set()  # constants that follow from sizes of inputs
+        self.sized: set[str] = set()  # constants that follow from sizes of inputs
         self.opsets, self.limits = dict(opsets), limits or Limits()
         self._staying: set[str] = set()
-        self._open_values = OpenValues(pool, self._sized, self._staying.add)
+        self._open_values = OpenValues(pool, self.sized, self._staying.add)
         self._slow_left = _SLOW_ELEMENTS
         self._bytes_left = self.limits.folded_bytes + _WEIGHTS_AGAIN * sum(_wide_bytes(pool, n) for n in pool)
         self._alias: dict[str, str] = {}
@@ -154,7 +154,7 @@ class Folder:
             refuse_picks_of_nothing(node, self.pool, self._types)
             return self._unflattened(node)
         if self._follows_sizes(node):
-            self._sized.update(node.output)
+            self.sized.update(node.output)
         for name, array in zip(node.output, results, strict=False):
             if name:
                 self.pool.add_array(name, array)
@@ -166,7 +166,7 @@ class Folder:
         """Whether a constant that a node gives follows from sizes of inputs."""
         if node.op_type in ("Shape", "Size") and node.input[0] not in self.pool:
             return True
-        return any(name in self._sized for name in node.input)
+        return any(name in self.sized for name in node.input)
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """Find the types of a node's results where inference over the whole graph did not."""

@@ -48,6 +48,7 @@ def test_a_sample_infinitely_far_from_the_image_is_zero():
     offsets = np.zeros((1, 2, 4, 5), np.float32)
     offsets[0, 0, 1, :2] = np.inf, -np.inf
     offsets[0, 1, 2, :3] = np.inf, -np.inf, 3e38
+    offsets[0, 0, 3, :2] = offsets[0, 1, 3, 1:3] = np.nan
     inputs = {"x": noise(1, 1, 4, 5), "w": np.ones((1, 1, 1, 1), np.float32), "o": offsets}
     against_reference(model, inputs, judge="onnxruntime")
 
