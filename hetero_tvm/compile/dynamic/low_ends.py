@@ -8,19 +8,24 @@ not theirs.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from hetero_tvm.compile.dynamic.quotients import extents_of
 from hetero_tvm.errors import HeteroTVMError, ShapeError
 from hetero_tvm.frontend import ImportedModel
-from hetero_tvm.frontend.ranges import steps
+from hetero_tvm.frontend.ranges import branches, steps
 from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.host.tvm import Expr, Var, relax, tvm
 from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed
 from hetero_tvm.schedules.fitting import fit
 
 Fitted = Sequence["int | Extent"]
+_FEW = 64
+"""Elements of constants that are compared: what follows from sizes is a number, or some."""
 
 
 def with_low_ends(model: ImportedModel) -> ImportedModel:
@@ -78,6 +83,11 @@ class _Judge:
         self._extents, self._results = fitted(extents_of), fitted(_results)
         self._windows, cuts = fitted(_windows), fitted(_cuts)
         self._cuts = list(zip(cuts[::2], cuts[1::2], strict=True))
+        self._branches, constants = branches(model), list(map(_constants, several))
+        self._constants = [
+            same if all(np.array_equal(same, other, equal_nan=True) for other in others) else None
+            for same, *others in (zip(*constants, strict=True) if len(set(map(len, constants))) == 1 else ())
+        ]
 
     def __call__(self, sizes: dict[str, int]) -> str | None:
         at = completed(sizes, self._quotients)
@@ -91,6 +101,9 @@ class _Judge:
             one = self._at(sizes)
         except HeteroTVMError as error:
             return error.message
+        for node, branch in self._branches.items():
+            if branches(one).get(node, branch) != branch:
+                return f"node {node!r} (If) takes its other branch"
         # Where it takes other steps (a reshape that does nothing at 1), its results alone can be compared.
         same = steps(one) == steps(self._model) and len(extents_of(one)) == len(self._extents)
         wanted = self._extents if same else self._results
@@ -100,6 +113,9 @@ class _Judge:
         for extent, there in zip(wanted, found, strict=True):
             if _value(extent, at) != there:
                 return f"a tensor has {there} elements along an axis, where other sizes make it {extent}"
+        for constant, here in zip(self._constants, _constants(one) if same else (), strict=False):
+            if constant is not None and not np.array_equal(constant, here, equal_nan=True):
+                return f"a constant is {here.tolist()}, where other sizes make it {constant.tolist()}"
         return None
 
 
@@ -146,6 +162,17 @@ def _cuts(model: ImportedModel) -> list[int]:
     for var, call in _calls(model):
         if call.op.name == "relax.strided_slice":
             found += [n for pair in zip(_shape(var), _shape(call.args[0]), strict=True) for n in pair]
+    return found
+
+
+def _constants(model: ImportedModel) -> list[np.ndarray]:
+    """Constants of few elements, in the order in which they are read."""
+    found = []
+    for _, call in _calls(model):
+        for value in call.args:
+            if isinstance(value, tvm.ir.GenericConst) and math.prod(_shape(value)) <= _FEW:
+                array = value.value.numpy()
+                found.append(array if array.dtype.kind in "biuf" else array.astype("float32"))
     return found
 
 

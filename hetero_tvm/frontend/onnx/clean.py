@@ -52,7 +52,7 @@ from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vector
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import TRACED_SIZES_HINT, fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
-from hetero_tvm.frontend.stored import StoredModel, is_stub, stub
+from hetero_tvm.frontend.stored import BRANCH, StoredModel, is_stub, stub
 from hetero_tvm.host import mapped
 
 #: Older models are converted: TVM's converters read only the newer forms (axes as inputs, ...).
@@ -357,6 +357,8 @@ def _simplify(
         ):
             break
     tracker.finish(model)
+    for name, branch in folder.branches.items():
+        model.metadata_props.add(key=f"{BRANCH}{name}", value=branch)
     refuse_shapeless(model.graph)
     merge_identities(model.graph)
     inferred = _infer(model, pool, limits)

@@ -406,8 +406,8 @@ def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
                 inputs[0] = relax.BlockBuilder.current().emit(relax.op.concat([inputs[0], inputs[0]], axis))
         near = relax.op.less(size, relax.const(6e4 if dtype == "float16" else 1e9, dtype))
         inputs[1] = grid if cubic else relax.op.where(near, grid, first)
-    elif cubic and shape is not None:
-        end = 1 + 10 / max(min(shape[2:]) - 1, 1)  # four pixels beyond the image, and more
+    elif cubic:
+        end = 1e4  # pixels beyond any image, and no count beyond 32 bits
         inputs[1] = relax.op.where(relax.op.less(size, infinity), relax.op.clip(grid, -end, end), nan)
     elif padding == "border":
         inputs[1] = relax.op.where(relax.op.isnan(grid), first, grid)

@@ -26,6 +26,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
     to_array,
 )
+from hetero_tvm.frontend.onnx.graph.nodes import in_its_place
 from hetero_tvm.frontend.onnx.graph.open_values import OpenValues, is_held
 
 # fmt: off
@@ -102,6 +103,7 @@ class Folder:
         self.pool, self._open_sizes = pool, open_sizes
         self.sized: set[str] = set()  # constants that follow from sizes of inputs
         self.opsets, self.limits = dict(opsets), limits or Limits()
+        self.branches: dict[str, str] = {}  # of an If by its name, which follow from sizes
         self._staying: set[str] = set()
         self._open_values = OpenValues(pool, self.sized, self._staying.add)
         self._slow_left = _SLOW_ELEMENTS
@@ -283,12 +285,9 @@ class Folder:
             raise ModelError(f"Node {node.name!r} (If) has no usable {wanted}.")
         for tensor in graph.initializer:
             self.pool.add_tensor(tensor)
-        nodes = list(graph.node)
-        for inner in nodes:
-            inner.name = f"{node.name}/{inner.name or inner.op_type}"
-        for inner, outer in zip(graph.output, node.output, strict=False):
-            nodes.append(helper.make_node("Identity", [inner.name], [outer], name=node.name))
-        return nodes
+        if self._follows_sizes(node):
+            self.branches[node.name] = wanted
+        return in_its_place(node, graph)
 
     # ---- evaluation ----------------------------------------------------------------------
 

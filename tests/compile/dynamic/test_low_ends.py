@@ -32,6 +32,43 @@ SPECIAL = {
         3,
     ),
 }
+BRANCHES = """
+g (float[n, 3] x) => (float[n, 3] y) <int64 k = {8}, int64[1] e = {1}> {
+  s = Shape<end = 1>(x)
+  n = ReduceMax<keepdims = 0>(s)
+  c = Greater(n, k)
+  y = If (c) <then_branch = a () => (float[n, 3] p) { p = Tanh(x) },
+              else_branch = b () => (float[n, 3] q) { q = Relu(x) }>
+}"""
+CHOICE = """
+g (float[n, 3] x) => (float[n, 3] y) <int64 k = {8}> {
+  s = Shape<end = 1>(x)
+  c = Greater(s, k)
+  z = Tanh(x)
+  y = Where(c, z, x)
+}"""
+FACTOR = """
+g (float[n, 3] x) => (float[n, 3] y) <int64 k = {9}> {
+  s = Shape<end = 1>(x)
+  c = Min(s, k)
+  f = Cast<to = 1>(c)
+  y = Mul(f, x)
+}"""
+
+
+@pytest.mark.parametrize("text", [BRANCHES, CHOICE, FACTOR], ids=["branch", "choice", "factor"])
+def test_values_that_sizes_decide_are_those_of_all_sizes(text):
+    source = text_model(text)
+    with pytest.raises(ShapeError, match=r"n = 9\.\.23$"):
+        optimize_model(import_model(source, shapes={"x": (Span(1, 23), 3)}))
+    optimize_model(import_model(source, shapes={"x": (Span(9, 23), 3)}))
+
+
+def test_a_branch_that_changes_among_large_sizes_names_the_node():
+    source = text_model(BRANCHES.replace("{8}", "{20}"))
+    source.graph.node[3].name = "/guard"
+    with pytest.raises(ShapeError, match="'/guard'.*another branch at n = "):
+        import_model(source, shapes={"x": (Span(1, 23), 3)})
 
 
 def model_of(body):
