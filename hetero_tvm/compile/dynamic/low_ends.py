@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_tvm.compile.dynamic.quotients import extents_of
 from hetero_tvm.errors import HeteroTVMError, ShapeError
-from hetero_tvm.frontend import ImportedModel
+from hetero_tvm.frontend import ImportedModel, source_names
 from hetero_tvm.frontend.ranges import branches, steps
 from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.host.tvm import Expr, Var, relax, tvm
@@ -89,14 +89,25 @@ class _Judge:
             for same, *others in (zip(*constants, strict=True) if len(set(map(len, constants))) == 1 else ())
         ]
 
+    def _cut_by(self, number: int) -> str:
+        """Name of the node of a slice, as part of a sentence."""
+        axes = 0
+        for var, call in _calls(self._model):
+            if call.op.name == "relax.strided_slice":
+                axes += len(_shape(var))
+                if number < axes:
+                    return f", at {source_names(var)!r}"
+        return ""
+
     def __call__(self, sizes: dict[str, int]) -> str | None:
         at = completed(sizes, self._quotients)
         if any(_value(extent, at) < 0 for extent in self._extents):
             return "something has fewer than 0 elements"
         if any(_value(extent, at) < 1 for extent in self._windows):
             return "a window of a convolution or a pool does not fit"
-        if any(_value(part, at) > _value(whole, at) for part, whole in self._cuts):
-            return "a slice is longer than what it is a part of"
+        for n, (part, whole) in enumerate(self._cuts):
+            if _value(part, at) > _value(whole, at):
+                return f"a slice is longer than what it is a part of{self._cut_by(n)}"
         try:
             one = self._at(sizes)
         except HeteroTVMError as error:

@@ -20,7 +20,8 @@ from tests.frontend.onnx.helpers import run_onnxruntime, text_model
 def test_grid_sample(mode, padding, aligned):
     model = text_model(
         "g (float[2, 3, h, w] x, float[2, i, j, 2] p) => (float[2, 3, i, j] y) "
-        f'{{ y = GridSample <mode = "{mode}", padding_mode = "{padding}", align_corners = {aligned}> (x, p) }}'
+        f'{{ y = GridSample <mode = "{mode}", padding_mode = "{padding}", align_corners = {aligned}>'
+        " (x, p) }"
     )
     ends = {"h": 12, "w": 40, "i": 9, "j": 19}
     h, w, i, j = (hetero_tvm.Span(1, end) for end in ends.values())
