@@ -51,7 +51,11 @@ def max_pool(b: PromisedBody) -> bool:
     flat = b.op("Reshape", b.input(0), b.ints([planes, size]))
     flat = b.op("Pad", flat, b.ints([0, 0, 0, 1]), b.const(lowest, dtype))
     taps = b.op("Gather", flat, b.ints(np.where(inside, place, size)), axis=1)
-    first = b.op("ArgMax", taps, axis=2, keepdims=1)
+    ordered = taps
+    if "float" not in dtype and not inside.all():  # the least number may be in the image as well
+        whole = b.op("Cast", taps, to=TensorProto.INT32)
+        ordered = b.op("Where", b.const(inside[None], "bool"), whole, b.const(-(2**15), "int32"))
+    first = b.op("ArgMax", ordered, axis=2, keepdims=1)
     y = b.op("GatherElements", taps, first, axis=2)
     windows = b.op("Expand", b.ints(named[None]), b.ints([planes, *place.shape]))
     at = b.op("GatherElements", windows, first, axis=2)
