@@ -24,6 +24,7 @@ from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed
 from hetero_tvm.schedules.fitting import fit
 
 Fitted = Sequence["int | Extent"]
+_COMPARED = ("bool", "int32", "int64", "float32", "float64")
 _FEW = 64
 """Elements of constants that are compared: what follows from sizes is a number, or some."""
 
@@ -84,9 +85,10 @@ class _Judge:
         self._windows, cuts = fitted(_windows), fitted(_cuts)
         self._cuts = list(zip(cuts[::2], cuts[1::2], strict=True))
         self._branches, constants = branches(model), list(map(_constants, several))
+        alike = len(set(map(len, constants))) == 1
         self._constants = [
-            same if all(np.array_equal(same, other, equal_nan=True) for other in others) else None
-            for same, *others in (zip(*constants, strict=True) if len(set(map(len, constants))) == 1 else ())
+            first if all(_is_same(first, other) for other in others) else None
+            for first, *others in (zip(*constants, strict=True) if alike else ())
         ]
 
     def _cut_by(self, number: int) -> str:
@@ -124,9 +126,12 @@ class _Judge:
         for extent, there in zip(wanted, found, strict=True):
             if _value(extent, at) != there:
                 return f"a tensor has {there} elements along an axis, where other sizes make it {extent}"
-        for constant, here in zip(self._constants, _constants(one) if same else (), strict=False):
-            if constant is not None and not np.array_equal(constant, here, equal_nan=True):
-                return f"a constant is {here.tolist()}, where other sizes make it {constant.tolist()}"
+        constants = _constants(one)
+        if not same or len(constants) != len(self._constants):
+            return None
+        for known, here in zip(self._constants, constants, strict=True):
+            if known is not None and here is not None and not _is_same(known, here):
+                return f"a constant is {here.tolist()}, where other sizes make it {known.tolist()}"
         return None
 
 
@@ -176,15 +181,21 @@ def _cuts(model: ImportedModel) -> list[int]:
     return found
 
 
-def _constants(model: ImportedModel) -> list[np.ndarray]:
-    """Constants of few elements, in the order in which they are read."""
-    found = []
+def _constants(model: ImportedModel) -> list[np.ndarray | None]:
+    """Constants in the order in which they are read; None for those of many elements."""
+    found: list[np.ndarray | None] = []
     for _, call in _calls(model):
         for value in call.args:
-            if isinstance(value, tvm.ir.GenericConst) and math.prod(_shape(value)) <= _FEW:
-                array = value.value.numpy()
-                found.append(array if array.dtype.kind in "biuf" else array.astype("float32"))
+            if isinstance(value, tvm.ir.GenericConst):
+                few = math.prod(_shape(value)) <= _FEW and str(value.ty.dtype) in _COMPARED
+                found.append(value.value.numpy() if few else None)
     return found
+
+
+def _is_same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    if one is None or other is None:
+        return False
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
 def _windows(model: ImportedModel) -> list[int]:
