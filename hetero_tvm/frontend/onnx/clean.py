@@ -60,7 +60,7 @@ _OLDEST_OPSET = 13
 _CONVERT_TO = (17, 13)
 _FIRST_RESIZE_WITH_COORDINATES = 11
 #: Shape inference looks into the definitions of these, where it misses what a node leaves at its default.
-_DEFAULTS_NEEDED = frozenset({"MeanVarianceNormalization", "Selu"})
+_DEFAULTS_NEEDED = frozenset({"MeanVarianceNormalization", "STFT", "Selu"})
 _INEXACT_DEFAULTS = frozenset({"HardSigmoid", "LRN", "LeakyRelu"}) | {
     f"{kind}Normalization" for kind in ("Batch", "Group", "Instance", "Layer", "RMS")
 }
