@@ -184,7 +184,9 @@ def _import_open(
     if suffix in _TORCH or _kind(source) == _PROGRAM:
         from hetero_tvm.frontend.torch.importer import open_torch
 
-        declared, load = open_torch(source, trust=trust, telling=LEAST_TELLING, **options)
+        declared, load_asked = open_torch(source, trust=trust, telling=LEAST_TELLING, **options)
+        asked = named(shapes, declared, **options)
+        return import_open(asked, declared, lambda fixed: load_asked(fixed, asked))
     elif suffix == TFLITE:
         declared, load = open_tflite(source, batch=batch)
     else:

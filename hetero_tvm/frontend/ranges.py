@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from hetero_tvm.errors import HeteroTVMError, ModelError, ShapeError
 from hetero_tvm.frontend.dimensions import Declared, Sum, symbol_of
 from hetero_tvm.frontend.signature import ImportedModel, OpenShapes, Span, Symbol, multiples
+from hetero_tvm.frontend.stored import BRANCH
 
 Given = Mapping[str, Sequence["int | Span | Sum"]]
 Import = Callable[[dict[str, tuple[int, ...]]], ImportedModel]
@@ -91,7 +92,14 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
     if (usual := _at_usual_sizes(symbols, models, at)) is not None:
         sizes, models = usual
     first, *others = models
-    for other in others:
+    for other, at_size in zip(others, sizes[1:], strict=True):
+        for node, branch in branches(first).items():
+            if branches(other).get(node, branch) != branch:
+                raise ShapeError(
+                    f"{first.name}: node {node!r} (If) takes another branch at "
+                    f"{_listed(at_size)} than at {_listed(sizes[0])}.",
+                    hint="give ranges of which all sizes take one branch, one library each",
+                )
         ends = zip(
             (*first.signature.inputs, *first.signature.outputs),
             (*other.signature.inputs, *other.signature.outputs),
@@ -110,6 +118,10 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
     }
     decided = frozenset(s.name for s in symbols if s.name not in given_ends)
     return dataclasses.replace(first, open=OpenShapes(symbols, sizes, tuple(others), at, decided))
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
 def _symbols(given: Given, declared: Declared) -> tuple[dict[tuple[str, int], str], tuple[Symbol, ...]]:
@@ -275,6 +287,12 @@ def _at_usual_sizes(
     except HeteroTVMError:  # a table of positions may end at the largest size
         return None
     return (sizes, found) if len({tuple(steps(model)) for model in found}) == 1 else None
+
+
+def branches(model: ImportedModel) -> dict[str, str]:
+    """Branches of the If nodes that follow from sizes, by the names of the nodes."""
+    props = {prop.key: prop.value for prop in model.clean.proto.metadata_props}
+    return {key.removeprefix(BRANCH): value for key, value in props.items() if key.startswith(BRANCH)}
 
 
 def steps(model: ImportedModel) -> list[tuple[str, bool]]:

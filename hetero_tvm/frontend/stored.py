@@ -15,6 +15,10 @@ _PLACE = "memory"
 """Place of its bytes that the stub of a tensor names."""
 
 
+BRANCH = "branch of "
+"""Begin of a key of a model's metadata: which branch of an If, the sizes of whose inputs decide, is taken."""
+
+
 @dataclass(frozen=True)
 class StoredModel:
     """An ONNX model.

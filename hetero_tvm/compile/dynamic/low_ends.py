@@ -8,19 +8,25 @@ not theirs.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from hetero_tvm.compile.dynamic.quotients import extents_of
 from hetero_tvm.errors import HeteroTVMError, ShapeError
-from hetero_tvm.frontend import ImportedModel
-from hetero_tvm.frontend.ranges import steps
+from hetero_tvm.frontend import ImportedModel, source_names
+from hetero_tvm.frontend.ranges import branches, steps
 from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.host.tvm import Expr, Var, relax, tvm
 from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed
 from hetero_tvm.schedules.fitting import fit
 
 Fitted = Sequence["int | Extent"]
+_COMPARED = ("bool", "int32", "int64", "float32", "float64")
+_FEW = 64
+"""Elements of constants that are compared: what follows from sizes is a number, or some."""
 
 
 def with_low_ends(model: ImportedModel) -> ImportedModel:
@@ -78,6 +84,22 @@ class _Judge:
         self._extents, self._results = fitted(extents_of), fitted(_results)
         self._windows, cuts = fitted(_windows), fitted(_cuts)
         self._cuts = list(zip(cuts[::2], cuts[1::2], strict=True))
+        self._branches, constants = branches(model), list(map(_constants, several))
+        alike = len(set(map(len, constants))) == 1
+        self._constants = [
+            first if all(_is_same(first, other) for other in others) else None
+            for first, *others in (zip(*constants, strict=True) if alike else ())
+        ]
+
+    def _cut_by(self, number: int) -> str:
+        """Name of the node of a slice, as part of a sentence."""
+        axes = 0
+        for var, call in _calls(self._model):
+            if call.op.name == "relax.strided_slice":
+                axes += len(_shape(var))
+                if number < axes:
+                    return f", at {source_names(var)!r}"
+        return ""
 
     def __call__(self, sizes: dict[str, int]) -> str | None:
         at = completed(sizes, self._quotients)
@@ -85,12 +107,16 @@ class _Judge:
             return "something has fewer than 0 elements"
         if any(_value(extent, at) < 1 for extent in self._windows):
             return "a window of a convolution or a pool does not fit"
-        if any(_value(part, at) > _value(whole, at) for part, whole in self._cuts):
-            return "a slice is longer than what it is a part of"
+        for n, (part, whole) in enumerate(self._cuts):
+            if _value(part, at) > _value(whole, at):
+                return f"a slice is longer than what it is a part of{self._cut_by(n)}"
         try:
             one = self._at(sizes)
         except HeteroTVMError as error:
             return error.message
+        for node, branch in self._branches.items():
+            if branches(one).get(node, branch) != branch:
+                return f"node {node!r} (If) takes its other branch"
         # Where it takes other steps (a reshape that does nothing at 1), its results alone can be compared.
         same = steps(one) == steps(self._model) and len(extents_of(one)) == len(self._extents)
         wanted = self._extents if same else self._results
@@ -100,6 +126,12 @@ class _Judge:
         for extent, there in zip(wanted, found, strict=True):
             if _value(extent, at) != there:
                 return f"a tensor has {there} elements along an axis, where other sizes make it {extent}"
+        constants = _constants(one)
+        if not same or len(constants) != len(self._constants):
+            return None
+        for known, here in zip(self._constants, constants, strict=True):
+            if known is not None and here is not None and not _is_same(known, here):
+                return f"a constant is {here.tolist()}, where other sizes make it {known.tolist()}"
         return None
 
 
@@ -147,6 +179,23 @@ def _cuts(model: ImportedModel) -> list[int]:
         if call.op.name == "relax.strided_slice":
             found += [n for pair in zip(_shape(var), _shape(call.args[0]), strict=True) for n in pair]
     return found
+
+
+def _constants(model: ImportedModel) -> list[np.ndarray | None]:
+    """Constants in the order in which they are read; None for those of many elements."""
+    found: list[np.ndarray | None] = []
+    for _, call in _calls(model):
+        for value in call.args:
+            if isinstance(value, tvm.ir.GenericConst):
+                few = math.prod(_shape(value)) <= _FEW and str(value.ty.dtype) in _COMPARED
+                found.append(value.value.numpy() if few else None)
+    return found
+
+
+def _is_same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    if one is None or other is None:
+        return False
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
 def _windows(model: ImportedModel) -> list[int]:

@@ -47,11 +47,12 @@ from hetero_tvm.frontend.onnx.graph.constants import (
 )
 from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
 from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms, settle_pools
-from hetero_tvm.frontend.onnx.graph.vectors import settle_vectors
+from hetero_tvm.frontend.onnx.graph.rounds import note_rounds
+from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vectors
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import TRACED_SIZES_HINT, fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
-from hetero_tvm.frontend.stored import StoredModel, is_stub, stub
+from hetero_tvm.frontend.stored import BRANCH, StoredModel, is_stub, stub
 from hetero_tvm.host import mapped
 
 #: Older models are converted: TVM's converters read only the newer forms (axes as inputs, ...).
@@ -59,7 +60,7 @@ _OLDEST_OPSET = 13
 _CONVERT_TO = (17, 13)
 _FIRST_RESIZE_WITH_COORDINATES = 11
 #: Shape inference looks into the definitions of these, where it misses what a node leaves at its default.
-_DEFAULTS_NEEDED = frozenset({"MeanVarianceNormalization", "Selu"})
+_DEFAULTS_NEEDED = frozenset({"MeanVarianceNormalization", "STFT", "Selu"})
 _INEXACT_DEFAULTS = frozenset({"HardSigmoid", "LRN", "LeakyRelu"}) | {
     f"{kind}Normalization" for kind in ("Batch", "Group", "Instance", "Layer", "RMS")
 }
@@ -342,8 +343,11 @@ def _simplify(
             continue
         types = _types(inferred.graph)
         removed = folder.run(model.graph, types)
+        if open_sizes:
+            note_rounds(model.graph, folder.sized, pool)
         remove_dead_nodes(model.graph)
         expanded = expand_shaped(model.graph, types, pool, opset_of(model))
+        expanded = settle_repeats(model.graph, types, pool) or expanded
         if removed or expanded or write_forms(model.graph, types, pool, opset_of(model)):
             continue
         if not (
@@ -353,6 +357,8 @@ def _simplify(
         ):
             break
     tracker.finish(model)
+    for name, branch in folder.branches.items():
+        model.metadata_props.add(key=f"{BRANCH}{name}", value=branch)
     refuse_shapeless(model.graph)
     merge_identities(model.graph)
     inferred = _infer(model, pool, limits)

@@ -14,6 +14,7 @@ import numpy as np
 from hetero_tvm.frontend.onnx.graph.body import as_text
 from hetero_tvm.frontend.onnx.operators.arithmetic import ARITHMETIC
 from hetero_tvm.frontend.onnx.operators.common import Inputs, is_float, static_shape
+from hetero_tvm.frontend.onnx.operators.sequences import SEQUENCES
 from hetero_tvm.host.tvm import Expr, onnx_frontend, relax, te, tirx, tvm
 
 
@@ -384,14 +385,6 @@ def _max_roi_pool(inputs: Inputs, attrs: dict[str, Any]) -> None:
         inputs[1] = relax.op.concat([image, relax.op.strided_slice(rois, [1], [1], [5])], axis=1)
 
 
-def _celu(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
-    """The formula: ONNX's own definition makes a vector of a scalar."""
-    x = inputs[0]
-    zero, one, alpha = (relax.const(v, str(x.ty.dtype)) for v in (0.0, 1.0, float(attrs.get("alpha", 1.0))))
-    below = relax.op.multiply(alpha, relax.op.subtract(relax.op.exp(relax.op.divide(x, alpha)), one))
-    return relax.op.add(relax.op.maximum(x, zero), relax.op.minimum(below, zero))
-
-
 def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
     """Leave the operator to TVM, with positions from which it computes what PyTorch does.
 
@@ -413,8 +406,8 @@ def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
                 inputs[0] = relax.BlockBuilder.current().emit(relax.op.concat([inputs[0], inputs[0]], axis))
         near = relax.op.less(size, relax.const(6e4 if dtype == "float16" else 1e9, dtype))
         inputs[1] = grid if cubic else relax.op.where(near, grid, first)
-    elif cubic and shape is not None:
-        end = 1 + 10 / max(min(shape[2:]) - 1, 1)  # four pixels beyond the image, and more
+    elif cubic:
+        end = 1e4  # pixels beyond any image, and no count beyond 32 bits
         inputs[1] = relax.op.where(relax.op.less(size, infinity), relax.op.clip(grid, -end, end), nan)
     elif padding == "border":
         inputs[1] = relax.op.where(relax.op.isnan(grid), first, grid)
@@ -422,9 +415,9 @@ def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
 
 CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     **ARITHMETIC,
+    **SEQUENCES,
     "BitCast": _bit_cast,
     "BitShift": _bit_shift,
-    "Celu": _celu,
     "Clip": _clip,
     "Compress": _compress,
     "Einsum": _einsum,

@@ -26,6 +26,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
     to_array,
 )
+from hetero_tvm.frontend.onnx.graph.nodes import in_its_place
 from hetero_tvm.frontend.onnx.graph.open_values import OpenValues, is_held
 
 # fmt: off
@@ -100,10 +101,11 @@ class Folder:
         open_sizes: bool = False,
     ):
         self.pool, self._open_sizes = pool, open_sizes
-        self._sized: set[str] = set()  # constants that follow from sizes of inputs
+        self.sized: set[str] = set()  # constants that follow from sizes of inputs
         self.opsets, self.limits = dict(opsets), limits or Limits()
+        self.branches: dict[str, str] = {}  # of an If by its name, which follow from sizes
         self._staying: set[str] = set()
-        self._open_values = OpenValues(pool, self._sized, self._staying.add)
+        self._open_values = OpenValues(pool, self.sized, self._staying.add)
         self._slow_left = _SLOW_ELEMENTS
         self._bytes_left = self.limits.folded_bytes + _WEIGHTS_AGAIN * sum(_wide_bytes(pool, n) for n in pool)
         self._alias: dict[str, str] = {}
@@ -154,7 +156,7 @@ class Folder:
             refuse_picks_of_nothing(node, self.pool, self._types)
             return self._unflattened(node)
         if self._follows_sizes(node):
-            self._sized.update(node.output)
+            self.sized.update(node.output)
         for name, array in zip(node.output, results, strict=False):
             if name:
                 self.pool.add_array(name, array)
@@ -166,7 +168,7 @@ class Folder:
         """Whether a constant that a node gives follows from sizes of inputs."""
         if node.op_type in ("Shape", "Size") and node.input[0] not in self.pool:
             return True
-        return any(name in self._sized for name in node.input)
+        return any(name in self.sized for name in node.input)
 
     def _infer(self, node: onnx.NodeProto) -> None:
         """Find the types of a node's results where inference over the whole graph did not."""
@@ -283,12 +285,9 @@ class Folder:
             raise ModelError(f"Node {node.name!r} (If) has no usable {wanted}.")
         for tensor in graph.initializer:
             self.pool.add_tensor(tensor)
-        nodes = list(graph.node)
-        for inner in nodes:
-            inner.name = f"{node.name}/{inner.name or inner.op_type}"
-        for inner, outer in zip(graph.output, node.output, strict=False):
-            nodes.append(helper.make_node("Identity", [inner.name], [outer], name=node.name))
-        return nodes
+        if self._follows_sizes(node):
+            self.branches[node.name] = wanted
+        return in_its_place(node, graph)
 
     # ---- evaluation ----------------------------------------------------------------------
 

@@ -151,13 +151,6 @@ def _roi_align(
     return b.nodes
 
 
-def _sequence_step(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
-    """Refusal of positions that count from the end: TVM takes them from the beginning."""
-    place = node.input[-1] if len(node.input) > (node.op_type == "SequenceInsert") + 1 else ""
-    if place and place in pool and (pool.array(place) < 0).any():
-        raise refusal(node, f"position {int(pool.array(place))}", "Count the position from the beginning.")
-
-
 def _space_to_depth(
     node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
 ) -> list[onnx.NodeProto] | None:
@@ -429,8 +422,6 @@ FORMS: dict[str, Expansion] = {
     "ReduceSumSquare": _noop_reduction,
     "Resize": resize,
     "RoiAlign": _roi_align,
-    "SequenceErase": _sequence_step,
-    "SequenceInsert": _sequence_step,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,
     "TopK": _top_k,

@@ -70,7 +70,7 @@ def to_relax(stored: StoredModel) -> IRModule:
         importer.abandon()
         if isinstance(error, HeteroTVMError):
             raise error from None
-        if importer.has_open_result(node):
+        if importer.has_open_result(node) and not isinstance(error, IndexError):
             raise _depends_on_values(node) from error
         raise _conversion_error(node, error) from error
     except HeteroTVMError:

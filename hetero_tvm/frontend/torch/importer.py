@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.errors import ShapeError, UsageError
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.onnx.shapes import declared_dimensions, fix_input_shapes
-from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.frontend.signature import ImportedModel, Span
 from hetero_tvm.frontend.torch.load import load_program, require
 from hetero_tvm.frontend.torch.run import TorchProgram
 from hetero_tvm.frontend.torch.specialize import depends_on_sizes, equations, sizes_kept, with_sizes
@@ -68,7 +68,7 @@ def open_torch(
     trust: bool = False,
     telling: int = 0,
     open_sizes: bool = True,
-) -> tuple[dict[str, list[int | str | None] | None], Callable[[Any], ImportedModel]]:
+) -> tuple[dict[str, list[int | str | None] | None], Callable[..., ImportedModel]]:
     """Read a program once, to import it at several sizes; arguments and errors as :func:`import_torch`.
 
     Sizes up to ``telling`` are never beyond what the program was exported for: they tell how its numbers
@@ -77,7 +77,7 @@ def open_torch(
 
     Returns
     -------
-    The dimensions of its inputs, and what imports it with given shapes.
+    The dimensions of its inputs, and what imports it with given shapes, of the ranges that were asked for.
     """
     if isinstance(source, str | Path):
         program = load_program(Path(source), trust)
@@ -99,9 +99,11 @@ def open_torch(
             if isinstance(extent, int):  # PyTorch fixed it while it traced, and the exporter writes a symbol
                 dim.dim_value = extent
 
-    def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
+    def load(
+        shapes: Mapping[str, Sequence[int]], asked: Mapping[str, Sequence[Any]] = MappingProxyType({})
+    ) -> ImportedModel:
         sizes = fix_input_shapes(inputs, shapes, batch=batch, sequence=sequence, least=0)
-        values = _refuse_outside(dims, program.range_constraints, sizes, telling)
+        values = _refuse_outside(dims, program.range_constraints, sizes, telling, asked)
         if failed := equations(program, sizes):
             raise ShapeError(
                 "PyTorch fixed sizes of the program when it was exported, though they are open.",
@@ -137,6 +139,7 @@ def _refuse_outside(
     ranges: Mapping[Any, Any],
     shapes: Mapping[str, tuple[int, ...]],
     telling: int,
+    asked: Mapping[str, Sequence[Any]],
 ) -> dict[Any, int]:
     """Refuse sizes that the program was not exported for, all at once; values of its symbols.
 
@@ -156,9 +159,16 @@ def _refuse_outside(
             low = 1 if bounds is None or bounds.lower <= 2 else int(bounds.lower)
             if values.setdefault(dim, size) != size:
                 problems.append(f"{name}: dimension {axis} is {size}, elsewhere {values[dim]}")
-            elif bounds is not None and not low <= size <= max(bounds.upper, telling):
+            if bounds is None or values[dim] != size:
+                continue
+            span = asked[name][axis] if name in asked and axis < len(asked[name]) else None
+            if isinstance(span, Span) and span.high is not None and span.high > bounds.upper:
+                size = span.high  # also where it is no more than the sizes that tell
+            elif low <= size <= telling:
+                continue
+            if not low <= size <= bounds.upper:
                 problems.append(f"{name}: dimension {axis} is {size}; exported for {low} to {bounds.upper}")
-    for _, _, dim, size in computed:  # 32 * h alone tells h
+    for name, axis, dim, size in computed:  # 32 * h alone tells h
         if len(unknown := dim.free_symbols - set(values)) == 1 and len(dim.free_symbols) == 1:
             one = unknown.pop()
             slope = dim.coeff(one)
@@ -166,6 +176,11 @@ def _refuse_outside(
                 count, rest = divmod(size - int(dim - slope * one), int(slope))
                 if rest == 0:
                     values[one] = count
+                    bounds = ranges.get(one)
+                    low = 1 if bounds is None or bounds.lower <= 2 else int(bounds.lower)
+                    if bounds is not None and not low <= count <= max(bounds.upper, telling):
+                        ends = f"{dim.subs(one, low)} to {dim.subs(one, bounds.upper)}"
+                        problems.append(f"{name}: dimension {axis} is {size}; exported for {ends}")
     for name, axis, dim, size in computed:
         wanted = dim.subs(values)
         if wanted.is_number and wanted != size:

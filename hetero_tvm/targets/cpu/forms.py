@@ -61,7 +61,7 @@ def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, .
         ),  # vectors skip what is not among the best
         SuppressionAsKernel(functools.partial(emit_suppression, machine)),  # no operators express it
         ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
-        GridSampleAsKernel(lambda *form: emit_grid_sample(machine, Sampling(*form))),  # weights once
+        GridSampleAsKernel(lambda *form: emit_grid_sample(machine, Sampling(*form), ranges)),  # weights once
         RoiAlignAsKernel(
             lambda *form: emit_roi_align(machine, Bins(*form), ranges)
         ),  # rows, then columns of a bin

@@ -6,7 +6,7 @@ import pytest
 from hetero_tvm import Span
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import InputError, ShapeError
-from tests.frontend.onnx.helpers import run_onnxruntime, text_model
+from tests.frontend.onnx.helpers import add_weight, run_onnxruntime, text_model
 
 ROWS = "g (float[1, n, 4] x) => (float[1, m, 4] y)"
 SPECIAL = {
@@ -32,6 +32,54 @@ SPECIAL = {
         3,
     ),
 }
+BRANCHES = """
+g (float[n, 3] x) => (float[n, 3] y) <int64 k = {8}, int64[1] e = {1}> {
+  s = Shape<end = 1>(x)
+  n = ReduceMax<keepdims = 0>(s)
+  c = Greater(n, k)
+  y = If (c) <then_branch = a () => (float[n, 3] p) { p = Tanh(x) },
+              else_branch = b () => (float[n, 3] q) { q = Relu(x) }>
+}"""
+CHOICE = """
+g (float[n, 3] x) => (float[n, 3] y) <int64 k = {8}> {
+  s = Shape<end = 1>(x)
+  c = Greater(s, k)
+  z = Tanh(x)
+  y = Where(c, z, x)
+}"""
+FACTOR = """
+g (float[n, 3] x) => (float[n, 3] y) <int64 k = {9}> {
+  s = Shape<end = 1>(x)
+  c = Min(s, k)
+  f = Cast<to = 1>(c)
+  y = Mul(f, x)
+}"""
+
+
+@pytest.mark.parametrize("text", [BRANCHES, CHOICE, FACTOR], ids=["branch", "choice", "factor"])
+def test_values_that_sizes_decide_are_those_of_all_sizes(text):
+    source = text_model(text)
+    with pytest.raises(ShapeError, match=r"n = 9\.\.23$"):
+        optimize_model(import_model(source, shapes={"x": (Span(1, 23), 3)}))
+    optimize_model(import_model(source, shapes={"x": (Span(9, 23), 3)}))
+
+
+def test_a_branch_that_changes_among_large_sizes_names_the_node():
+    source = text_model(BRANCHES.replace("{8}", "{20}"))
+    source.graph.node[3].name = "/guard"
+    with pytest.raises(ShapeError, match="'/guard'.*another branch at n = "):
+        import_model(source, shapes={"x": (Span(1, 23), 3)})
+
+
+def test_tables_of_places_that_are_short_at_small_sizes():
+    """Behind one, another constant is the next that has few elements."""
+    source = text_model(
+        "g (float[n, 3] x) => (float[n, 3] y) <int64 z = {0}, int64 one = {1}, float k = {3}> {"
+        " s = Shape<end = 1>(x) m = Squeeze(s) r = Range(z, m, one) f = Cast<to = 1>(r)"
+        " u = Unsqueeze(f, c) p = Add(x, u) y = Mul(p, k) } "
+    )
+    add_weight(source, "c", np.array([1]))
+    optimize_model(import_model(source, shapes={"x": (Span(1, 200), 3)}))
 
 
 def model_of(body):

@@ -6,9 +6,15 @@ import pytest
 from onnx import TensorProto, helper
 
 from hetero_tvm.api import build_model, optimize_model
-from hetero_tvm.errors import LibraryError, UnsupportedOperatorError
+from hetero_tvm.errors import LibraryError, ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
-from tests.frontend.onnx.helpers import add_weight, against_original, run_tvm, text_model
+from tests.frontend.onnx.helpers import (
+    add_weight,
+    against_original,
+    run_onnxruntime,
+    run_tvm,
+    text_model,
+)
 
 
 def reference(source: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -92,6 +98,26 @@ def test_space_to_depth_with_channels_first():
     np.testing.assert_array_equal(run_tvm(import_onnx(source), {"x": x})[0], reference(source, {"x": x})[0])
 
 
+@pytest.mark.parametrize("pads", ["[2, 0, 0, 0]", "[0, 0, 0, 2]"])
+def test_windows_of_pads_alone_are_refused(pads):
+    source = text_model(
+        "g (float[1,1,4,4] x) => (float[1,1,N,M] y) "
+        f"{{ y = AveragePool<kernel_shape = [2, 2], pads = {pads}>(x) }}",
+        "/pool",
+    )
+    with pytest.raises(UnsupportedOperatorError, match="'/pool'.*in the pads alone"):
+        import_onnx(source)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (5,), (4, 1), (1, 2, 4)])
+def test_a_summand_that_fits_no_product_is_refused(shape):
+    source = text_model("g (float[2,3] x) => (float[2,4] y) { y = Gemm(x, w, c) }", "/gemm")
+    add_weight(source, "w", np.ones((3, 4), np.float32))
+    add_weight(source, "c", np.ones(shape, np.float32))
+    with pytest.raises(ModelError, match="'/gemm'|shapes or types contradict"):
+        import_onnx(source)
+
+
 def test_the_largest_value_of_a_region_is_refused():
     source = text_model(
         "g (float[1,1,8,8] x, float[2,4] r) => (float[2,1,2,2] y) <int64[2] i = {0, 0}> "
@@ -116,12 +142,30 @@ def test_a_single_pixel_between_aligned_corners_is_refused(size):
         import_onnx(model)
 
 
-def test_positions_from_the_end_of_a_sequence_are_refused():
+@pytest.mark.parametrize("place", [-2, -1, 0, 2])
+def test_positions_of_a_sequence_count_from_both_ends(place):
     source = text_model(
-        "g (float[2] x, float[2] z) => (float[2] y) <int64 p = {-1}, int64 q = {0}> "
-        "{ s = SequenceConstruct(x, z) t = SequenceErase(s, p) y = SequenceAt(t, q) }"
+        f"g (float[1] x, float[1] y, float[1] z) => (float[4] r) <int64 p = {{{place}}}, int64 q = {{-2}}> "
+        "{ s = SequenceConstruct(x, y) t = SequenceInsert(s, z, p) u = SequenceErase(t, q) "
+        "v = ConcatFromSequence<axis = 0>(t) w = ConcatFromSequence<axis = 0>(u) r = Concat<axis = 0>(v, w) }"
     )
-    with pytest.raises(UnsupportedOperatorError, match="SequenceErase.*position -1"):
+    given = {name: np.full(1, n, np.float32) for n, name in enumerate("xyz")}
+    elements = [0, 1]
+    elements.insert(place, 2)  # before the last for -1, as ONNX Runtime
+    np.testing.assert_array_equal(
+        run_tvm(import_onnx(source), given)[0], [*elements, elements[0], elements[2]]
+    )
+    np.testing.assert_array_equal(run_onnxruntime(source, given)[0], [*elements, elements[0], elements[2]])
+
+
+def test_a_position_beyond_a_sequence_is_refused():
+    source = text_model(
+        "g (float[1] x, float[1] z) => (float[3] r) <int64 p = {-3}> "
+        "{ s = SequenceConstruct(x, x) t = SequenceInsert(s, z, p) r = ConcatFromSequence<axis = 0>(t) }",
+        "c",
+        "/insert",
+    )
+    with pytest.raises(ModelError, match="'/insert'.*position -3 lies outside a sequence of 2"):
         import_onnx(source)
 
 

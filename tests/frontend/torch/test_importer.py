@@ -139,8 +139,17 @@ def test_a_range_of_few_sizes():
     program = torch.export.export(model, (torch.zeros(3, 8),), dynamic_shapes=({0: batch},))
     opened = import_model(program, shapes={"input": (Span(1, 4), 8)})
     assert opened.open is not None and opened.open.symbols[0].high == 4
-    with pytest.raises(ShapeError, match="dimension 0 is 5; exported for 1 to 4"):
-        import_model(program, shapes={"input": (5, 8)})
+    for batch in (5, Span(1, 5)):
+        with pytest.raises(ShapeError, match="dimension 0 is 5; exported for 1 to 4"):
+            import_model(program, shapes={"input": (batch, 8)})
+
+
+def test_computed_dimensions_stay_in_the_range_of_what_they_are_computed_from():
+    size = Dim("size", min=2, max=6)
+    program = export(torch.nn.Tanh(), (torch.rand(8),), dynamic_shapes=({0: 2 * size},))
+    import_model(program, shapes={"input": (12,)})
+    with pytest.raises(ShapeError, match="dimension 0 is 14; exported for 2 to 12"):
+        import_model(program, shapes={"input": (14,)})
 
 
 class Fixed(nn.Module):

@@ -25,6 +25,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
 )
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
+from hetero_tvm.frontend.onnx.graph.rounds import OPEN, WRITTEN_OUT
 from hetero_tvm.frontend.stored import StoredModel, stub
 from hetero_tvm.host import mapped
 
@@ -53,6 +54,10 @@ def keep_loops(model: onnx.ModelProto, types: Types, pool: ConstantPool, opset: 
             nodes += _Kept(body, model, types, pool).write(cleaned)
             found = True
         except _Unfit as error:
+            if node.doc_string == OPEN:
+                node.doc_string, found = WRITTEN_OUT, True
+                nodes.append(node)
+                continue
             problems.append(f"node {node.name!r} (Loop): {error}")
             nodes.append(node)
     if problems and not found:  # else more may be known of them when types are inferred anew

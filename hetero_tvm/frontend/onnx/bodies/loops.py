@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx
+from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
+from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import rename_inputs
-from hetero_tvm.frontend.onnx.graph.rounds import counted_rounds
+from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
+from hetero_tvm.frontend.onnx.graph.rounds import OPEN, WRITTEN_OUT, counted_rounds
 
 _MOST_ROUNDS = 1024
 """Largest number of rounds, since each is written out."""
@@ -37,6 +40,9 @@ def scan(b: PromisedBody) -> bool:
     if any(shape is None for shape in shapes):
         return False
     length = (shapes[0] or ())[axes[0]] or 0
+    if b.node.doc_string == OPEN and length > 0:
+        _as_loop(b, states, sequences, length)
+        return True
     _check(b, length)
     body = _Rounds(b, inner)
     collected: list[list[str]] = [[] for _ in inner.output[len(states) :]]
@@ -59,6 +65,57 @@ def scan(b: PromisedBody) -> bool:
     return True
 
 
+def _as_loop(b: PromisedBody, states: Sequence[str], sequences: Sequence[str], length: int) -> None:
+    """Write a Scan as a Loop over ``length`` rounds, each of which takes its parts by its number."""
+    graph = onnx.GraphProto()
+    graph.CopyFrom(b.attributes["body"])
+    count, given = len(states), b.attributes
+    axes = list(given.get("scan_input_axes", [0] * len(sequences)))
+    back = list(given.get("scan_input_directions", [0] * len(sequences)))
+    number, begins, goes_on = (f"{b.node.name}/{name}" for name in ("number", "begins", "goes_on"))
+    taken = []
+    for value, name, axis, reverse in zip(graph.input[count:], sequences, axes, back, strict=True):
+        name = backwards(b, name, axis) if reverse else name
+        taken.append(helper.make_node("Gather", [name, number], [value.name], name=value.name, axis=axis))
+    same = helper.make_node("Identity", [begins], [goes_on], name=goes_on)
+    own = {value.name for value in graph.input} | {t.name for t in graph.initializer}
+    for value in graph.output:  # each result is made by a node
+        if value.name in own:
+            taken.append(helper.make_node("Identity", [value.name], [f"{value.name}/same"], name=value.name))
+            value.name = f"{value.name}/same"
+    set_nodes(graph, [*taken, same, *graph.node])
+    values = [*graph.input[:count]], [*graph.output]
+    del graph.input[:], graph.output[:]
+    graph.input.append(helper.make_tensor_value_info(number, TensorProto.INT64, []))
+    graph.input.append(helper.make_tensor_value_info(begins, TensorProto.BOOL, []))
+    graph.output.append(helper.make_tensor_value_info(goes_on, TensorProto.BOOL, []))
+    graph.input.extend(values[0])
+    graph.output.extend(values[1])
+    first = b.op("Loop", b.ints(length), b.const(True, "bool"), *states, body=graph)
+    loop = b.nodes[-1]
+    loop.doc_string = OPEN
+    results = [first, *(f"{first}_{n}" for n in range(1, len(values[1])))]
+    loop.output[:] = results
+    axes = list(given.get("scan_output_axes", [0] * len(results)))
+    back = list(given.get("scan_output_directions", [0] * len(results)))
+    for index, y in enumerate(results):
+        row = index - count
+        if row >= 0 and b.wants(index):
+            y = backwards(b, y, 0) if back[row] else y
+            if axes[row]:
+                rank = len(values[1][index].type.tensor_type.shape.dim) + 1
+                order = [*range(1, rank)]
+                order.insert(axes[row] % rank, 0)
+                y = b.op("Transpose", y, perm=order)
+        b.end(index, y)
+
+
+def backwards(b: Body, x: str, axis: int) -> str:
+    """A tensor whose elements along an axis come in the other order."""
+    ends = (-1, -(2**62), axis, -1)
+    return b.op("Slice", x, *(b.const([value], "int64") for value in ends))
+
+
 def rounds_of(b: PromisedBody) -> int | None:
     """Rounds that a Loop runs, whatever its condition's values; None where these decide."""
     inner: onnx.GraphProto = b.attributes["body"]
@@ -73,7 +130,7 @@ def rounds_of(b: PromisedBody) -> int | None:
 
 def loop(b: PromisedBody) -> bool:
     """A Loop of few rounds, whose number, or its bound, is known."""
-    if b.node.doc_string:  # its body is cleaned, to stay a loop
+    if b.node.doc_string not in ("", WRITTEN_OUT):  # it stays a loop
         return False
     inner: onnx.GraphProto = b.attributes["body"]
     states = list(b.node.input[2:])

@@ -5,7 +5,7 @@ Keras.
 Elsewhere, what the gates take from the input is one product for all time steps; a step then multiplies the
 state only.  Its gates stay packed in one product, and steps of zero state have none.  The sequence is
 taken apart and put together by trees of ``Split`` and ``Concat``, so that all steps are the same kernels and
-none has hundreds of operands.
+none has hundreds of operands.  Of a model that is imported at several sizes the steps are a loop.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import onnx
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies.cells import CELLS, Activation, Cell, Step, activations
+from hetero_tvm.frontend.onnx.bodies.loops import backwards
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, Types
+from hetero_tvm.frontend.onnx.graph.rounds import OPEN
 
 KERNEL = "one kernel"
 """Note at a node that is not to be written out."""
@@ -40,6 +42,8 @@ def recurrent(
     """
     if node.doc_string == KERNEL:  # an earlier round has seen to it, and to its lengths
         return None
+    if any(a.name == "layout" and a.i for a in node.attribute):
+        return _by_time(node, opset)
     shapes = {}
     for index in range(3):
         shape = pool.shape(node.input[index], types)
@@ -70,7 +74,7 @@ def _is_kernel(
     return (
         plain
         and direction in _DIRECTIONS
-        and not any(given.get(name) for name in ("clip", "input_forget", "layout"))
+        and not any(given.get(name) for name in ("clip", "input_forget"))
         and (node.op_type != "GRU" or bool(given.get("linear_before_reset")))
         and pool.dtype(inputs[0], types) == "float32"
         and inputs[2] in pool
@@ -87,6 +91,22 @@ def _is_kernel(
 def _are_zero(pool: ConstantPool, *names: str) -> bool:
     """Whether states are left out, or constants of zeros."""
     return all(not name or (name in pool and not pool.array(name).any()) for name in names)
+
+
+def _by_time(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
+    """A layer whose first axis is the batch, between changes of layout."""
+    b = Body(node, opset)
+    given = [b.input(n) for n in range(8)]
+    given = [b.op("Transpose", x, perm=[1, 0, 2]) if x and n in (0, 5, 6) else x for n, x in enumerate(given)]
+    while not given[-1]:
+        given.pop()
+    first = b.op(node.op_type, *given, **{k: v for k, v in b.attributes.items() if k != "layout"})
+    results = [first, f"{first}_1", f"{first}_2"][: len(node.output)]
+    b.nodes[-1].output[:] = results
+    for n, y in enumerate(results):
+        if b.wants(n):
+            b.op("Transpose", y, perm=[1, 0, 2] if n else [2, 0, 1, 3], output=b.wants(n))
+    return b.nodes
 
 
 def _with_checked_lengths(node: onnx.NodeProto, opset: int, steps: int) -> list[onnx.NodeProto]:
@@ -120,9 +140,7 @@ class _Layer(Body):
         super().__init__(node, opset)
         self.cell, self.pool = CELLS[node.op_type], pool
         self.dtype = pool.dtype(node.input[0], types)
-        self.batch_first = bool(self.attributes.get("layout", 0))
-        (first, second, self.features), w, r = (shapes[index] for index in range(3))
-        self.steps, self.batch = (second, first) if self.batch_first else (first, second)
+        (self.steps, self.batch, self.features), w, r = (shapes[index] for index in range(3))
         self.hidden = r[-1]
         direction = as_text(self.attributes.get("direction", "forward"))
         self.reversed = _DIRECTIONS.get(direction, ())
@@ -133,12 +151,12 @@ class _Layer(Body):
                 f"{list(w)} and {list(r)}, which do not fit its input of {self.features} features.",
                 hint="The model is damaged: export it again.",
             )
-        if not 0 < self.steps <= _MOST_STEPS:
+        if self.steps < 1:
             raise UnsupportedOperatorError(
-                f"Node {node.name!r} ({node.op_type}) runs over {self.steps} time steps; "
-                f"1 to {_MOST_STEPS} are supported.",
-                hint="Steps are unrolled: feed long sequences in pieces, with the state as input and output.",
+                f"Node {node.name!r} ({node.op_type}) runs over no time steps.",
+                hint="Give the model a sequence: --shape.",
             )
+        self.is_loop = node.doc_string == OPEN or self.steps > _MOST_STEPS
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
 
     def const(self, value: object, dtype: str = "float32") -> str:
@@ -157,30 +175,22 @@ class _Layer(Body):
     def write(self) -> list[onnx.NodeProto]:
         """Write the whole layer; returns its nodes."""
         x = self.input(0)
-        if self.batch_first:
-            x = self.op("Transpose", x, perm=[1, 0, 2])
         x = self.reshape(x, self.steps * self.batch, self.features)
-        results = [self._direction(x, d, reverse) for d, reverse in enumerate(self.reversed)]
-        sequences = [states for states, _, _ in results]
+        write = self._loop if self.is_loop else self._direction
+        results = [write(x, d, reverse) for d, reverse in enumerate(self.reversed)]
         if self.wants(0):
-            whole = [self._join(states) for states in sequences]
-            whole = [self.reshape(y, self.steps, 1, self.batch, self.hidden) for y in whole]
-            y = whole[0] if len(whole) == 1 else self.op("Concat", *whole, axis=1)
-            self.end(0, self.op("Transpose", y, perm=[2, 0, 1, 3]) if self.batch_first else y)
+            whole = [self.reshape(y, self.steps, 1, self.batch, self.hidden) for y, _, _ in results]
+            self.end(0, whole[0] if len(whole) == 1 else self.op("Concat", *whole, axis=1))
         for index in (1, 2):
             if self.wants(index):
                 last = [self.reshape(state[index], 1, self.batch, self.hidden) for state in results]
-                y = last[0] if len(last) == 1 else self.op("Concat", *last, axis=0)
-                self.end(index, self.op("Transpose", y, perm=[1, 0, 2]) if self.batch_first else y)
+                self.end(index, last[0] if len(last) == 1 else self.op("Concat", *last, axis=0))
         return self.nodes
 
-    def _direction(self, x: str, d: int, reverse: bool) -> tuple[list[str], str, str]:
-        """Write one direction; returns its states by time, and the last ones (h, c)."""
-        cell, inputs = self._cell(x, d)
-        clip = self.attributes.get("clip")
-        step = Step(
-            self, self.dtype, self.hidden, self._activations(d), None if clip is None else float(clip)
-        )
+    def _direction(self, x: str, d: int, reverse: bool) -> tuple[str, str, str]:
+        """Write one direction, step by step; returns its states by time, and the last ones (h, c)."""
+        cell, parts = self._cell(x, d)
+        inputs, step = [self._pieces(part, self.steps) for part in parts], self._step(self, d)
         h, c = self._initial(5, d), self._initial(6, d)
         masks = self._masks()
         states = [""] * self.steps
@@ -193,9 +203,55 @@ class _Layer(Body):
                 new_c = new_c and self.op("Where", masks[t], new_c, c or self._zeros())
             h, c = new_h, new_c
         assert h is not None
-        return states, h, c or ""
+        return self._join(states) if self.wants(0) else "", h, c or ""
 
-    def _activations(self, d: int) -> list[Activation]:
+    def _loop(self, x: str, d: int, reverse: bool) -> tuple[str, str, str]:
+        """Write one direction as a loop; returns what :meth:`_direction` does."""
+        cell, parts = self._cell(x, d)
+        parts = [self.reshape(part, self.steps, self.batch, -1) for part in parts]
+        masks = self._running()
+        if masks:
+            parts.append(masks)
+        parts = [backwards(self, part, 0) if reverse else part for part in parts]
+        names = ("h", "c")[: 1 + (self.node.op_type == "LSTM")]
+        zeros = self.const(np.zeros((self.batch, self.hidden)), self.dtype)
+        before = [self._initial(5 + n, d) or zeros for n in range(len(names))]
+        inner = Body(self.node, self.opset)
+        inner._prefix = f"{self._prefix}/round_{d}"
+        number, begins, *states = (f"{inner._prefix}/{name}" for name in ("number", "begins", *names))
+        now = [inner.op("Gather", part, number, axis=0) for part in parts]
+        mask = now.pop() if masks else ""
+        h, c = states[0], states[1] if len(states) > 1 else None
+        new, cell_state = cell.step(self._step(inner, d), now, h, c)
+        row = new
+        if mask:
+            row = inner.op("Where", mask, new, inner.const(np.zeros((1, 1)), self.dtype))
+            new = inner.op("Where", mask, new, h)
+            cell_state = cell_state and inner.op("Where", mask, cell_state, c or "")
+        results = [inner.op("Identity", y) for y in (begins, new, cell_state, row) if y]
+        shape, element = [self.batch, self.hidden], onnx.helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
+        kinds = [(onnx.TensorProto.BOOL, []), *[(element, shape)] * (len(results) - 1)]
+        info = onnx.helper.make_tensor_value_info
+        ends = [info(y, *kind) for y, kind in zip(results, kinds, strict=True)]
+        given = [info(y, *kind) for y, kind in zip((begins, *states), kinds, strict=False)]
+        given = [info(number, onnx.TensorProto.INT64, []), *given]
+        graph = onnx.helper.make_graph(inner.nodes, inner._prefix, given, ends)
+        first = self.op(
+            "Loop", self.const(self.steps, "int64"), self.const(True, "bool"), *before, body=graph
+        )
+        self.nodes[-1].doc_string = OPEN
+        made = [first, *(f"{first}_{n}" for n in range(1, len(results) - 1))]
+        self.nodes[-1].output[:] = made
+        y = backwards(self, made[-1], 0) if reverse and self.wants(0) else made[-1]
+        return y, made[0], made[1] if len(states) > 1 else ""
+
+    def _step(self, body: Body, d: int) -> Step:
+        """Writer of a step of direction d."""
+        clip = self.attributes.get("clip")
+        bound = None if clip is None else float(clip)
+        return Step(body, self.dtype, self.hidden, self._activations(body, d), bound)
+
+    def _activations(self, body: Body, d: int) -> list[Activation]:
         """Activations of direction d."""
         names = list(self.attributes.get("activations", self.cell.activations * len(self.reversed)))
         count = len(self.cell.activations)
@@ -204,12 +260,12 @@ class _Layer(Body):
                 f"Node {self.node.name!r} ({self.node.op_type}) names {len(names)} activations; "
                 f"it takes {count * len(self.reversed)}."
             )
-        return list(activations(self, names, self.dtype))[d * count : (d + 1) * count]
+        return list(activations(body, names, self.dtype))[d * count : (d + 1) * count]
 
     # ---- weights and inputs ------------------------------------------------------------------
 
-    def _cell(self, x: str, d: int) -> tuple[Cell, list[list[str]]]:
-        """The cell with its weights, and the input's share of its gates: by part, then by time."""
+    def _cell(self, x: str, d: int) -> tuple[Cell, list[str]]:
+        """The cell with its weights, and the input's share of its gates by part, of all times."""
         linear = bool(self.attributes.get("linear_before_reset", 0))
         rows = self.cell.gates * self.hidden
         w, r = (self.op("Transpose", self._of(index, d), perm=[1, 0]) for index in (1, 2))
@@ -233,7 +289,7 @@ class _Layer(Body):
             begin, end = first * self.hidden, (first + count) * self.hidden
             whole = len(parts) == 1
             recurrent.append(r if whole else self.cut(r, 1, begin, end))
-            inputs.append(self._pieces(products if whole else self.cut(products, 1, begin, end), self.steps))
+            inputs.append(products if whole else self.cut(products, 1, begin, end))
         peephole = None
         if self.input(7):
             weights = self.reshape(self._of(7, d), 1, 3 * self.hidden)
@@ -254,8 +310,6 @@ class _Layer(Body):
         name = self.input(index)
         if not name or (name in self.pool and not self.pool.array(name).any()):
             return None
-        if self.batch_first:
-            name = self.op("Transpose", name, perm=[1, 0, 2])
         if len(self.reversed) > 1:
             name = self.cut(name, 0, d, d + 1)
         return self.reshape(name, self.batch, self.hidden)
@@ -280,6 +334,15 @@ class _Layer(Body):
         lengths = self.op("Tile", lengths, self.const([self.steps], "int64"))
         runs = self.op("Less", self.const(times, "int32"), lengths)
         return self._pieces(self.reshape(runs, self.steps * self.batch, 1), self.steps)
+
+    def _running(self) -> str:
+        """Whether a sequence still runs, as bool [T, B, 1]; "" where all do."""
+        if not self.input(4):
+            return ""
+        lengths = self.input(4) if self.input(4) in self.pool else _checked_lengths(self, self.steps)
+        times = self.const(np.arange(self.steps)[:, None], "int32")
+        runs = self.op("Less", times, self.reshape(lengths, 1, self.batch))
+        return self.reshape(runs, self.steps, self.batch, 1)
 
     # ---- trees -------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ def stft(b: PromisedBody) -> bool:
     if given is None or wanted is None or None in given or (b.input(2) and window is None):
         return False
     whole, frames, bins = int(given[1] or 0), wanted[1], wanted[2]
-    onesided = bool(b.attributes.get("onesided", 1)) and (len(given) < 3 or given[2] == 1)
+    onesided = bool(b.attributes.get("onesided", 1))
     step, known = b.value(1), b.value(3) if b.input(3) else None
     length = int(window[0] or 0) if window else _length(bins, onesided)
     length = length if known is None else int(known.reshape(-1)[0])

@@ -80,7 +80,7 @@ def stft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> 
     step, length = (int(pool.array(name).reshape(-1)[0]) if name else None for name in given)
     length = length or (window_shape[0] if window_shape else shape[1])
     batch, parts = shape[0], shape[2] if len(shape) > 2 else 1
-    onesided = bool(b.attributes.get("onesided", 1)) and parts == 1
+    onesided = bool(b.attributes.get("onesided", 1))
     count, wanted = (shape[1] - length) // step + 1, length // 2 + 1 if onesided else length
     if length * wanted * parts * 2 > _MOST_FACTORS:
         raise UnsupportedOperatorError(

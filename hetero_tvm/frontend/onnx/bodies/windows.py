@@ -51,7 +51,11 @@ def max_pool(b: PromisedBody) -> bool:
     flat = b.op("Reshape", b.input(0), b.ints([planes, size]))
     flat = b.op("Pad", flat, b.ints([0, 0, 0, 1]), b.const(lowest, dtype))
     taps = b.op("Gather", flat, b.ints(np.where(inside, place, size)), axis=1)
-    first = b.op("ArgMax", taps, axis=2, keepdims=1)
+    ordered = taps
+    if "float" not in dtype and not inside.all():  # the least number may be in the image as well
+        whole = b.op("Cast", taps, to=TensorProto.INT32)
+        ordered = b.op("Where", b.const(inside[None], "bool"), whole, b.const(-(2**15), "int32"))
+    first = b.op("ArgMax", ordered, axis=2, keepdims=1)
     y = b.op("GatherElements", taps, first, axis=2)
     windows = b.op("Expand", b.ints(named[None]), b.ints([planes, *place.shape]))
     at = b.op("GatherElements", windows, first, axis=2)
@@ -187,11 +191,8 @@ def deformable(b: PromisedBody) -> bool:
         b.op("Add", b.op("Gather", offsets, b.ints(n), axis=3), b.const(base, dtype))
         for n, base in enumerate((base_y, base_x))
     )  # [batch, groups, taps, rows, columns]
-    # Infinity is outside like any place that far: it would weigh nothing by NaN.
-    y, x = (
-        b.op("Clip", at, b.const(-2.0, dtype), b.const(extent + 1.0, dtype))
-        for at, extent in ((y, height), (x, width))
-    )
+    # Infinity is outside like any place that far, and NaN too: they would weigh nothing by NaN.
+    y, x = (_within(b, at, -2.0, extent + 1.0, dtype) for at, extent in ((y, height), (x, width)))
     places = [
         b.op("Sub", b.op("Mul", at, b.const(2 / extent, dtype)), b.const(1 - 1 / extent, dtype))
         for at, extent in ((x, width), (y, height))
@@ -209,3 +210,9 @@ def deformable(b: PromisedBody) -> bool:
     total = b.op("Conv", sampled, weights, *bias, kernel_shape=[1, 1], group=group)
     b.end(0, total)
     return True
+
+
+def _within(b: PromisedBody, at: str, low: float, high: float, dtype: str) -> str:
+    """Places between two bounds; NaN is at the lower one."""
+    least = b.const(low, dtype)
+    return b.op("Min", b.op("Where", b.op("Greater", at, least), at, least), b.const(high, dtype))

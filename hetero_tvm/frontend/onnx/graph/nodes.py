@@ -34,6 +34,16 @@ def refusal(node: onnx.NodeProto, what: str, hint: str = "") -> UnsupportedOpera
     )
 
 
+def in_its_place(node: onnx.NodeProto, branch: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Nodes of the branch that an If takes, under its name, and copies that give its results."""
+    nodes = list(branch.node)
+    for inner in nodes:
+        inner.name = f"{node.name}/{inner.name or inner.op_type}"
+    for value, outer in zip(branch.output, node.output, strict=False):
+        nodes.append(onnx.helper.make_node("Identity", [value.name], [outer], name=node.name))
+    return nodes
+
+
 def merge_identities(graph: onnx.GraphProto) -> None:
     """Remove Identity nodes before graph outputs by renaming what they copy."""
     returned = {value.name for value in graph.output}

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import onnx
 from onnx import helper
 
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, node_inputs
+
+OPEN = "its rounds may follow from a size"
+"""Note at a loop, scan or recurrent layer of a model that is imported at several sizes: written out it would
+be another model at each."""
+WRITTEN_OUT = "no form as a loop"
+"""Note at a loop that had the note before, and is written out all the same."""
+_ROUNDS = frozenset({"Scan", "RNN", "GRU", "LSTM"})
+_MOST_LIMIT = 1 << 31
+"""Rounds beyond which a limit is none: exporters of ``while`` loops write the largest number."""
 _LARGEST = 16
 """Elements of a state that may be a counter."""
+
+
+def note_rounds(graph: onnx.GraphProto, sized: Collection[str], pool: ConstantPool) -> None:
+    """Note at nodes that their rounds may follow from sizes; ``sized`` : constants that do."""
+    for node in graph.node:
+        if node.domain not in ONNX_DOMAINS or node.doc_string:
+            continue
+        if node.op_type == "Loop":
+            limit = node.input[0]
+            is_limit = limit in pool and pool.array(limit).max(initial=0) < _MOST_LIMIT
+            if not sized.isdisjoint({limit} if is_limit else node_inputs(node)):
+                node.doc_string = OPEN
+        elif node.op_type in _ROUNDS:
+            node.doc_string = OPEN
 
 
 def counted_rounds(

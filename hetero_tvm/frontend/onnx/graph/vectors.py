@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
 from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
@@ -75,3 +75,33 @@ def settle_vectors(
             if settled.shape != array.shape:
                 node.input[index] = f"{name}/{node.name}/{index}"
                 pool.add_array(node.input[index], settled)
+
+
+def settle_repeats(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> bool:
+    """Name axes once that are named from both ends (1 and -2 of three), as ONNX Runtime takes them; returns
+    whether there were any."""
+    changed = False
+    for node in (*graph.node, *inner_nodes(graph)):
+        if node.op_type not in _AXES or node.domain not in ONNX_DOMAINS or not node.input[0]:
+            continue
+        rank = _rank(node.input[0], types, pool)
+        name = node.input[1] if len(node.input) > 1 else ""
+        attribute = next((a for a in node.attribute if a.name == "axes"), None)
+        given = pool.array(name).reshape(-1).tolist() if name in pool else attribute and list(attribute.ints)
+        if not given or rank is None:
+            continue
+        once = list({axis % rank if -rank <= axis < rank else axis: None for axis in given})
+        if len(once) == len(given):
+            continue
+        changed = True
+        if attribute is not None:
+            attribute.CopyFrom(onnx.helper.make_attribute("axes", once))
+        else:
+            node.input[1] = f"{name}/{node.name}/once"
+            pool.add_array(node.input[1], np.array(once, np.int64))
+    return changed
+
+
+def _rank(name: str, types: Types, pool: ConstantPool) -> int | None:
+    shape = pool.type_of(name)[1] if name in pool else types.get(name, (0, None))[1]
+    return None if shape is None else len(shape)

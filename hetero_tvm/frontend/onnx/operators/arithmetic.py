@@ -55,6 +55,14 @@ def _thresholded_relu(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
     return relax.op.where(relax.op.greater(x, alpha), x, zero)
 
 
+def _celu(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
+    """The formula: ONNX's own definition makes a vector of a scalar."""
+    x = inputs[0]
+    zero, one, alpha = (relax.const(v, str(x.ty.dtype)) for v in (0.0, 1.0, float(attrs.get("alpha", 1.0))))
+    below = relax.op.multiply(alpha, relax.op.subtract(relax.op.exp(relax.op.divide(x, alpha)), one))
+    return relax.op.add(relax.op.maximum(x, zero), relax.op.minimum(below, zero))
+
+
 def _times(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     """A product with zero as ``x - x``: zero, and NaN where x is not finite.  TVM folds it to zero."""
     for x, factor in (inputs[:2], inputs[1::-1]):
@@ -196,6 +204,7 @@ def _mean(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
 
 ARITHMETIC: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Cast": _cast,
+    "Celu": _celu,
     "Cosh": _hyperbolic(odd=False),
     "Div": _divided,
     "Elu": _exponential_below_zero(1.0, 1.0),

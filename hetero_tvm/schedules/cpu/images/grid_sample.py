@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.emit import Kernel, constant, for_graph, int32, vector_loop
+from hetero_tvm.schedules.emit import Index, Kernel, constant, for_graph, int32, vector_loop
 
 _BLOCK = 256
 """Positions of one iteration."""
@@ -43,16 +43,19 @@ class Sampling:
     border: bool
 
 
-def emit_grid_sample(machine: CpuModel, form: Sampling) -> PrimFunc:
-    """The kernel of X, the positions, and Y [N, C, h, w]; all are float32."""
-    return _Emitter(machine, form).emit()
+def emit_grid_sample(machine: CpuModel, form: Sampling, ranges: bool = False) -> PrimFunc:
+    """The kernel of X, the positions, and Y [N, C, h, w]; all are float32.
+
+    ``ranges`` : whether extents may be known at run time only; the loops are the same at all of them then.
+    """
+    return _Emitter(machine, form, ranges).emit()
 
 
 class _Emitter:
     """Emits one kernel."""
 
-    def __init__(self, machine: CpuModel, form: Sampling):
-        self.form, self.lanes = form, machine.lanes
+    def __init__(self, machine: CpuModel, form: Sampling, ranges: bool):
+        self.form, self.lanes, self.ranges = form, machine.lanes, ranges
         self.count = form.places[0] * form.places[1]
         self.pixels = form.image[2] * form.image[3]
         self.around = form.taps**2
@@ -71,21 +74,35 @@ class _Emitter:
             self.grid = k.view(grid, (batch, 2, self.count))
             self.index = k.scratch((batch, self.around, self.count), "int32")
             self.weight = k.scratch((batch, self.around, self.count))
-            blocks = -(-self.count // _BLOCK)
-            with k.parallel(batch * blocks, work) as item:
-                image, first = tirx.floordiv(item, blocks), tirx.floormod(item, blocks) * _BLOCK
-                with k.serial(tirx.min(int32(_BLOCK), self.count - first)) as p:
-                    self._neighbours(image, first + p)
-            with k.parallel(batch * channels, work) as plane:
-                self._plane(x, y, plane)
+            if self.ranges:  # by rows of positions
+                rows, columns = form.places
+                with k.parallel(int32(batch * rows)) as item:
+                    image, first = tirx.floordiv(item, rows), tirx.floormod(item, rows) * columns
+                    with k.serial(columns) as p:
+                        self._neighbours(image, first + p)
+                with k.parallel(int32(batch * channels)) as plane:
+                    self._plane(x, y, plane)
+            else:
+                blocks = -(-self.count // _BLOCK)
+                with k.parallel(batch * blocks, work) as item:
+                    image, first = tirx.floordiv(item, blocks), tirx.floormod(item, blocks) * _BLOCK
+                    with k.serial(tirx.min(int32(_BLOCK), self.count - first)) as p:
+                        self._neighbours(image, first + p)
+                with k.parallel(batch * channels, work) as plane:
+                    self._plane(x, y, plane)
         return for_graph(k.function, work)
 
     def _plane(self, x: Buffer, y: Buffer, plane: Expr) -> None:
         k, image = self.k, tirx.floordiv(plane, self.form.image[1])
         pixels = k.scratch((self.pixels + 1,))
+        extent: Index = self.pixels
+        if self.ranges:  # read from memory: as a constant it would be folded
+            counted = k.scratch((1,), "int32")
+            k.store(counted, int32(self.pixels), [0])
+            extent = k.let(k.load(counted, [0]))
         vector_loop(
             k,
-            self.pixels,
+            extent,
             self.lanes,
             lambda at, w: k.store(pixels, k.load(x, [plane, k.ramp(at, w)]), [k.ramp(at, w)]),
             unroll=4,

@@ -7,7 +7,7 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_model
-from tests.frontend.onnx.helpers import run_tvm, text_model
+from tests.frontend.onnx.helpers import against_reference, run_tvm, text_model
 
 
 def model_of(kind, x, *constants, opset=20, **attributes):
@@ -86,6 +86,16 @@ def test_frames_of_a_signal(given, onesided):
     (expected,) = ReferenceEvaluator(source).run(None, {"x": x})
     (got,) = run_tvm(import_model(source), {"x": x})
     np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_frames_have_half_of_the_frequencies_by_default(parts):
+    """ONNX's inference of shapes counts all; of complex signals ONNX Runtime has half too."""
+    source = text_model(
+        f"g (float[2,21,{parts}] x) => (float[2,5,2] y) <int64 s = {{4}}, int64 n = {{5}}> "
+        "{ z = STFT(x, s, , n) y = ReduceMax<axes = [2], keepdims = 0>(z) }"
+    )
+    against_reference(source, {"x": noise(2, 21, parts)}, atol=5e-6, judge="onnxruntime")
 
 
 @pytest.mark.thorough

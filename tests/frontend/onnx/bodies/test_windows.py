@@ -24,6 +24,18 @@ def test_places_of_maxima(storage_order):
     against_reference(model, {"x": noise(2, 3, 5, 6)}, judge="onnxruntime")
 
 
+def test_places_of_the_least_number_lie_in_the_image():
+    model = text_model(
+        """g (uint8[1,2,3,3] x) => (uint8[1,2,4,4] y, int64[1,2,4,4] z) {
+          y, z = MaxPool <kernel_shape = [2, 2], pads = [1, 1, 1, 1]> (x)
+        }"""
+    )
+
+    x = np.zeros((1, 2, 3, 3), np.uint8)
+    x[0, 1, 1] = 5
+    against_reference(model, {"x": x}, judge="onnxruntime")
+
+
 def test_deformable_convolution():
     model = text_model(
         """g (float[2,4,6,5] x, float[6,2,3,2] w, float[2,24,3,4] o, float[6] b, float[2,12,3,4] m)
@@ -48,6 +60,7 @@ def test_a_sample_infinitely_far_from_the_image_is_zero():
     offsets = np.zeros((1, 2, 4, 5), np.float32)
     offsets[0, 0, 1, :2] = np.inf, -np.inf
     offsets[0, 1, 2, :3] = np.inf, -np.inf, 3e38
+    offsets[0, 0, 3, :2] = offsets[0, 1, 3, 1:3] = np.nan
     inputs = {"x": noise(1, 1, 4, 5), "w": np.ones((1, 1, 1, 1), np.float32), "o": offsets}
     against_reference(model, inputs, judge="onnxruntime")
 

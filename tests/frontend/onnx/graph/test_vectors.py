@@ -18,6 +18,8 @@ ONE = "<value_int = 1>"
         "<int64 a = {1}> { y = Unsqueeze(x, a) }",
         "<int64 b = {0}, int64 e = {1}> { y = Slice(x, b, e) }",
         "<int64[2] a = {1, 1}> { y = ReduceSum(x, a) }",
+        "<int64[2] a = {1, -1}> { y = ReduceSum(x, a) }",
+        "<int64[2] a = {0, 0}> { y = ReduceMax<axes = [-2, 0]>(x) }",
         "<int64[2] a = {0, 0}> { t = Slice(x, b, e) y = Squeeze(t, a) } <int64[1] b = {0}, int64[1] e = {1}>",
         "<int64[1] b = {0}, int64[1] e = {3}, int64[1] s = {1}> { r = Range(b, e, s) "
         "c = Cast<to = 1>(r) y = Add(x, c) }",
