@@ -100,7 +100,7 @@ def depends_on_sizes(program: ExportedProgram) -> bool:
 
 
 def _is_global(sizes: Sequence[Any]) -> bool:
-    """Whether pooling to these sizes has one window, the whole image: nothing in it is of the example's size."""
+    """Whether pooling to these sizes has one window, the whole image, at every size."""
     wanted = sizes[0] if sizes else None
     return wanted == 1 or (isinstance(wanted, list | tuple) and bool(wanted) and set(wanted) == {1})
 
