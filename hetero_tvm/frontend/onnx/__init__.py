@@ -2,7 +2,7 @@
 
 1. ``load``: bytes, protobuf, external data; every defect of a file is one clear error.
 2. ``clean``: one model in plain ONNX of fixed shapes, in steps of its own:
-   ``check`` (versions, names, order of nodes, unknown operators), ``contrib`` and ``contrib_attention`` (ONNX
+   ``check`` (versions, names, order of nodes, unknown operators), ``contrib`` and ``bodies/contrib`` (ONNX
    Runtime's operators written out), ``shapes`` (of inputs), functions inlined and old opsets converted,
    ``widen`` (half precision becomes float32); then, until nothing changes, definitions inlined, ``fold``
    (constants, shapes, no-ops) and ``expand`` (operators whose form depends on shapes: ``recurrent`` with its

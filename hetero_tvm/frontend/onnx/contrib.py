@@ -9,18 +9,16 @@ A new operator is one function and one entry in ``EXPANSIONS``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
-import numpy as np
 import onnx
 from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx import contrib_layers as layers
-from hetero_tvm.frontend.onnx.bodies import contrib_attention as attention
-from hetero_tvm.frontend.onnx.bodies import contrib_quantized as quantized
 from hetero_tvm.frontend.onnx.bodies import learning
+from hetero_tvm.frontend.onnx.bodies.contrib import attention, experts, quantized
+from hetero_tvm.frontend.onnx.bodies.contrib import layers as device_layers
 from hetero_tvm.frontend.onnx.definitions import with_constants
 from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, tensor_type
@@ -89,17 +87,13 @@ def _embed_norm(b: Body) -> None:
 def _gelu(b: Body) -> None:
     """Gelu and BiasGelu, by the error function."""
     x = b.op("Add", b.input(0), b.input(1)) if b.input(1) else b.input(0)
-    curve = b.op("Erf", b.op("Mul", x, b.const(math.sqrt(0.5))))
-    b.end(0, b.op("Mul", b.op("Mul", x, b.const(0.5)), b.op("Add", curve, b.const(1.0))))
+    b.end(0, device_layers.gelu(b, x))
 
 
 def _fast_gelu(b: Body) -> None:
     """FastGelu, by tanh, with or without a bias."""
     x = b.op("Add", b.input(0), b.input(1)) if b.input(1) else b.input(0)
-    cube = b.op("Mul", b.op("Mul", x, x), x)
-    inner = b.op("Add", x, b.op("Mul", cube, b.const(0.044715)))
-    curve = b.op("Tanh", b.op("Mul", inner, b.const(math.sqrt(2 / math.pi))))
-    b.end(0, b.op("Mul", b.op("Mul", x, b.const(0.5)), b.op("Add", curve, b.const(1.0))))
+    b.end(0, device_layers.fast_gelu(b, x))
 
 
 def _quick_gelu(b: Body) -> None:
@@ -146,19 +140,14 @@ def _group_norm(b: Body) -> None:
     if shape is not None and 0 in shape:  # which no normalisation is left of, nor a rest for -1
         b.op("Identity", x, output=b.wants(0))
         return
-    flat = b.op("Reshape", x, b.const([0, 0, -1], "int64"))
-    rows = b.op("Reshape", flat, b.const([0, groups, -1], "int64"))
     eps = float(b.attributes.get("epsilon", 1e-5))
     if b.opset < 21 and b.shape(b.input(1)) in (None, (groups,)):
+        flat = b.op("Reshape", x, b.const([0, 0, -1], "int64"))
+        rows = b.op("Reshape", flat, b.const([0, groups, -1], "int64"))
         y = b.op("InstanceNormalization", rows, b.input(1), b.input(2), epsilon=eps)
         b.op("Reshape", y, b.op("Shape", x), output=b.wants(0))
         return
-    ones, zeros = (b.op("CastLike", b.const(np.full(groups, value)), x) for value in (1.0, 0.0))
-    y = b.op("Reshape", b.op("InstanceNormalization", rows, ones, zeros, epsilon=eps), b.op("Shape", flat))
-    column = b.const([-1, 1], "int64")
-    y = b.op("Mul", y, b.op("Reshape", b.input(1), column))
-    y = b.op("Add", y, b.op("Reshape", b.input(2), column))
-    b.op("Reshape", y, b.op("Shape", x), output=b.wants(0))
+    b.end(0, device_layers.normalized_groups(b, x, b.input(1), b.input(2), groups, eps))
 
 
 def _max_unpool(b: Body) -> None:
@@ -232,10 +221,13 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "FastGelu"): _fast_gelu,
     (DOMAIN, "QuickGelu"): _quick_gelu,
     (DOMAIN, "FusedMatMul"): _fused_matmul,
+    (DOMAIN, "TransposeMatMul"): _fused_matmul,
     (DOMAIN, "FusedConv"): layers.fused_layer,
     (DOMAIN, "FusedGemm"): layers.fused_layer,
     **{(layers.BLOCKED_DOMAIN, name): expansion for name, expansion in layers.BLOCKED.items()},
     **{(DOMAIN, name): expansion for name, expansion in quantized.EXPANSIONS.items()},
+    **{(DOMAIN, name): expansion for name, expansion in experts.EXPANSIONS.items()},
+    **{(DOMAIN, name): expansion for name, expansion in device_layers.EXPANSIONS.items()},
     **{(learning.DOMAIN, name): expansion for name, expansion in learning.EXPANSIONS.items()},
     # ONNX Runtime keeps this one in the default domain, where the standard does not know it.
     ("", "SimplifiedLayerNormalization"): _simplified_norm,
@@ -247,6 +239,7 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "MultiHeadAttention"): attention.multi_head_attention,
     (DOMAIN, "GroupQueryAttention"): attention.group_query_attention,
     (DOMAIN, "RotaryEmbedding"): attention.rotary_embedding,
+    (DOMAIN, "MRotaryEmbedding"): attention.several_rotary_embedding,
 }
 """(domain, operator) -> function that writes it out."""
 

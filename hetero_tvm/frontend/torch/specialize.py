@@ -94,8 +94,15 @@ def depends_on_sizes(program: ExportedProgram) -> bool:
             isinstance(d, torch.SymInt) for d in value.shape[2:]
         )
         if node.op == "call_function" and "adaptive" in str(node.target) and is_open:
-            return True
+            if not _is_global(node.args[1:2]):
+                return True
     return False
+
+
+def _is_global(sizes: Sequence[Any]) -> bool:
+    """Whether pooling to these sizes has one window, the whole image, at every size."""
+    wanted = sizes[0] if sizes else None
+    return wanted == 1 or (isinstance(wanted, list | tuple) and bool(wanted) and set(wanted) == {1})
 
 
 def with_sizes(program: ExportedProgram, shapes: Mapping[str, tuple[int, ...]]) -> ExportedProgram:

@@ -45,7 +45,7 @@ def with_state(program: ExportedProgram) -> tuple[ExportedProgram, tuple[State, 
     ModelError : PyTorch cannot say the program without changes in place.
     """
     torch = require("torch")
-    if not _changes_something(torch, program):
+    if not _may_change_state(torch, program):
         return program, ()
     try:
         with quiet(), torch.no_grad():
@@ -61,12 +61,36 @@ def with_state(program: ExportedProgram) -> tuple[ExportedProgram, tuple[State, 
     return _opened(torch, pure)
 
 
-def _changes_something(torch: ModuleType, program: ExportedProgram) -> bool:
+def _may_change_state(torch: ModuleType, program: ExportedProgram) -> bool:
+    """Whether an operator in place may reach an input, a buffer or a constant: not a value of the program.
+
+    PyTorch takes minutes to say a program without changes whose loops assign to rows (gated delta rules).
+    """
     signature = program.graph_signature
-    return bool(signature.buffers_to_mutate or signature.user_inputs_to_mutate) or any(
-        isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-        for node in program.graph.nodes
-    )
+    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+        return True
+    for node in program.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if not isinstance(node.target, torch._ops.OpOverload) or not schema.is_mutable:
+            continue
+        written = [i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+        if any(i >= len(node.args) or _owner(torch, node.args[i]) is None for i in written):
+            return True
+    return False
+
+
+def _owner(torch: ModuleType, value: Any) -> Node | None:
+    """The operator that made the memory of a value, following views; None where that is not known."""
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    while isinstance(value, torch.fx.Node) and value.op == "call_function":
+        if isinstance(value.target, torch._ops.OpOverload):
+            results = value.target._schema.returns
+            # one that is made of others may hand its operand on, whatever it says (dropout)
+            made = not value.target.has_kernel_for_dispatch_key(composite)
+            if made and len(results) == 1 and results[0].alias_info is None:
+                return value
+        value = value.args[0] if value.args else None
+    return None
 
 
 def _with_buffers(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:

@@ -79,6 +79,28 @@ def against_reference(source, inputs, atol=1e-6, *, judge="onnx", **options):
     return model
 
 
+def contrib_model(kind, values, attributes, *, given, results=1, domain="com.microsoft"):
+    """A node of ONNX Runtime's, and its inputs: the values at ``given``; the others are weights."""
+    names = ["" if value is None else f"v{n}" for n, value in enumerate(values)]
+    inputs = {f"v{n}": np.asarray(values[n]) for n in given}
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for name, x in inputs.items()
+    ]
+    weights = [
+        onnx.numpy_helper.from_array(np.asarray(value), f"v{n}")
+        for n, value in enumerate(values)
+        if value is not None and n not in given
+    ]
+    outputs = [f"y{n}" for n in range(results)]
+    node = onnx.helper.make_node(kind, names, outputs, "node", domain=domain, **attributes)
+    element = ends[0].type.tensor_type.elem_type
+    found = [onnx.helper.make_tensor_value_info(name, element, None) for name in outputs]
+    graph = onnx.helper.make_graph([node], "contrib", ends, found, weights)
+    imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=8), inputs
+
+
 def run_onnxruntime(model, inputs) -> list[np.ndarray]:
     """Results of ONNX Runtime; it gets the inputs that the model has."""
     import onnxruntime

@@ -11,6 +11,7 @@ from torch.export import Dim, export
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import ShapeError
+from hetero_tvm.frontend.torch.specialize import depends_on_sizes
 
 
 @pytest.mark.thorough
@@ -67,3 +68,16 @@ def test_sizes_that_pytorch_fixed_are_told_by_its_equations():
     with pytest.raises(ShapeError, match="PyTorch fixed sizes") as failure:
         import_model(program, shapes={"x": (1, 3, 96, 96)})
     assert all("x.shape[2]" in text and "== 6" in text for text in failure.value.problems)
+
+
+@pytest.mark.parametrize(
+    "pool", [nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d((1, 1)), nn.AdaptiveAvgPool1d(1)]
+)
+def test_pooling_of_whole_images_depends_on_no_size(pool):
+    """Each size was traced and translated by itself: networks with open rows and columns took minutes."""
+    rank = 1 if isinstance(pool, nn.AdaptiveAvgPool1d) else 2
+    open_sizes = {2 + n: Dim("hw"[n], min=4, max=64) for n in range(rank)}
+    program = export(pool, (torch.zeros(1, 3, *(16, 20)[:rank]),), dynamic_shapes=(open_sizes,), strict=False)
+    assert not depends_on_sizes(program)
+    model = import_model(program, shapes={program.graph_signature.user_inputs[0]: (1, 3, *(40, 50)[:rank])})
+    assert len(model.clean.proto.graph.node) < 8  # AdaptiveMaxPool2d was a slice for each element

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.fx import Node
 
+_SLICES = 16
+"""Elements of a window up to which its maximum is taken of a slice for each."""
+
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     """Max pooling with indices, its gradient, means with a given divisor, pooling to sizes, batch norm."""
@@ -102,8 +105,14 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         rank, sizes = len(output_size), x.shape[x.dim() - len(output_size) :]
         if not x.dtype.is_floating_point:
             return NotImplemented
+        if max(output_size) == 1:  # not a slice for each element of the image
+            flat = x.flatten(-rank)
+            chosen = flat.argmax(-1).reshape(*x.shape[:-rank], *output_size)
+            return flat.amax(-1).reshape(chosen.shape), chosen
         if rank == 2 and x.dim() == 4 and divides(sizes, output_size):
-            return max_pool2d_with_indices(x, [n // o for n, o in zip(sizes, output_size, strict=True)])
+            kernel = [n // o for n, o in zip(sizes, output_size, strict=True)]
+            if math.prod(kernel) <= _SLICES:
+                return max_pool2d_with_indices(x, kernel)
         taken, places = x, torch.zeros((), dtype=torch.int64, device=x.device)
         for axis, (size, count) in enumerate(zip(sizes, output_size, strict=True)):
             at, _ = shares(size, count, x.device)

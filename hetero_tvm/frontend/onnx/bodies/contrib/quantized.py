@@ -10,7 +10,8 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.bodies import contrib_attention
+from hetero_tvm.frontend.onnx.bodies.contrib import attention as attentions
+from hetero_tvm.frontend.onnx.bodies.contrib.layers import channels_first, channels_last
 from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.packed import unpacked
 
@@ -70,8 +71,17 @@ def unary(b: Body) -> None:
     else:
         y = b.op(kind, x, **own)
     if last:
-        y = b.op("Transpose", y, perm=[0, *range(2, rank), 1])
+        y = channels_last(b, y, rank)
     quantized(b, y, b.input(3), b.input(4))
+
+
+def convolution(b: Body) -> None:
+    """QLinearConv as ONNX has it, over images whose channels may be last."""
+    last, rank = bool(b.attributes.get("channels_last", 0)), b.rank(b.input(0), 4)
+    own = {k: v for k, v in b.attributes.items() if k != "channels_last"}
+    x = channels_first(b, b.input(0)) if last else b.input(0)
+    y = b.op("QLinearConv", x, *b.node.input[1:], **own)
+    b.end(0, channels_last(b, y, rank) if last else y)
 
 
 def joined(b: Body) -> None:
@@ -132,7 +142,7 @@ def attention(b: Body) -> None:
         "Attention", [x, weight, b.input(2), b.input(5), b.input(8)], b.node.output, name=b.node.name
     )
     inner.attribute.extend(b.node.attribute)
-    b.within(inner, contrib_attention.attention)
+    b.within(inner, attentions.attention)
 
 
 # ---- weights of few bits ---------------------------------------------------------------------
@@ -245,6 +255,7 @@ EXPANSIONS = {
     "QLinearAveragePool": unary,
     "QLinearReduceMean": unary,
     "QLinearSoftmax": unary,
+    "QLinearConv": convolution,
     "QLinearConcat": joined,
     "QLinearWhere": choice,
     "QGemm": gemm,

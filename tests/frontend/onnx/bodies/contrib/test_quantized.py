@@ -41,6 +41,20 @@ CASES = {
     "global pool": ("QLinearGlobalAveragePool", (*IMAGE, *OUT), {}, "uint8"),
     "global pool, channels last": ("QLinearGlobalAveragePool", (*IMAGE, *OUT), {"channels_last": 1}, "uint8"),
     "pool": ("QLinearAveragePool", (*IMAGE, *OUT), {"kernel_shape": [2, 2], "strides": [2, 1]}, "uint8"),
+    "convolution, channels last": (
+        "QLinearConv",
+        (
+            u8(1, 6, 7, 3),
+            scale(0.02),
+            ZERO,
+            i8(6, 1, 3, 3),
+            floats(6) ** 2 / 50 + 0.01,
+            np.zeros(6, np.int8),
+            *OUT,
+        ),
+        {"channels_last": 1, "group": 3, "pads": [1, 1, 1, 1]},
+        "uint8",
+    ),
     "softmax": ("QLinearSoftmax", (*A, scale(1 / 256), np.uint8(0)), {"axis": -1, "opset": 17}, "uint8"),
     "concat": ("QLinearConcat", (*OUT, *A, *B_), {"axis": 1}, "uint8"),
     "gemm": (

@@ -7,6 +7,8 @@ ONNX Runtime, docs/ContribOperators.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from onnx import TensorProto
 
@@ -120,8 +122,9 @@ def group_query_attention(b: Body) -> None:
     b.end(0, _weighted(b, query, key, value, masks, float(b.attributes.get("softcap", 0.0)), sinks))
 
 
-def rotary_embedding(b: Body) -> None:
-    """Write out RotaryEmbedding."""
+def rotary_embedding(b: Body, table: Callable[[Body, str, str, str], str] | None = None) -> None:
+    """Write out RotaryEmbedding; ``table`` looks up the rows of a cache."""
+    table = table or _table
     # input, position_ids, cos_cache, sin_cache -> output
     _refuse(b, is_packed_batching=0, scale=1.0)
     heads, rank = int(b.attributes.get("num_heads", 0)), b.rank(b.input(0), 3)
@@ -134,9 +137,30 @@ def rotary_embedding(b: Body) -> None:
             width = b.op("Mul", b.extent(b.input(2), 1), b.const([2], "int64"))
             extents = b.op("Concat", b.const([0, 0, -1], "int64"), width, axis=0)
         x = _to_front(b, b.op("Reshape", x, extents))
-    tables = [_table(b, b.input(i), b.input(1), x) for i in (2, 3)]
+    tables = [table(b, b.input(i), b.input(1), x) for i in (2, 3)]
     y = _rotated(b, x, *tables, b.input(2), bool(pairs), rest=rotary > 0)
     b.end(0, _merged(b, y) if rank == 3 else y)
+
+
+def several_rotary_embedding(b: Body) -> None:
+    """Write out MRotaryEmbedding, whose tokens have a place in time, a row and a column: [3, B, S]."""
+    sections = [int(n) for n in b.attributes["mrope_section"]]
+    if int(b.attributes.get("mrope_layout", 0)):  # time, row and column by turns, then time
+        place = np.zeros(sum(sections), np.int64)
+        for n in (1, 2):
+            place[n : 3 * sections[n] : 3] = n
+    else:
+        place = np.repeat(np.arange(3), sections)
+
+    def table(b: Body, cache: str, positions: str, x: str) -> str:
+        rows = b.row(cache, positions)  # [3, B, S, R / 2]
+        one = b.op("Gather", rows, b.const(0, "int64"), axis=0)
+        for n in (1, 2):
+            other = b.op("Gather", rows, b.const(n, "int64"), axis=0)
+            one = b.op("Where", b.const(place == n, "bool"), other, one)
+        return b.op("Unsqueeze", one, b.const([1], "int64"))
+
+    rotary_embedding(b, table)
 
 
 # ---- parts ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
-from tests.frontend.onnx.helpers import add_weight, run_onnxruntime, text_model
+from tests.frontend.onnx.helpers import add_weight, contrib_model, run_onnxruntime, text_model
 from tests.frontend.onnx.test_contrib import FLOAT, Model
 
 B, S, HEADS, D = 2, 5, 4, 6
@@ -138,6 +138,18 @@ def test_rotary_embedding(interleaved, form):
         "RotaryEmbedding", x, positions, m.weight(9, half), m.weight(9, half), interleaved=interleaved, **more
     )
     fused(m, rope=1)
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+def test_rotary_embedding_by_time_row_and_column(layout):
+    x, half = np.random.default_rng(0).standard_normal((2, 5, 32), np.float32), 4
+    places = np.random.default_rng(1).integers(0, 16, (3, 2, 5))
+    angles = np.outer(np.arange(16), 10.0 ** -np.arange(half))
+    values = (x, places, np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+    options = {"mrope_section": [2, 1, 1], "mrope_layout": layout, "num_heads": 4}
+    model, inputs = contrib_model("MRotaryEmbedding", values, options, given=(0, 1))
+    (got,) = run_onnxruntime(import_onnx(model).onnx_model, inputs)
+    np.testing.assert_allclose(got, run_onnxruntime(model, inputs)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_a_buffer_of_past_keys_is_refused():

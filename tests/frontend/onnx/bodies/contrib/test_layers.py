@@ -1,0 +1,147 @@
+"""ONNX Runtime's layers for devices written out: against ONNX Runtime, or NumPy where its CPU lacks them."""
+
+import math
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend import import_onnx
+from tests.frontend.onnx.helpers import contrib_model, operators, run_onnxruntime
+
+RANDOM = np.random.default_rng(0)
+
+
+def floats(*shape):
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def gelu(x):
+    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+
+
+def fast_gelu(x):
+    return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def ours(kind, values, attributes, results=1):
+    model, inputs = contrib_model(kind, values, attributes, given=(0,), results=results)
+    return run_onnxruntime(import_onnx(model).onnx_model, inputs)
+
+
+SHORT = (floats(2, 6, 5), floats(6, 1, 4), floats(6), floats(2, 6, 3))
+WINDOW = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+CASES = {
+    "short convolution": ("CausalConvWithState", SHORT, {"activation": "silu"}, 2),
+    "first steps": ("CausalConvWithState", SHORT[:2], {"dilation": 2}, 2),
+    "gated norm": ("GatedRMSNorm", (floats(2, 5, 16), floats(8), floats(2, 5, 16)), {}, 1),
+    "gate": ("GatedRMSNorm", (floats(2, 16), floats(16), floats(2, 16)), {"activation": "sigmoid"}, 1),
+    "triangle": ("Trilu", (floats(3, 4),), {"upper": 0}, 1),
+    "turned product": ("TransposeMatMul", (floats(2, 4, 3), floats(2, 4, 5)), {"transA": 1, "alpha": 0.5}, 1),
+    "pooling": ("NhwcMaxPool", (RANDOM.integers(-128, 128, (1, 8, 9, 3)).astype(np.int8),), WINDOW, 1),
+}
+
+
+@pytest.mark.parametrize("kind, values, attributes, results", CASES.values(), ids=CASES.keys())
+def test_numbers(kind, values, attributes, results):
+    model, inputs = contrib_model(kind, values, attributes, given=(0,), results=results)
+    expected = run_onnxruntime(model, inputs)
+    for have, want in zip(ours(kind, values, attributes, results), expected, strict=True):
+        assert have.shape == want.shape and have.dtype == want.dtype
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", [0, 1])
+@pytest.mark.parametrize("last", [0, 1])
+def test_norms_of_groups_of_channels(last, activation):
+    x, skip, bias, gamma, beta = floats(2, 8, 4, 5), floats(2, 8, 4, 5), floats(8), floats(8), floats(8)
+
+    def norm(image):
+        rows = image.astype(np.float64).reshape(2, 4, -1)
+        rows = (rows - rows.mean(2, keepdims=True)) / np.sqrt(rows.var(2, keepdims=True) + 1e-5)
+        y = rows.reshape(image.shape) * gamma[:, None, None] + beta[:, None, None]
+        return silu(y) if activation else y
+
+    def turned(image):
+        return np.ascontiguousarray(image.transpose(0, 2, 3, 1)) if last else image
+
+    options = {"groups": 4, "activation": activation, "channels_last": last}
+    (y,) = ours("GroupNorm", (turned(x), gamma, beta), options)
+    np.testing.assert_allclose(y, turned(norm(x)), rtol=1e-4, atol=1e-5)
+    if last:
+        y, total = ours("SkipGroupNorm", (turned(x), gamma, beta, turned(skip), bias), options, 2)
+        added = x + skip + bias[:, None, None]
+        np.testing.assert_allclose(total, turned(added), rtol=1e-6)
+        np.testing.assert_allclose(y, turned(norm(added)), rtol=1e-4, atol=1e-5)
+
+
+def test_biases():
+    x, bias, more = floats(2, 5, 16), floats(16), floats(2, 5, 16)
+    (y,) = ours("BiasAdd", (x, bias, more), {})
+    np.testing.assert_allclose(y, x + bias + more, rtol=1e-6)
+    (y,) = ours("BiasSplitGelu", (x, bias), {})
+    np.testing.assert_allclose(y, (x + bias)[..., :8] * gelu((x + bias)[..., 8:]), rtol=1e-5, atol=1e-6)
+    (y,) = ours("BiasSoftmax", (x, more[:, :1]), {"axis": 2, "is_inner_broadcast": 1})
+    powers = np.exp(x + more[:, :1])
+    np.testing.assert_allclose(y, powers / powers.sum(2, keepdims=True), rtol=1e-5)
+    weight = floats(16, 4)
+    (y,) = ours("GemmFastGelu", (x, weight, bias[:4]), {})
+    np.testing.assert_allclose(y, fast_gelu(x @ weight + bias[:4]), rtol=1e-4, atol=1e-5)
+    with pytest.raises(UnsupportedOperatorError, match="has axis=1"):
+        ours("BiasSoftmax", (x, more), {"axis": 1})
+
+
+def test_convolutions_with_channels_last():
+    x, weight, bias = floats(1, 6, 7, 3), floats(4, 3, 3, 3), floats(4)
+    (y,) = ours("NhwcConv", (x, weight, bias), {"pads": [1, 1, 1, 1]})
+    plain, inputs = contrib_model(
+        "Conv",
+        (x.transpose(0, 3, 1, 2).copy(), weight.transpose(0, 3, 1, 2).copy(), bias),
+        {"pads": [1, 1, 1, 1]},
+        given=(0,),
+        domain="",
+    )
+    np.testing.assert_allclose(
+        y.transpose(0, 3, 1, 2), run_onnxruntime(plain, inputs)[0], rtol=1e-5, atol=1e-5
+    )
+
+
+def test_files_that_onnxruntime_put_into_channels_last(tmp_path):
+    """With all its optimisations on, ONNX Runtime saves quantised convolutions as operators of its own."""
+    weights, nodes = [], []
+
+    def value(name, array):
+        weights.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    scale, zero = value("scale", np.float32(0.05)), value("zero", np.uint8(128))
+    x = "x"
+    for n, inner in enumerate((3, 8)):
+        kernel = RANDOM.integers(-60, 60, (8, inner, 3, 3)).astype(np.int8)
+        w = [value(f"w{n}", kernel), value(f"s{n}", np.float32(0.01)), value(f"z{n}", np.int8(0))]
+        nodes.append(
+            helper.make_node("QLinearConv", [x, scale, zero, *w, scale, zero], [f"y{n}"], pads=[1] * 4)
+        )
+        nodes.append(helper.make_node("MaxPool", [f"y{n}"], [f"p{n}"], kernel_shape=[2, 2], strides=[2, 2]))
+        x = f"p{n}"
+    given = helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, [1, 3, 16, 16])
+    result = helper.make_tensor_value_info(x, onnx.TensorProto.UINT8, None)
+    graph = helper.make_graph(nodes, "quantised", [given], [result], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    saved = onnx.load(options.optimized_model_filepath)
+    image = {"x": RANDOM.integers(0, 256, (1, 3, 16, 16)).astype(np.uint8)}
+    imported = import_onnx(saved)
+    assert "NhwcMaxPool" not in operators(imported)
+    (got,) = run_onnxruntime(imported.onnx_model, image)
+    assert np.abs(got.astype(int) - run_onnxruntime(model, image)[0].astype(int)).max() <= 1
+    assert {n.domain for n in saved.graph.node} >= {"com.microsoft"}
