@@ -104,4 +104,4 @@ def test_positions_beyond_their_table_ask_for_a_smaller_size():
     assert "a smaller size" in caught.value.hint
     with pytest.raises(ModelError) as caught:
         import_onnx(model)
-    assert "--shape x=1x128" in caught.value.hint and "--shape x=?x?." in caught.value.hint
+    assert "--shape x=1x1 " in caught.value.hint and "--shape x=?x?." in caught.value.hint
