@@ -71,7 +71,8 @@ def show_profile(
     console.print(table(title, columns, rows, console.width))
     if any(row[6].startswith(">") for row in rows):
         console.print(
-            ">100%: fewer products than are counted (Winograd), operands in caches, or roofs that others disturbed"
+            ">100%: fewer products than are counted (Winograd), operands in caches, or a roof that "
+            "others disturbed"
         )
     if not nodes:
         return
