@@ -51,6 +51,15 @@ def test_looking(logs, capsys):
     assert status == 2 and "no record of 'softmax'" in said.err
 
 
+def test_a_terminal_gets_a_table_in_which_no_record_is_folded(logs, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    status, said = run(capsys, "list", "--logs", logs)
+    rows = [line for line in said.out.splitlines() if "matmul_4x64x64" in line]
+    assert status == 0 and len(rows) == 3 and all(len(row) <= 80 for row in rows)
+    assert sum("2.00 x" in row and "verified" in row for row in rows) == 1
+    assert run(capsys, "list", "--logs", logs, "--quiet")[1].out == ""
+
+
 def test_verify(logs, capsys):
     status, said = run(capsys, "verify", "--logs", logs)
     assert status == 0 and "3 records, 0 problems" in said.out

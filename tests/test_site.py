@@ -16,3 +16,4 @@ def test_site_is_built(tmp_path):
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "api" / "index.html").is_file()
+    assert "stylesheets/tables.css" in (tmp_path / "commands" / "index.html").read_text()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.terminal import Column, console, table
 from hetero_tvm.records import database
 from hetero_tvm.records.database import Filter
 from hetero_tvm.records.record import Record
@@ -83,8 +86,13 @@ def _tell(options: argparse.Namespace, records: Sequence[Record], detailed: bool
     if options.json:
         cli_common.print_json({"records": [cli_common.plain(record) for record in records]})
         return 0
-    for record in records:
-        cli_common.say(options, _line(record, detailed))
+    if not detailed and records and (sys.stdout.isatty() or "COLUMNS" in os.environ):
+        if not options.quiet:  # files and pipes get a line for each
+            printer = console()
+            printer.print(table("records", _COLUMNS, list(map(_cells, records)), printer.width))
+    else:
+        for record in records:
+            cli_common.say(options, _line(record, detailed))
     if not detailed:
         folder = _folder(options)
         count = f"{len(records)} record{'s' * (len(records) != 1)}"
@@ -93,13 +101,51 @@ def _tell(options: argparse.Namespace, records: Sequence[Record], detailed: bool
     return 0
 
 
+_COLUMNS = (
+    Column("kernel", text=True),
+    Column("ms"),
+    Column("gain", rank=1),
+    Column("status"),
+    Column("space", rank=3),
+    Column("machine", rank=2),
+    Column("date", rank=4),
+)
+
+
+def _cells(record: Record) -> tuple[str, ...]:
+    time = "" if record.seconds is None else f"{record.seconds * 1e3:.4g}"
+    gain = _gain(record)
+    return (
+        record.task,
+        time,
+        "" if gain is None else f"{gain:.2f} x",
+        _status(record),
+        record.space,
+        _machine(record),
+        record.created[:10],
+    )
+
+
+def _gain(record: Record) -> float | None:
+    """Time of the default by the record's; None where either is unknown."""
+    if not record.default_seconds or not record.seconds:
+        return None
+    return record.default_seconds / record.seconds
+
+
+def _status(record: Record) -> str:
+    return record.role if record.status == "ok" else f"{record.role}, {record.status}"
+
+
+def _machine(record: Record) -> str:
+    return f"{record.target}:{record.device or record.mcpu}/{record.threads}"
+
+
 def _line(record: Record, detailed: bool) -> str:
     time = "" if record.seconds is None else f"{record.seconds * 1e3:.4g} ms"
-    gain = ""
-    if record.default_seconds and record.seconds:
-        gain = f" ({record.default_seconds / record.seconds:.2f} x default)"
-    status = record.role if record.status == "ok" else f"{record.role}, {record.status}"
-    where = f"{record.target}:{record.device or record.mcpu}/{record.threads}"
+    found = _gain(record)
+    gain = "" if found is None else f" ({found:.2f} x default)"
+    status, where = _status(record), _machine(record)
     what = f" {record.candidate[:120]}" if detailed else ""
     spread = f" +{record.spread:.0%}" if detailed and record.spread else ""
     return (

@@ -41,6 +41,7 @@ FUSIONS = (
     "gated_mlp",
     "gelu",
     "group_norm",
+    "hard_swish",
     "layer_norm",
     "matmul_epilogue",
     "qkv",

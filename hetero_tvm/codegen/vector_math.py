@@ -252,6 +252,11 @@ def relu6(x: Expr) -> Expr:
     return tirx.min(_c(6.0, x), tirx.max(_c(0.0, x), x))
 
 
+def hard_swish(x: Expr) -> Expr:
+    """x * relu6(x + 3) / 6, MobileNetV3's approximation of SiLU."""
+    return _let(x, lambda x: x * (relu6(x + _c(3.0, x)) * _c(1.0 / 6.0, x)))
+
+
 ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "relu": relu,
     "relu6": relu6,
@@ -259,6 +264,7 @@ ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "gelu_tanh": gelu_tanh,
     "silu": silu,
     "quick_gelu": quick_gelu,
+    "hard_swish": hard_swish,
     "sigmoid": sigmoid,
     "tanh": tanh,
 }

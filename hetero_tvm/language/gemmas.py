@@ -23,10 +23,7 @@ def gemma3(config: Config) -> tuple[Decoder, Names]:
     if config.get("use_bidirectional_attention"):
         raise ModelError("this gemma3 model attends in both directions: it generates no text")
     decoder, names = _gemma(config, windows_of(config))
-    local, _ = rope_of(config, decoder.dim, "sliding_attention")
-    whole, rotated = rope_of(config, decoder.dim, "full_attention")
-    decoder = _by_windows(decoder, config, kinds, local, whole)
-    return dataclasses.replace(decoder, rotated=rotated, head_norms=True), names
+    return dataclasses.replace(by_kinds(decoder, config, kinds), head_norms=True), names
 
 
 def gemma(config: Config) -> tuple[Decoder, Names]:
@@ -109,6 +106,13 @@ def _norms_behind(decoder: Decoder, names: Names) -> tuple[Decoder, Names]:
     return decoder, dataclasses.replace(
         names, attention_post_norm="post_attention_layernorm", mlp_post_norm="post_feedforward_layernorm"
     )
+
+
+def by_kinds(decoder: Decoder, config: Config, kinds: list[str]) -> Decoder:
+    """The decoder, of whose layers those with windows have rotations of their own."""
+    local, _ = rope_of(config, decoder.dim, "sliding_attention")
+    whole, rotated = rope_of(config, decoder.dim, "full_attention")
+    return dataclasses.replace(_by_windows(decoder, config, kinds, local, whole), rotated=rotated)
 
 
 def _by_windows(decoder: Decoder, config: Config, kinds: list[str], local: Rope, whole: Rope) -> Decoder:

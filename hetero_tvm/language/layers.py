@@ -165,8 +165,10 @@ class LayerBuilder:
                 gated = [whole, self.product(normed, gate, Linear(1, d.width))]
             else:
                 x = whole
-        combine = Combine(d.width, experts.top, bool(gated))
-        return self.call(combine, [out, shares, x, *gated], self.type(self.rows, d.width))
+        residual = [] if d.post_norms else [x]
+        combine = Combine(d.width, experts.top, bool(gated), not d.post_norms)
+        y = self.call(combine, [out, shares, *residual, *gated], self.type(self.rows, d.width))
+        return self.norm(y, base + names.mlp_post_norm, residual=x) if d.post_norms else y
 
     def _packed(self, op: Linear, weights: Sequence[Weight]) -> Iterator[tuple[np.ndarray, ...]]:
         """The arrays of several weights, each with its like."""

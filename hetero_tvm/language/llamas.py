@@ -91,6 +91,23 @@ def granite(config: Config) -> tuple[Decoder, Names]:
     ), names
 
 
+def hyperclovax(config: Config) -> tuple[Decoder, Names]:
+    """A Granite that may have norms behind its blocks, and whose logits are multiplied."""
+    heads = int(config["num_attention_heads"])
+    dim = int(config.get("head_dim") or config["hidden_size"] // heads)
+    neutral = {"residual_multiplier": 1.0, "embedding_multiplier": 1.0, "attention_multiplier": dim**-0.5}
+    config = {**config, **{key: config.get(key) or value for key, value in neutral.items()}}
+    config["logits_scaling"] = 1.0 / float(config.get("logits_scaling") or 1.0)
+    decoder, names = granite(config)
+    if not config.get("use_post_norm", True):
+        return decoder, names
+    if float(config["residual_multiplier"]) != 1.0:
+        raise ModelError("hyperclovax models with use_post_norm and a residual_multiplier are not supported")
+    return dataclasses.replace(decoder, post_norms=True), dataclasses.replace(
+        names, attention_post_norm="post_norm1", mlp_post_norm="post_norm2"
+    )
+
+
 def starcoder2(config: Config) -> tuple[Decoder, Names]:
     config = {**config, "rms_norm_eps": config["norm_epsilon"]}
     decoder, names = llama(config, windows=windows_of(config), centered=True, gated=False)

@@ -56,6 +56,25 @@ def olmoe(config: Config) -> tuple[Decoder, Names]:
     return _mixed(decoder, experts), names
 
 
+def flex_olmo(config: Config) -> tuple[Decoder, Names]:
+    """An OLMo 2 whose MLPs are the mixtures of an OLMoE."""
+    decoder, names = gemmas.olmo2(config)
+    shares = bool(config.get("norm_topk_prob"))
+    experts = Experts(_count(config), int(config["num_experts_per_tok"]), decoder.inner, shares)
+    return _mixed(decoder, experts), names
+
+
+def mellum(config: Config) -> tuple[Decoder, Names]:
+    """A mixture of Qwen3 whose layers with windows have positions of their own."""
+    kinds = list(config.get("layer_types") or ["full_attention"] * int(config["num_hidden_layers"]))
+    config = {"norm_topk_prob": True, **config, "layer_types": kinds}
+    mlps = config.get("mlp_layer_types") or ()
+    config["mlp_only_layers"] = [i for i, kind in enumerate(mlps) if kind != "sparse"]
+    decoder, names = llamas.llama(config, windows=windows_of(config))
+    decoder = gemmas.by_kinds(dataclasses.replace(decoder, head_norms=True), config, kinds)
+    return _of_some_layers(decoder, config), names
+
+
 def gpt_oss(config: Config) -> tuple[Decoder, Names]:
     """Windows in every other layer, sinks, and experts with biases whose halves are bounded."""
     kinds = kinds_of(config, 2)
@@ -172,6 +191,13 @@ def glm4_moe(config: Config) -> tuple[Decoder, Names]:
     return _of_deepseek(decoder, names, config)
 
 
+def solar_open(config: Config) -> tuple[Decoder, Names]:
+    """A GLM-4.5 of mixtures alone, whose heads are rotated whole."""
+    config = {"rope_theta": 1000000.0, "norm_topk_prob": True, "n_shared_experts": 1, **config}
+    sizes = {"intermediate_size": config["moe_intermediate_size"], "use_qk_norm": False}
+    return glm4_moe({"partial_rotary_factor": 1.0, **config, **sizes, "first_k_dense_replace": 0})
+
+
 def dots1(config: Config) -> tuple[Decoder, Names]:
     decoder, names = llamas.qwen3({"use_sliding_window": True, **config})
     return _of_deepseek(decoder, names, config)
@@ -209,6 +235,12 @@ def deepseek_v3(config: Config) -> tuple[Decoder, Names]:
     """Latent attention, and experts by a sigmoid, of some groups."""
     decoder, names = _with_latent(config, bool(config.get("rope_interleave", True)))
     return _of_deepseek(decoder, names, {"norm_topk_prob": True, **config})
+
+
+def youtu(config: Config) -> tuple[Decoder, Names]:
+    """Latent attention beside plain MLPs."""
+    config = {"tie_word_embeddings": True, **config}
+    return _with_latent(config, bool(config.get("rope_interleave", True)))
 
 
 def _with_latent(config: Config, pairs: bool) -> tuple[Decoder, Names]:

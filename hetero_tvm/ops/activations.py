@@ -34,6 +34,10 @@ def quick_gelu(x: np.ndarray) -> np.ndarray:
     return x / (1 + np.exp(-1.702 * x))
 
 
+def hard_swish(x: np.ndarray) -> np.ndarray:
+    return x * (np.clip(x + 3, 0, 6) / 6)
+
+
 def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
@@ -45,6 +49,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "gelu_tanh": gelu_tanh,
     "silu": silu,
     "quick_gelu": quick_gelu,
+    "hard_swish": hard_swish,
     "sigmoid": sigmoid,
     "tanh": np.tanh,
 }

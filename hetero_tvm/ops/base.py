@@ -83,7 +83,8 @@ class FusedOp(ABC):
 
     def admissible(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Operands like ``arrays`` that keep what the contract promises kernels about them (zeros around an
-        image, say): what random values must pass through before a kernel is judged by them."""
+        image, say), and by which results can be compared: what random values must pass through before a
+        kernel is judged by them."""
         return list(arrays)
 
     @abstractmethod

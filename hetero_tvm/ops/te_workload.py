@@ -98,6 +98,7 @@ def plain_activation(name: str, x: Expr) -> Expr:
         "sigmoid": lambda: tirx.sigmoid(x),
         "silu": lambda: x * tirx.sigmoid(x),
         "quick_gelu": lambda: x * tirx.sigmoid(c(1.702) * x),
+        "hard_swish": lambda: x * (tirx.min(c(6.0), tirx.max(c(0.0), x + c(3.0))) * c(1 / 6)),
         "gelu_erf": lambda: c(0.5) * x * (c(1.0) + tirx.erf(x * c(math.sqrt(0.5)))),
         "gelu_tanh": lambda: (
             c(0.5) * x * (c(1.0) + tirx.tanh(c(math.sqrt(2 / math.pi)) * (x + c(0.044715) * x * x * x)))

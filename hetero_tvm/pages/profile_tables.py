@@ -69,6 +69,11 @@ def show_profile(
     ]
     title = f"kernels, the {top} longest of {len(kernels)}" if len(kernels) > top else "kernels"
     console.print(table(title, columns, rows, console.width))
+    if any(row[6].startswith(">") for row in rows):
+        console.print(
+            ">100%: fewer products than are counted (Winograd), operands in caches, or a roof that "
+            "others disturbed"
+        )
     if not nodes:
         return
     whole = spent / 1e3 or 1.0

@@ -11,7 +11,8 @@ from hetero_tvm.pages.page import Html, name, section, share_bar, table, text
 
 _CAPTION = (
     "Roofs as measured on this machine while it tuned. A kernel over the lower slope has operands in caches. "
-    "One over the flat roof says that the roof was measured while others used the cores. "
+    "One over the flat roof is a convolution that needs fewer products than are counted (Winograd), or the "
+    "roof was measured while others used the cores. "
     "The larger a dot, the more of the time it takes."
 )
 

@@ -32,7 +32,7 @@ from hetero_tvm.relax_passes.fusions.group_norm import FuseGroupNorm
 from hetero_tvm.relax_passes.fusions.matmul import FuseMatmul
 from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from hetero_tvm.relax_passes.fusions.normalization_layout import NormAxis, NormRows
-from hetero_tvm.relax_passes.fusions.silu import FuseQuickGelu, FuseSilu
+from hetero_tvm.relax_passes.fusions.silu import FuseHardSwish, FuseQuickGelu, FuseSilu
 from hetero_tvm.relax_passes.fusions.softmax import FuseSoftmax
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, Sources
@@ -51,6 +51,7 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         FuseGelu(),  # early: an activation as one operator is what the matmul epilogue looks for
         FuseSilu(),  # likewise, and what the gate of an MLP is
         FuseQuickGelu(),  # likewise
+        FuseHardSwish(),  # likewise
         FuseGroupNorm(),  # before the layer norm, which a group between two reshapes looks like
         FuseLayerNorm(claims),  # before what looks for norms: embeddings, projections, additions
         FuseRmsNorm(claims),  # likewise; neither matches the statistics of the other

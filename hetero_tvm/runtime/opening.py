@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from hetero_tvm import host
 from hetero_tvm.errors import LibraryError, expect
@@ -79,6 +80,11 @@ def load(
 
 def resolve(path: Path) -> Path:
     """Absolute path of the library that ``path`` means (the loader needs a slash in it)."""
+    if str(path).startswith("zoo:") or path.is_file() and path.suffix.lower() in _MODELS:
+        raise LibraryError(
+            f"{path} is a model, and a library that was built from one is wanted",
+            hint=f"python -m hetero_tvm.build {quote(str(path))} --out out, then name out/model.so",
+        )
     if path.is_file():
         return path.resolve()
     if not path.exists():

@@ -94,7 +94,9 @@ def describe(event: dict[str, Any], failed: int = 0) -> str:
         return "  ".join([*parts, used, f"waiting, {event['left']:.0f} s at most"])
     if event.get("task"):
         parts.append(str(event["task"]) if isinstance(event["task"], str) else "")
-    if event.get("best_seconds"):
+    if event.get("best_seconds") and not event.get("flops"):  # what only moves data
+        parts.append(f"best {event['best_seconds'] * 1e3:.3g} ms")
+    elif event.get("best_seconds"):
         gflops = event["flops"] / event["best_seconds"] / 1e9
         share = f" ({percent(gflops / event['peak_gflops'])} of peak)" if event.get("peak_gflops") else ""
         parts.append(f"best {gflops:.1f} GFLOP/s{share}")

@@ -358,6 +358,42 @@ CASES |= {
         {**_DEEPSEEK, **_LATENT, "q_lora_rank": None, "rope_interleave": False, "v_head_dim": 12},
     ),
 }
+CASES |= {
+    "internlm3": ("InternLM3Config", {**_COMMON, "head_dim": 16, "attention_bias": True, "mlp_bias": True}),
+    "iquestcoder": ("IQuestCoderConfig", {**_COMMON, "head_dim": 16}),
+    "hyperclovax": (
+        "HyperCLOVAXConfig",
+        {**_COMMON, "embedding_multiplier": 10.0, "attention_multiplier": 0.1, "logits_scaling": 0.125},
+    ),
+    "hyperclovax_before": (
+        "HyperCLOVAXConfig",
+        {**_COMMON, "residual_multiplier": 0.22, "use_post_norm": False},
+    ),
+    "youtu": (
+        "YoutuConfig",
+        {**_COMMON, **_LATENT, "num_key_value_heads": 8, "q_lora_rank": 28},
+    ),
+    "flex_olmo": ("FlexOlmoConfig", {**_COMMON, "num_experts": 6, "num_experts_per_tok": 3}),
+    "mellum": (
+        "MellumConfig",
+        {
+            **_EXPERTS,
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "sliding_window": 20,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        },
+    ),
+    "solar_open": (
+        "SolarOpenConfig",
+        {
+            **{k: v for k, v in _DEEPSEEK.items() if k not in ("intermediate_size", "first_k_dense_replace")},
+            "head_dim": 16,
+            "num_key_value_heads": 2,
+        },
+    ),
+}
 
 
 def reference(kind: str, folder: Path) -> tuple[list[int], list[list[int]]]:

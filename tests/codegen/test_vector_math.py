@@ -37,6 +37,7 @@ EXACT = {
     "quick_gelu": lambda x: x * special.expit(1.702 * x),
     "gelu_erf": gelu,
     "gelu_tanh": gelu_tanh,
+    "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "relu": lambda x: np.maximum(x, 0),
     "relu6": lambda x: np.clip(x, 0, 6),
 }
@@ -96,7 +97,9 @@ def test_bounded_functions_stay_within_their_error(name, reach):
     assert np.max(np.abs(result)) <= 1 + 3e-7
 
 
-@pytest.mark.parametrize("name", ["silu", "quick_gelu", "gelu_erf", "gelu_tanh", "relu", "relu6"])
+@pytest.mark.parametrize(
+    "name", ["silu", "quick_gelu", "hard_swish", "gelu_erf", "gelu_tanh", "relu", "relu6"]
+)
 @pytest.mark.parametrize("reach", [1, 12, 1e4])
 def test_activations_stay_within_their_error(name, reach):
     x = dense(-reach, reach)
@@ -104,7 +107,7 @@ def test_activations_stay_within_their_error(name, reach):
     assert np.max(error / np.maximum(1, np.abs(x))) < (1.5e-6 if name == "gelu_erf" else 3e-7)
 
 
-@pytest.mark.parametrize("name", ["silu", "quick_gelu", "gelu_erf", "gelu_tanh"])
+@pytest.mark.parametrize("name", ["silu", "quick_gelu", "hard_swish", "gelu_erf", "gelu_tanh"])
 def test_large_negative_values_vanish(name):
     result = evaluate(name, [-20.0, -100.0, -1e4, -1e9, -1e30])
     assert np.all(np.abs(result) < 3e-7), result

@@ -129,6 +129,30 @@ def test_mixtures_of_experts():
     assert describe(spelled)[0] == describe(qwen)[0]
 
 
+def test_mixtures_with_norms_behind_or_positions_by_window():
+    few = {**CONFIG, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    flex, names = describe({**few, "model_type": "flex_olmo"})
+    assert (flex.experts.top, flex.pre_norms, flex.post_norms, flex.wide_head_norms) == (2, False, True, True)
+    assert names.mlp_post_norm == "post_feedforward_layernorm"
+    kinds = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+    ropes = {"sliding_attention": {"rope_theta": 10.0}, "full_attention": {"rope_theta": 500.0}}
+    mixed = {"mlp_layer_types": ["dense", "sparse"], "rope_parameters": ropes}
+    mellum, _ = describe({**few, "model_type": "mellum", **kinds, **mixed})
+    assert [(one.window, one.rope, one.mixed) for one in mellum.layers] == [(8, 0, False), (0, 1, True)]
+    assert mellum.ropes[0] != mellum.ropes[1] and mellum.experts.normalised
+
+
+def test_a_hyperclovax():
+    config = {**CONFIG, "model_type": "hyperclovax", "attention_multiplier": 0.1, "logits_scaling": 0.125}
+    decoder, names = describe(config)
+    assert (decoder.scale, decoder.final_scale, decoder.post_norms) == (0.1, 0.125, True)
+    assert (decoder.embed_scale, names.mlp_post_norm) == (1.0, "post_norm2")
+    before = {**config, "residual_multiplier": 0.5}
+    assert describe({**before, "use_post_norm": False})[0].eps == CONFIG["rms_norm_eps"] * 4
+    with pytest.raises(ModelError, match="residual_multiplier"):
+        describe(before)
+
+
 def test_a_gpt_oss():
     config = {**CONFIG, "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2}
     config |= {"num_hidden_layers": 3, "sliding_window": 8}
@@ -217,7 +241,8 @@ def test_all_that_are_known():
     known |= {"nemotron", "arcee", "jais2", "cwm", "seed_oss", "ministral", "ministral3", "vaultgemma"}
     known |= {"hunyuan_v1_dense", "hunyuan_v1_moe", "gpt_bigcode", "granitemoe", "granitemoeshared"}
     known |= {"phimoe", "minimax_m2", "ernie4_5_moe", "glm4_moe", "dots1", "exaone_moe"}
-    known |= {"deepseek_v2", "deepseek_v3"}
+    known |= {"deepseek_v2", "deepseek_v3", "flex_olmo", "mellum", "solar_open", "youtu", "hyperclovax"}
+    known |= {"internlm3", "iquestcoder"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]

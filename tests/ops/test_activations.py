@@ -11,6 +11,7 @@ EXACT = {
     "gelu_tanh": lambda x: x * special.expit(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)),
     "silu": lambda x: x * special.expit(x),
     "quick_gelu": lambda x: x * special.expit(1.702 * x),
+    "hard_swish": lambda x: np.where(x < -3, 0, np.where(x > 3, x, x * (x + 3) / 6)),
     "sigmoid": special.expit,
     "tanh": lambda x: 2 * special.expit(2 * x) - 1,
 }

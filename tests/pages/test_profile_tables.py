@@ -53,3 +53,7 @@ def test_a_call_that_others_stopped_says_so(call, disturbed):
     said = stream.getvalue()
     assert ("calls were disturbed" in said) == disturbed and "50.0%" in said  # of 3 ms, whatever a call took
     assert "100 GFLOP/s in float32, 400 GFLOP/s in int8, 20.0 GB/s" in said
+    assert "Winograd" not in said
+    shown["kernels"][0]["roofline"] = 1.9
+    show_profile(shown, [], console(stream), 5)
+    assert "fewer products than are counted (Winograd)" in stream.getvalue()

@@ -38,6 +38,9 @@ def test_missing_and_foreign_files_are_refused(tmp_path):
     (tmp_path / "bert.onnx").write_text("a model")
     with pytest.raises(LibraryError, match=f"did you mean {tmp_path}/bert.onnx?"):
         load(tmp_path)
+    for model in (str(tmp_path / "bert.onnx"), "zoo:minilm-l6"):
+        with pytest.raises(LibraryError, match=rf"is a model, and a library[\s\S]*build {model} --out out"):
+            load(model)
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "model.so").write_text("hello")
     with pytest.raises(LibraryError, match=f"did you mean {tmp_path}/bert?"):

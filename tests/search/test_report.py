@@ -213,3 +213,8 @@ def test_a_wait_for_idle_cores_names_who_uses_them_and_its_bound():
     assert describe(event) == "trials 0/64  100% of the cores used by others  waiting, 42 s at most"
     line = describe({**event, "busiest": "python3, pid 4711"})
     assert "used by python3, pid 4711  waiting" in line and len(line) < 80
+
+
+def test_a_kernel_that_only_moves_data_has_a_time_and_no_rate():
+    line = describe({**EVENT, "task": "block_64x8x80", "flops": 0})
+    assert "best 1 ms" in line and "GFLOP" not in line

@@ -277,6 +277,12 @@ def _conversion_error(node: onnx.NodeProto | None, error: BaseException) -> Mode
             f"Node {node.name!r} (Reshape) cannot give {old} elements the shape {new}.",
             hint=TRACED_SIZES_HINT,
         )
+    if (outside := last_line(error)).startswith("an index lies outside"):
+        return ModelError(
+            f"Node {node.name!r} ({node.op_type}): {outside}.",
+            hint="Positions counted from a size reach beyond their table where the size is too large: give a "
+            "smaller size, or a range that ends at the table's (--shape NAME=1..8x1..256).",
+        )
     return ModelError(
         f"TVM cannot convert node {node.name!r} ({node.op_type}). {reason}",
         hint="The importer does not cover this form of the operator; export the model without it.",

@@ -252,11 +252,17 @@ def _refuse_open(
             f"{name!r}: ({', '.join(map(str, sizes))}{',' * (len(sizes) == 1)})"
             for name, sizes in told.items()
         )
+        ranges = [
+            f"--shape {name}={'x'.join(str(d) if isinstance(d, int) else '?' for d in fixed[name])}"
+            for name in told
+            if name in fixed
+        ]
+        whole = f"; or leave sizes open, in one library for a CPU: {' '.join(ranges)}" if ranges else ""
         raise ShapeError(
             "Some input dimensions have no value to compile for; shapes must be fixed before compilation.",
             problems=problems,
             hint=f"Add {' '.join(options)} (with the sizes that you will run; "
-            f"in Python: shapes={{{python}}}).",
+            f"in Python: shapes={{{python}}}){whole}.",
         )
 
 

@@ -118,18 +118,20 @@ class Combine:
 
     Parameters
     ----------
+    residual : there is R; else the sum stands alone.
     shared : all rows went through one more expert: ``sigmoid(gate) * S`` is added, with gate [rows, 1].
     """
 
     n: int
     top: int
     shared: bool = False
+    residual: bool = True
 
     def reference(
         self,
         d: np.ndarray,
         shares: np.ndarray,
-        residual: np.ndarray,
+        residual: np.ndarray | float = 0.0,
         s: np.ndarray | None = None,
         gate: np.ndarray | None = None,
     ) -> np.ndarray:

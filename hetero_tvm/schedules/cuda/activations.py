@@ -24,6 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "gelu_erf": lambda x: _c(0.5) * x * (_c(1) + tirx.erf(x * _c(math.sqrt(0.5)))),
     "gelu_tanh": _gelu_tanh,
     "quick_gelu": lambda x: x * _sigmoid(_c(1.702) * x),
+    "hard_swish": lambda x: x * (tirx.min(tirx.max(x + _c(3), _c(0)), _c(6)) * _c(1 / 6)),
     "silu": lambda x: x * _sigmoid(x),
     "sigmoid": _sigmoid,
     "tanh": lambda x: tirx.tanh(x),

@@ -152,6 +152,12 @@ def _quick_gelu(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
     k.binary("mul", n, x, x, t[0])
 
 
+def _hard_swish(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
+    k.unary("relu", n, t[0], x, mul=1 / 6, add=0.5)
+    k.binary("min", n, t[0], t[0], 1.0)
+    k.binary("mul", n, x, x, t[0])
+
+
 def _relu6(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
     k.unary("relu", n, x, x)
     k.binary("min", n, x, x, 6.0)
@@ -164,6 +170,7 @@ ACTIVATIONS = {
     "gelu_tanh": Activation(_gelu_tanh, passes=4.0, temporaries=1),
     "silu": Activation(_silu, passes=1.0, temporaries=1),
     "quick_gelu": Activation(_quick_gelu, passes=1.0, temporaries=1),
+    "hard_swish": Activation(_hard_swish, passes=3.0, transcendental=False, temporaries=1),
     "sigmoid": Activation(lambda k, n, x, t: k.unary("sigmoid", n, x, x)),
     "tanh": Activation(lambda k, n, x, t: k.unary("tanh", n, x, x)),
 }

@@ -85,3 +85,23 @@ def test_branches_taken_at_run_time():
     for condition in (True, False):
         inputs = {"c": np.array(condition), "x": x}
         assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+
+
+def test_positions_beyond_their_table_ask_for_a_smaller_size():
+    model = text_model("""g (float[b, n] x) => (float[b, n] y) {
+            zero = Constant <value = int64 {0}> ()
+            one = Constant <value = int64 {1}> ()
+            axis = Constant <value = int64[1] {1}> ()
+            shape = Shape <start: int = 1> (x)
+            n_ = Squeeze (shape)
+            at = Range (zero, n_, one)
+            rows = Gather (table, at)
+            y = Add (x, rows) }""")
+    add_weight(model, "table", np.zeros(16, np.float32))
+    import_onnx(model, shapes={"x": (1, 16)})
+    with pytest.raises(ModelError, match=r"\(Gather\): an index lies outside \[-16, 16\)") as caught:
+        import_onnx(model, shapes={"x": (1, 17)})
+    assert "a smaller size" in caught.value.hint
+    with pytest.raises(ModelError) as caught:
+        import_onnx(model)
+    assert "--shape x=1x1 " in caught.value.hint and "--shape x=?x?." in caught.value.hint

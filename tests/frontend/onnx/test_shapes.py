@@ -126,7 +126,7 @@ def test_one_size_fixes_what_it_implies():
 def test_suggested_shapes_agree_with_each_other(given):
     with pytest.raises(ShapeError) as caught:
         import_onnx(cached(), shapes=given)
-    options = re.findall(r"--shape (\w+)=([\dx]+)", str(caught.value))
+    options = re.findall(r"--shape (\w+)=([\dx]+)", str(caught.value).partition("; or")[0])
     suggested = {name: tuple(map(int, sizes.split("x"))) for name, sizes in options}
     assert suggested
     import_onnx(cached(), shapes={**given, **suggested})

@@ -82,3 +82,20 @@ def test_sequences_that_end_early(cell, reverse):
     function["main"](*map(tvm.runtime.tensor, [*given, lengths]), *results)
     for one, two in zip(results, found if cell == "lstm" else [found], strict=True):
         np.testing.assert_allclose(one.numpy(), two, atol=2e-6)
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_kernels_are_judged_by_states_that_forget(cell):
+    """Of normal values in R a float32 result has nothing in common with that of float64."""
+    op = Recurrence(cell, 80, 3, 96, lengths=True)
+    random = np.random.default_rng(0)
+    drawn = [random.standard_normal(operand.shape).astype(operand.dtype) for operand in op.inputs]
+    arrays = op.admissible(drawn)
+    assert sorted(arrays[-1]) == [0, 40, 80]
+
+    def result(dtype):
+        found = op.reference(*(a.astype(dtype) if a.dtype == np.float32 else a for a in arrays))
+        return found[-1] if isinstance(found, tuple) else found
+
+    exact = result(np.float64)
+    assert np.abs(result(np.float32) - exact).max() < 1e-5 * np.abs(exact).max()

@@ -1,11 +1,11 @@
-"""SiLU and quick GELU in their spellings, and products that only look like them."""
+"""SiLU, quick GELU and hard swish in their spellings, and products that only look like them."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero_tvm.ops.elementwise import Elementwise
-from hetero_tvm.relax_passes.fusions.silu import FuseQuickGelu, FuseSilu
+from hetero_tvm.relax_passes.fusions.silu import FuseHardSwish, FuseQuickGelu, FuseSilu
 from hetero_tvm.relax_passes.pipeline import optimize
 from tests.relax_passes.graphs import (
     bindings,
@@ -116,6 +116,57 @@ def test_random_shapes(shape, quick, gate_first, written_out):
     same_numbers(before, after)
 
 
+THREE, SIX, SIXTH, HALF, ZERO = (constant(value) for value in (3.0, 6.0, 1 / 6, 0.5, 0.0))
+HARD_SWISHES = {
+    "operator": lambda e, x: e(op.multiply(x, e(op.divide(e(op.clip(e(op.add(x, THREE)), 0, 6)), SIX)))),
+    "sixth last": lambda e, x: e(op.divide(e(op.multiply(x, e(op.clip(e(op.add(x, THREE)), 0, 6)))), SIX)),
+    "relu6": lambda e, x: e(
+        op.multiply(
+            e(op.multiply(e(op.minimum(e(op.maximum(e(op.add(THREE, x)), ZERO)), SIX)), x)), constant(1 / 6)
+        )
+    ),
+    "hard sigmoid": lambda e, x: e(
+        op.multiply(e(op.clip(e(op.add(e(op.multiply(SIXTH, x)), HALF)), 0, 1)), x)
+    ),
+}
+
+
+@pytest.mark.parametrize("body", HARD_SWISHES.values(), ids=HARD_SWISHES)
+def test_hard_swish(body):
+    before = module(X, body)
+    after, names, report = fuse(before, FuseHardSwish())
+    assert functions(after) == ["hard_swish"] and report.fusions == {"hard_swish": 1} and not report.misses
+    assert set().union(*names.values()) == names_of(before)
+    same_numbers(before, after)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda e, x, y: e(op.multiply(y, e(op.divide(e(op.clip(e(op.add(x, THREE)), 0, 6)), SIX)))),  # a gate
+        lambda e, x, y: e(op.multiply(x, e(op.divide(e(op.clip(e(op.add(x, ONE)), 0, 6)), SIX)))),
+        lambda e, x, y: e(op.multiply(x, e(op.divide(e(op.clip(e(op.add(x, THREE)), 0, 5)), SIX)))),
+        lambda e, x, y: e(op.multiply(x, e(op.divide(e(op.clip(e(op.add(x, THREE)), 1, 6)), SIX)))),
+        lambda e, x, y: e(op.multiply(x, e(op.clip(e(op.add(x, THREE)), 0, 6)))),
+    ],
+)
+def test_what_is_no_hard_swish(body):
+    before = module({"x": (3, 5), "y": (3, 5)}, body)
+    after, _, report = fuse(before, FuseHardSwish())
+    assert calls(after) == calls(before) and not report.fusions
+    same_numbers(before, after)
+
+
+def test_a_convolution_ends_in_a_hard_swish():
+    def body(emit, x):
+        return HARD_SWISHES["operator"](emit, emit(op.nn.conv2d(x, constant(weights(8, 4, 3, 3)), padding=1)))
+
+    before = module({"x": (1, 4, 6, 6)}, body)
+    after, _, report = fuse(before)
+    assert contracts(after, "conv2d")[0].epilogue == ("hard_swish",)
+    same_numbers(before, after)
+
+
 class TestFuseSilu(Rewrite):
     rule = FuseSilu()
 
@@ -134,3 +185,13 @@ class TestFuseQuickGelu(Rewrite):
 
     def expected(self, x):
         return kernel(Elementwise((2, 3, 4), "quick_gelu"), x)
+
+
+class TestFuseHardSwish(Rewrite):
+    rule = FuseHardSwish()
+
+    def before(self, x):
+        return op.multiply(x, op.divide(op.clip(op.add(x, THREE), 0, 6), SIX))
+
+    def expected(self, x):
+        return kernel(Elementwise((2, 3, 4), "hard_swish"), x)

@@ -263,13 +263,13 @@ def _integers(p: Parts, row: Expr, panel: Expr) -> Buffer:
 
 
 def emit_combine(op: Combine, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments D [slots, n], shares [slots], R [rows, n], S [rows, n] and gate [rows, 1] when
-    there is a shared expert, Y [rows, n]."""
+    """Kernel with arguments D [slots, n], shares [slots], R [rows, n] if there is one, S [rows, n] and gate
+    [rows, 1] when there is a shared expert, Y [rows, n]."""
     k = SymbolicKernel("combine")
     with k:
         slots, symbol = k.symbol("s"), k.symbol("m")
         d, shares = k.argument("D", (slots, op.n)), k.argument("shares", (slots,))
-        residual = k.argument("R", (symbol, op.n))
+        residual = k.argument("R", (symbol, op.n)) if op.residual else None
         shared = k.argument("S", (symbol, op.n)) if op.shared else None
         gate = k.argument("gate", (symbol, 1)) if op.shared else None
         y = k.argument("Y", (symbol, op.n))
@@ -280,10 +280,11 @@ def emit_combine(op: Combine, machine: CpuModel) -> PrimFunc:
 
             def vector(c: Index, width: int, _slot: int) -> None:
                 at = k.ramp(c, width)
-                value = k.load(residual, [i, at])
+                value = None if residual is None else k.load(residual, [i, at])
                 for t in range(op.top):
                     slot = i * op.top + t
-                    value = value + k.splat(k.load(shares, [slot]), width) * k.load(d, [slot, at])
+                    term = k.splat(k.load(shares, [slot]), width) * k.load(d, [slot, at])
+                    value = term if value is None else value + term
                 if shared is not None and factor is not None:
                     value = value + k.splat(factor, width) * k.load(shared, [i, at])
                 k.store(y, value, [i, at])

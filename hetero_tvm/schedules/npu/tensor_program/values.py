@@ -122,6 +122,8 @@ def activation(name: str, x: Value) -> Value:
         c = math.sqrt(2 / math.pi)
         inner = Binary("mul", unary("copy", unary("square", x), mul=0.044715 * c, add=c), x)
         return Binary("mul", x, unary("sigmoid", inner, mul=2.0))
+    if name == "hard_swish":
+        return Binary("mul", x, Binary("min", unary("relu", x, mul=1 / 6, add=0.5), constant(1.0)))
     if name == "relu6":
         return Binary("min", unary("relu", x), constant(6.0))
     if name in ("relu", "sigmoid", "tanh"):

@@ -119,3 +119,7 @@ def test_sums(shared):
     compiled(emit_combine(op, MACHINE))(*tensors(*given), *y)
     want = op.reference(*(array.astype(np.float64) for array in given))
     np.testing.assert_allclose(y[0].numpy(), want, rtol=1e-5, atol=1e-5)
+    if not shared:  # the sum alone, which a norm reads
+        alone = dataclasses.replace(op, residual=False)
+        compiled(emit_combine(alone, MACHINE))(*tensors(*given[:2]), *y)
+        np.testing.assert_allclose(y[0].numpy(), want - given[2], rtol=1e-5, atol=1e-5)
