@@ -20,9 +20,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, told_sizes
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_loop
-from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 _MOST_PHASES = 16
 """More phases across than this are shuffled by no kernel."""
@@ -62,27 +60,11 @@ class InterleaveSpace(DesignSpace):
         k = Kernel()
         with k:
             x, y = (k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output))
-            _put_side_by_side(k, op, x, y, _Extents(op.batch, op.rows, op.columns, *op.out), point["pixels"])
-        return k.function
-
-    def run_time_kernel(self, witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
-        op: Interleave = witnesses.largest
-        if len({(one.strides, one.cut) for one in witnesses.ops}) > 1:
-            return None
-        k = Kernel()
-        with k:
-            variables = shape_variables(witnesses.symbols)
-            shapes = witnesses.shapes(variables)
-            x = k.argument("X", shapes[0], op.dtype)
-            told_sizes(k, witnesses, shapes[1:-1])
-            y = k.argument("Y", shapes[-1], op.dtype)
-            sizes = narrowed(k, variables)
-            extents = witnesses.value(lambda one: (one.batch, one.rows, one.columns, *one.out), sizes)
-            _put_side_by_side(k, op, x, y, _Extents(*map(k.named, extents)), point["pixels"])
+            put_side_by_side(k, op, x, y, Extents(op.batch, op.rows, op.columns, *op.out), point["pixels"])
         return k.function
 
 
-class _Extents(NamedTuple):
+class Extents(NamedTuple):
     """Images, rows and columns of a phase, and those of the result."""
 
     batch: Index
@@ -92,7 +74,7 @@ class _Extents(NamedTuple):
     width: Index
 
 
-def _put_side_by_side(k: Kernel, op: Interleave, x: Buffer, y: Buffer, at: _Extents, pixels: int) -> None:
+def put_side_by_side(k: Kernel, op: Interleave, x: Buffer, y: Buffer, at: Extents, pixels: int) -> None:
     """Emit the loops; extents may be known at the call only."""
     (sh, sw), (top, left) = op.strides, op.cut
     first = -(-left // sw)

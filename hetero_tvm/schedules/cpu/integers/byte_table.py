@@ -17,7 +17,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.integers.byte_table import ENTRIES, ByteTable
 from hetero_tvm.schedules.base import Point
-from hetero_tvm.schedules.cpu.integers.byte_shuffles import byte_table_ir, function_name
+from hetero_tvm.schedules.cpu.byte_shuffles import byte_table_ir, function_name
 from hetero_tvm.schedules.cpu.rows.row_chunks import LAUNCH_WORTH, RowSpace
 from hetero_tvm.schedules.emit import Index, Kernel, int32, share
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables

@@ -261,7 +261,7 @@ _KERNELS = {
 
 
 def _packed_as(method: str, tile: tuple[int, int, int]) -> int:
-    """What of a register tile the layout of the weights depends on."""
+    """The number of a register tile that the layout of the weights depends on."""
     filters, rows, vectors = tile
     return {FILTERS: rows * vectors, MATRICES: 0}.get(method, filters)
 

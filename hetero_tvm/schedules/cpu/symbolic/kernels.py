@@ -19,6 +19,7 @@ from hetero_tvm.schedules.cpu.symbolic.blocked_attention import BlockedRunTimeAt
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
 from hetero_tvm.schedules.cpu.symbolic.images import change_of_layout, conv2d_blocked, depthwise, pool2d
+from hetero_tvm.schedules.cpu.symbolic.interleave import interleaved
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
@@ -89,6 +90,10 @@ def _forest(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     return run_time_forest(witnesses, point["walks"])
 
 
+def _interleave(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
+    return interleaved(witnesses, point["pixels"])
+
+
 def _matmul(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     return RunTimeMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
 
@@ -117,6 +122,7 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
     "cpu.depthwise": depthwise,
     "cpu.forest": _forest,
     "cpu.gated_matmul": _gated_matmul,
+    "cpu.interleave": _interleave,
     "cpu.matmul": _matmul,
     "cpu.pool2d": pool2d,
     "cpu.pool2d_plain": _pool2d,
