@@ -1,4 +1,4 @@
-"""Phases put side by side where their sizes are known at run time, by the loops of ``images/interleave.py``."""
+"""Phases put side by side that are of any size, by the loops of ``images/interleave.py``."""
 
 from __future__ import annotations
 
