@@ -1,13 +1,14 @@
 """Single operators beside ONNX Runtime, without any search.
 
-    python benchmarks/operators.py [--only PATTERN] [--drawn 1:3] [--json FILE] [--folder FOLDER]
+    python benchmarks/operators.py [--only PATTERN] [--drawn 1:3] [--open first] [--json FILE]
 
 Each case of ``operator_cases.py`` and of the three ``*_operator_cases.py`` that add to its list is built
 without records and compared with ONNX Runtime: one process each, pinned to the same cores, asked in turn.
 ``--build`` stops before anything is timed and ``--keep`` takes what ``--folder`` holds already, so that a
 busy machine may build and a quiet one measure.  ``--json`` adds to a file that exists; ``--report FILE``
 prints the table of such a file.  ``--drawn`` takes cases of ``drawn_operator_cases.py`` in their stead, of
-which any number shows what was looked at least.
+which any number shows what was looked at least.  With ``--open first`` (or ``last``) an axis of the first input
+is open, from a quarter of its extent on, in the file that both get.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ import benchmarks.further_operator_cases  # noqa: F401  more of CASES
 import benchmarks.model_operator_cases  # noqa: F401  more of CASES
 import benchmarks.more_operator_cases  # noqa: F401  more of CASES
 from benchmarks.drawn_operator_cases import drawn_cases
+from benchmarks.open_sizes import opened
 from benchmarks.operator_cases import CASES, Net, build
 
 _TOLERANCE = 2e-4
@@ -99,18 +101,26 @@ class Worker:
         self._process.wait()
 
 
-def prepare(net: Net, folder: Path, target: str, keep: bool) -> None:
-    """Write the file, the inputs and our library of a case."""
+def prepare(net: Net, folder: Path, target: str, keep: bool, open_axis: str | None = None) -> None:
+    """Write the file, the inputs and our library of a case, with an open axis where one is asked for."""
     import hetero_tvm
 
     library = folder / "model.so"
     if keep and library.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    onnx.save(net.model(), str(folder / "model.onnx"))
     np.savez(folder / "inputs.npz", **net.values)
-    optimized = hetero_tvm.optimize_model(hetero_tvm.import_model(str(folder / "model.onnx")), target)
-    hetero_tvm.build_model(optimized, logs=folder / "logs", use_shipped=False).export(library)
+    forms = [(net.model(), None)] if open_axis is None else list(opened(net, open_axis == "last"))
+    for number, (model, shapes) in enumerate(forms, 1):
+        onnx.save(model, str(folder / "model.onnx"))
+        try:
+            imported = hetero_tvm.import_model(str(folder / "model.onnx"), shapes=shapes)
+            optimized = hetero_tvm.optimize_model(imported, target)
+            hetero_tvm.build_model(optimized, logs=folder / "logs", use_shipped=False).export(library)
+            return
+        except hetero_tvm.HeteroTVMError:
+            if number == len(forms):  # none of the axes may be open
+                raise
 
 
 def measure(name: str, folder: Path, workers: list[Worker], settings: Turns) -> dict[str, Any]:
@@ -177,6 +187,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="PATTERN", nargs="*", default=["*"])
     parser.add_argument("--part", metavar="K/N", default="1/1", help="every N-th case from the K-th on")
     parser.add_argument("--drawn", metavar="FIRST:LAST", help="drawn cases of these numbers in their stead")
+    parser.add_argument("--open", choices=("first", "last"), help="an axis of the first input is open")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--folder", metavar="FOLDER")
     parser.add_argument("--target", default="cpu")
@@ -202,7 +213,7 @@ def main() -> int:
         folders = {n: Path(options.folder or scratch) / n.replace(" ", "_") for n in names}
         for name, folder in folders.items():
             try:
-                prepare(build(name, cases), folder, options.target, options.keep)
+                prepare(build(name, cases), folder, options.target, options.keep, options.open)
             except Exception as error:  # a row of the table
                 rows[name] = {"case": name, "error": f"{type(error).__name__}: {error}".splitlines()[0]}
                 print(rows[name], flush=True)
