@@ -7,8 +7,8 @@ without records and compared with ONNX Runtime: one process each, pinned to the 
 ``--build`` stops before anything is timed and ``--keep`` takes what ``--folder`` holds already, so that a
 busy machine may build and a quiet one measure.  ``--json`` adds to a file that exists; ``--report FILE``
 prints the table of such a file.  ``--drawn`` takes cases of ``drawn_operator_cases.py`` in their stead, of
-which any number shows what was looked at least.  With ``--open first`` (or ``last``) an axis of the first input
-is open, from a quarter of its extent on, in the file that both get.
+which any number shows what was looked at least.  With ``--open first`` (or ``last``) an axis of the first
+input is open, from a quarter of its extent on, in the file that both get.
 """
 
 from __future__ import annotations
