@@ -259,7 +259,11 @@ def _untranslatable(program: ExportedProgram) -> dict[str, list[str]]:
     """Nodes by operator without translation, after PyTorch's own decompositions."""
     missing: dict[str, list[str]] = defaultdict(list)
     with quiet():
-        for node in program.run_decompositions(dict(decomposition_table())).graph.nodes:
+        try:
+            plain = program.run_decompositions(dict(decomposition_table()))
+        except Exception:  # an operator whose sizes depend on values: PyTorch lost track of them
+            plain = program
+        for node in plain.graph.nodes:
             if node.op == "call_function" and node.users and not is_translatable(node):
                 missing[str(node.target)].append(_scoped(node))
     return missing
