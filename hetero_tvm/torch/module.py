@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import TreeSpec
 
 from hetero_tvm.errors import InputError, ModelError, UsageError, expect
+from hetero_tvm.frontend.torch.causes import refuse_without_values, untraceable
 from hetero_tvm.frontend.torch.load import quiet
 from hetero_tvm.frontend.torch.state import State, with_state
 from hetero_tvm.runtime.library import Library
@@ -173,11 +174,19 @@ def _exported(
 ) -> ExportedProgram:
     if not isinstance(example, list | tuple):
         raise UsageError(f"example is a tuple of the model's arguments, not {type(example).__name__}")
+    refuse_without_values(
+        (
+            *model.named_parameters(),
+            *model.named_buffers(),
+            *((f"argument {n}", value) for n, value in enumerate(example)),
+            *(kwargs or {}).items(),
+        )
+    )
     try:
         with torch.no_grad(), quiet():
             return torch.export.export(model, tuple(example), dict(kwargs or {}), strict=False)
     except Exception as error:  # tracing raises whatever the model causes
-        raise ModelError(
+        raise untraceable(error) or ModelError(
             f"PyTorch cannot export the model. {first_line(error)}",
             hint="torch.compile(model, backend='hetero_tvm') compiles what can be traced of a model",
         ) from error

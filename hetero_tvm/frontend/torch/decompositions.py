@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ def _of_pytorch() -> dict[Any, Callable[..., Any]]:
 def decomposed(program: ExportedProgram) -> ExportedProgram:
     """The program without the operators that are decomposed here; itself where it has none."""
     torch = require("torch")
-    program = _with_types(torch, _without_assertions(torch, program))
+    program = _with_types(torch, _with_indices(torch, _without_assertions(torch, program)))
     table = decompositions()
     is_asked = _asks(torch, table)
     nodes = _calls(torch, program)
@@ -95,6 +96,26 @@ def _without_assertions(torch: ModuleType, program: ExportedProgram) -> Exported
     module.graph.eliminate_dead_code()
     if any(node.target in read for node in module.graph.nodes):
         return program
+    module.recompile()
+    return program._update(module, program.graph_signature)
+
+
+def _with_indices(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:
+    """The program with ``x[mask]`` for ``masked_select``, of which PyTorch loses the number of results."""
+    aten = torch.ops.aten
+    if not any(node.target == aten.masked_select.default for node in program.graph.nodes):
+        return program
+    module = copy.deepcopy(program.graph_module)
+    for node in module.graph.find_nodes(op="call_function", target=aten.masked_select.default):
+        x, mask = node.args
+        if x.meta["val"].shape != mask.meta["val"].shape:
+            with module.graph.inserting_before(node):
+                pair = module.graph.call_function(aten.broadcast_tensors.default, ([x, mask],))
+                pair.meta["val"] = aten.broadcast_tensors.default([x.meta["val"], mask.meta["val"]])
+                x, mask = (module.graph.call_function(operator.getitem, (pair, n)) for n in range(2))
+                for n, one in enumerate((x, mask)):
+                    one.meta["val"] = pair.meta["val"][n]
+        node.target, node.args = aten.index.Tensor, (x, [mask])
     module.recompile()
     return program._update(module, program.graph_signature)
 

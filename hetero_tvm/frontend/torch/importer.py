@@ -18,6 +18,7 @@ from hetero_tvm.errors import ShapeError, UsageError
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.onnx.shapes import declared_dimensions, fix_input_shapes
 from hetero_tvm.frontend.signature import ImportedModel, Span
+from hetero_tvm.frontend.torch.causes import refuse_without_values
 from hetero_tvm.frontend.torch.load import load_program, require
 from hetero_tvm.frontend.torch.run import TorchProgram
 from hetero_tvm.frontend.torch.specialize import depends_on_sizes, equations, sizes_kept, with_sizes
@@ -89,6 +90,7 @@ def open_torch(
         raise UsageError(
             f"A PyTorch program is a path or a torch.export.ExportedProgram, not {type(source)}."
         )
+    refuse_without_values({**program.constants, **program.state_dict}.items())
     program, _ = with_state(program)
     with sizes_kept(program) as decided:
         model = to_onnx(program)

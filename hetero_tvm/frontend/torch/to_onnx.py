@@ -15,6 +15,7 @@ import onnx
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.stored import StoredModel, stub
 from hetero_tvm.frontend.torch.attention import guard_attention
+from hetero_tvm.frontend.torch.causes import untraceable
 from hetero_tvm.frontend.torch.decompositions import decomposed
 from hetero_tvm.frontend.torch.load import quiet, require
 from hetero_tvm.frontend.torch.registry import OPSET, registry
@@ -244,6 +245,8 @@ def _translation_error(program: ExportedProgram, error: Exception) -> ModelError
                 problems=problems,
                 hint="Replace them in the model, or register a decomposition for them and export again.",
             )
+    if (refusal := untraceable(error)) is not None:
+        return refusal
     deepest = causes[-1]
     line = next((line.strip() for line in str(deepest).splitlines() if line.strip()), "")
     return ModelError(
@@ -256,7 +259,11 @@ def _untranslatable(program: ExportedProgram) -> dict[str, list[str]]:
     """Nodes by operator without translation, after PyTorch's own decompositions."""
     missing: dict[str, list[str]] = defaultdict(list)
     with quiet():
-        for node in program.run_decompositions(dict(decomposition_table())).graph.nodes:
+        try:
+            plain = program.run_decompositions(dict(decomposition_table()))
+        except Exception:  # an operator whose sizes depend on values: PyTorch lost track of them
+            plain = program
+        for node in plain.graph.nodes:
             if node.op == "call_function" and node.users and not is_translatable(node):
                 missing[str(node.target)].append(_scoped(node))
     return missing

@@ -92,6 +92,14 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         given = repeats.reshape(-1).expand(rows.shape[axis])
         return rows.index_select(axis, places_repeated(given, output_size=output_size))
 
+    def scattered(x: Tensor, dim: int, index: Tensor, src: Any, *, reduce: str) -> Any:
+        """``scatter`` that adds or multiplies tensors, or one number."""
+        if not isinstance(src, torch.Tensor):
+            src = torch.full(index.shape, src, dtype=x.dtype, device=x.device)
+        if reduce == "add":
+            return x.scatter_add(dim, index, src)
+        return x.scatter_reduce(dim, index, src, "prod", include_self=True)
+
     def of_edges(grad: Tensor, x: Tensor, padding: Sequence[int]) -> Tensor:
         """Gradient of ``x`` padded with its edges: each element's is the sum over its copies."""
         for number, before in enumerate(padding[::2]):
@@ -107,6 +115,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.replication_pad2d_backward.default: of_edges,
         aten.replication_pad3d_backward.default: of_edges,
         aten.scatter_reduce.two: reduced,
+        aten.scatter.reduce: scattered,
+        aten.scatter.value_reduce: scattered,
         aten.index_reduce.default: reduced_by_index,
         aten.segment_reduce.default: by_segment,
         aten.repeat_interleave.Tensor: places_repeated,

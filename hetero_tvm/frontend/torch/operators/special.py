@@ -21,6 +21,8 @@ _LANCZOS = (
 """Coefficients of Lanczos' sum for g = 7."""
 _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 5 / 660, -691 / 32760, 1 / 12)
 """B(2n) / 2n, of the series in 1 / x^2."""
+_TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+"""B(2n), of its slope's series in 1 / x^2."""
 _SHIFTS = 10
 """Steps up to where that series is exact to float64."""
 _NEAR = 15.0
@@ -81,6 +83,24 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         y = torch.where(mirrored, y - math.pi * turns.cos() / turns.sin(), y)
         y = torch.where(x == 0, -1.0 / x, y)  # infinite, by the sign of the zero
         return torch.where(mirrored & ((fraction(x) == 0) | x.isinf()), math.nan, y)
+
+    def trigamma(x: Tensor) -> Tensor:
+        """Slope of digamma, which its gradient takes."""
+        mirrored = x < 0.5
+        z = torch.where(mirrored, 1.0 - x, x)
+        total = torch.zeros_like(z)
+        for _ in range(_SHIFTS):
+            low = z < _SHIFTS
+            total = total + torch.where(low, 1.0 / (z * z), 0.0)
+            z = torch.where(low, z + 1.0, z)
+        square = 1.0 / (z * z)
+        y = total + 1.0 / z + square / 2 + square / z * polynomial(square, _TRIGAMMA)
+        wave = (fraction(x) * math.pi).sin()
+        return torch.where(mirrored, (math.pi / wave) ** 2 - y, y)
+
+    def polygamma(n: int, x: Tensor) -> Any:
+        """Derivative ``n`` of digamma."""
+        return in_double((digamma, trigamma)[n])(x) if n in (0, 1) else NotImplemented
 
     def erfinv(x: Tensor) -> Tensor:
         size = x.abs()
@@ -162,6 +182,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     return {operator: in_double(function) for operator, function in table.items()} | {
         aten.mvlgamma.default: multigammas,
         aten.special_multigammaln.default: multigammas,
+        aten.polygamma.default: polygamma,
+        aten.special_polygamma.default: polygamma,
         aten.gcd.default: gcd,
         aten.lcm.default: lcm,
     }

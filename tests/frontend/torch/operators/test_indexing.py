@@ -144,3 +144,18 @@ def test_stacks(name, shape):
 @pytest.mark.parametrize("shifts, dims", [([3], []), ([7], [1]), ([-1, 2], [0, -1])])
 def test_rolls(shifts, dims):
     assert torch.equal(decompositions()[ATEN.roll.default](X, shifts, dims), X.roll(shifts, dims))
+
+
+class _Selected(torch.nn.Module):
+    def forward(self, x, mask):
+        return torch.masked_select(x, mask) * 2
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (3, 1, 5)])
+def test_selected_elements(shape):
+    x, mask = torch.randn(shape), torch.rand(4, 5) > 0.5
+    with torch.no_grad():
+        program = torch.export.export(_Selected(), (x, mask), strict=False)
+    built = build_model(optimize_model(import_model(program)), use_shipped=False)
+    found = built.run({"x": x.numpy(), "mask": mask.numpy()})[0]
+    torch.testing.assert_close(torch.from_numpy(found), _Selected()(x, mask))

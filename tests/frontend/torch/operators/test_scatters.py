@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from hetero_tvm import build_model, import_model, optimize_model
 from hetero_tvm.frontend.torch.decompositions import decompositions
 
 ATEN = torch.ops.aten
@@ -65,3 +66,20 @@ def test_gradient_of_repeated_edges(padding):
     grad = torch.randn_like(getattr(ATEN, f"replication_pad{rank}d")(x, padding))
     backward = getattr(ATEN, f"replication_pad{rank}d_backward")
     torch.testing.assert_close(TABLE[backward.default](grad, x, padding), backward(grad, x, padding))
+
+
+class _Scattered(torch.nn.Module):
+    def forward(self, x, index, source):
+        added = x.scatter(0, index, source, reduce="add")
+        return added, x.scatter(0, index, source, reduce="multiply"), x.scatter(0, index, 2.0, reduce="add")
+
+
+def test_scatters_that_reduce():
+    x, rows, source = operands(torch.float32)
+    example = (x, rows[:, None].expand(-1, 3).contiguous(), source)
+    with torch.no_grad():
+        program = torch.export.export(_Scattered(), example, strict=False)
+    built = build_model(optimize_model(import_model(program)), use_shipped=False)
+    found = built.run({n: t.numpy() for n, t in zip(("x", "index", "source"), example, strict=True)})
+    for have, want in zip(found, _Scattered()(*example), strict=True):
+        torch.testing.assert_close(torch.from_numpy(have), want, rtol=1e-5, atol=1e-5)

@@ -75,3 +75,15 @@ def test_divisors_of_neighbours_in_fibonaccis_series_take_the_most_steps():
         a, b = a + b, a
     x, y = torch.tensor([a]), torch.tensor([b])
     assert TABLE[ATEN.gcd.default](x, y).item() == 1
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_slopes_of_digamma(order):
+    torch.manual_seed(0)
+    x = torch.cat(
+        [torch.randn(500) * scale for scale in (0.3, 3.0, 20.0)] + [torch.tensor([1e-3, 1e6, math.inf])]
+    )
+    x = x.double()
+    found, expected = TABLE[ATEN.polygamma.default](order, x), torch.polygamma(order, x)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    assert TABLE[ATEN.polygamma.default](3, x) is NotImplemented
