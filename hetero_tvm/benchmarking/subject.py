@@ -83,7 +83,7 @@ def from_library(
         if given is None:
             given = _plain_inputs(_fixed(manifest.signature, sizes))
         return Subject(manifest.name, files, checked_inputs(_shaped_like(manifest.signature, given), given))
-    _check_same(manifest.signature, model.signature, library, str(source))
+    _check_same(_at_sizes_of(manifest.signature, model.signature), model.signature, library, str(source))
     from hetero_tvm.frontend.onnx.values import fix_values
     from hetero_tvm.frontend.torch.run import TorchProgram
     from hetero_tvm.reference import sample_inputs
@@ -135,6 +135,16 @@ def save(proto: onnx.ModelProto, path: Path) -> Path:
     large = proto.ByteSize() > _INLINE_LIMIT
     onnx.save_model(proto, str(path), save_as_external_data=large, location=path.name + ".data")
     return path
+
+
+def _at_sizes_of(ours: Signature, theirs: Signature) -> Signature:
+    """The library's signature at the sizes of a model, where it leaves sizes open that the model has.
+
+    :class:`UsageError` lists those that lie outside of its ranges.
+    """
+    names = {spec.name for spec in ours.inputs}
+    shapes = {spec.name: spec.shape for spec in theirs.inputs if spec.static}
+    return _fixed(ours, Sizes(shapes)) if ours.symbols and names == shapes.keys() else ours
 
 
 def _check_same(ours: Signature, theirs: Signature, library: Path, source: str) -> None:

@@ -112,6 +112,12 @@ def failure(path: Path, error: Exception) -> BuildError:
             f"no room on the disk for {path} (or for files in {scratch} while it is linked)",
             hint="free some space, give another --out, or name another folder with TMPDIR",
         )
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        there = next((str(one) for one in path.parents if one.is_file()), error)
+        return BuildError(
+            f"cannot write {path}: {there} is a file, and a folder is wanted there",
+            hint="name another path: --out, or export(path) in Python",
+        )
     if isinstance(error, OSError):
         return BuildError(
             f"cannot write {path}: {error}", hint="name another path: --out, or export(path) in Python"

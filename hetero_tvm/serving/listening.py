@@ -22,10 +22,16 @@ def _is_news(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
+def _is_no_closed_socket(record: logging.LogRecord) -> bool:
+    """Whether a log record is more than asyncio's line for each piece that a client no longer takes."""
+    return record.getMessage() != "socket.send() raised exception."
+
+
 class _Announcing(uvicorn.Server):
     """Says its address once it listens, and what it waits for when it is to end."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        logging.getLogger("asyncio").addFilter(_is_no_closed_socket)
         await super().startup(sockets)
         for server in self.servers if self.started else ():
             for one in server.sockets:

@@ -5,7 +5,14 @@ import pytest
 
 from hetero_tvm import Span
 from hetero_tvm.benchmarking.runtimes import PEERS
-from hetero_tvm.benchmarking.subject import Sizes, _fixed, _plain_inputs, _shaped_like, choose_runtimes
+from hetero_tvm.benchmarking.subject import (
+    Sizes,
+    _at_sizes_of,
+    _fixed,
+    _plain_inputs,
+    _shaped_like,
+    choose_runtimes,
+)
 from hetero_tvm.errors import UsageError
 from hetero_tvm.runtime import Signature, TensorSpec
 from hetero_tvm.runtime.signature import Symbol
@@ -35,6 +42,17 @@ def test_a_range_is_told_with_the_option_that_fixes_it():
     with pytest.raises(UsageError, match=r"x: batch is 9, outside 1\.\.8"):
         _fixed(ranged, Sizes({"x": (9, 64)}))
     assert _fixed(ranged, Sizes({"x": (8, 64)})).inputs[0].shape == (8, 64)
+
+
+def test_a_library_of_all_sizes_is_compared_at_those_of_the_model():
+    symbols = (Symbol("batch", 1, 8),)
+    ranged = Signature((TensorSpec("x", ("batch", 64), "float32"),), (), symbols)
+    at = _at_sizes_of(ranged, Signature((TensorSpec("x", (3, 64), "float32"),), ()))
+    assert at.inputs[0].shape == (3, 64)
+    with pytest.raises(UsageError, match=r"x: batch is 9, outside 1\.\.8"):
+        _at_sizes_of(ranged, Signature((TensorSpec("x", (9, 64), "float32"),), ()))
+    assert _at_sizes_of(ranged, ranged) is ranged
+    assert _at_sizes_of(ranged, Signature((TensorSpec("y", (3, 64), "float32"),), ())) is ranged
 
 
 def test_peers_are_asked_once_however_they_are_named():

@@ -358,6 +358,13 @@ CASES |= {
         {**_DEEPSEEK, **_LATENT, "q_lora_rank": None, "rope_interleave": False, "v_head_dim": 12},
     ),
 }
+_KINDS = {
+    "sliding_window": 20,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+}
+_SOLAR = {**_DEEPSEEK, "head_dim": 16, "num_key_value_heads": 2}
+del _SOLAR["intermediate_size"], _SOLAR["first_k_dense_replace"]
 CASES |= {
     "internlm3": ("InternLM3Config", {**_COMMON, "head_dim": 16, "attention_bias": True, "mlp_bias": True}),
     "iquestcoder": ("IQuestCoderConfig", {**_COMMON, "head_dim": 16}),
@@ -367,32 +374,12 @@ CASES |= {
     ),
     "hyperclovax_before": (
         "HyperCLOVAXConfig",
-        {**_COMMON, "residual_multiplier": 0.22, "use_post_norm": False},
+        {**_COMMON, "residual_multiplier": 0.2, "use_post_norm": False},
     ),
-    "youtu": (
-        "YoutuConfig",
-        {**_COMMON, **_LATENT, "num_key_value_heads": 8, "q_lora_rank": 28},
-    ),
+    "youtu": ("YoutuConfig", {**_COMMON, **_LATENT, "num_key_value_heads": 8, "q_lora_rank": 28}),
     "flex_olmo": ("FlexOlmoConfig", {**_COMMON, "num_experts": 6, "num_experts_per_tok": 3}),
-    "mellum": (
-        "MellumConfig",
-        {
-            **_EXPERTS,
-            "num_hidden_layers": 4,
-            "head_dim": 16,
-            "sliding_window": 20,
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
-            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
-        },
-    ),
-    "solar_open": (
-        "SolarOpenConfig",
-        {
-            **{k: v for k, v in _DEEPSEEK.items() if k not in ("intermediate_size", "first_k_dense_replace")},
-            "head_dim": 16,
-            "num_key_value_heads": 2,
-        },
-    ),
+    "mellum": ("MellumConfig", {**_EXPERTS, **_KINDS, "num_hidden_layers": 4, "head_dim": 16}),
+    "solar_open": ("SolarOpenConfig", _SOLAR),
 }
 
 

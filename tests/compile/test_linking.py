@@ -43,3 +43,9 @@ def test_what_the_linker_says_is_told(built, tmp_path, monkeypatch):
     with pytest.raises(BuildError) as raised:
         built.export(tmp_path / "out")
     assert "undefined reference to nothing" in str(raised.value)
+
+
+def test_a_file_where_a_folder_is_wanted_is_named(built, tmp_path):
+    (tmp_path / "out").write_text("something else")
+    with pytest.raises(BuildError, match=r"out is a file, and a folder is wanted there"):
+        built.export(tmp_path / "out" / "model.so")

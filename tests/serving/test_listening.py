@@ -1,5 +1,6 @@
 """The end of the server: it says what it waits for, and a second Ctrl-C leaves no traceback."""
 
+import logging
 import signal
 import subprocess
 import sys
@@ -50,3 +51,13 @@ def test_an_answer_in_progress_is_waited_for_until_a_second_signal():
             assert process.stderr.read() == ""
         finally:
             process.kill()
+
+
+def test_pieces_that_nobody_takes_are_no_news():
+    from hetero_tvm.serving.listening import _is_no_closed_socket
+
+    def record(text):
+        return logging.LogRecord("asyncio", logging.WARNING, "", 0, text, (), None)
+
+    assert not _is_no_closed_socket(record("socket.send() raised exception."))
+    assert _is_no_closed_socket(record("Executing <Task> took 0.2 seconds"))
