@@ -77,7 +77,7 @@ def test_a_library_is_read_and_not_loaded(tmp_path, capsys):
 def test_ir_after_each_pass_is_numbered(tmp_path, capsys):
     assert inspect.main([MODEL, "--dump-ir", str(tmp_path / "ir")]) == 0
     files = sorted(path.name for path in (tmp_path / "ir").iterdir())
-    assert files[0] == "00_import.py" and files[-1].endswith("_lower.py")
+    assert files[0] == "000_import.py" and files[-1].endswith("_lower.py")
     assert [int(name.split("_")[0]) for name in files] == list(range(len(files)))
     attention = next(path for path in (tmp_path / "ir").iterdir() if path.name.endswith("_attention.py"))
     assert "attention_b1h" in attention.read_text()

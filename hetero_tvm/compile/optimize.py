@@ -437,7 +437,7 @@ class _Dump:
         self._count = 0
 
     def __call__(self, name: str, module: Callable[[], IRModule]) -> None:
-        path = self._folder / f"{self._count:02}_{name}.py"
+        path = self._folder / f"{self._count:03}_{name}.py"
         self._count += 1
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

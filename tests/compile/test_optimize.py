@@ -34,7 +34,7 @@ def test_unknown_targets_and_precisions_are_refused(model):
 def test_the_ir_after_each_pass_is_written_in_order(model, tmp_path):
     optimize_model(model, dump_ir=tmp_path / "ir")
     names = sorted(path.name for path in (tmp_path / "ir").iterdir())
-    assert [name[:2] for name in names] == [f"{index:02}" for index in range(len(names))]
+    assert [name[:3] for name in names] == [f"{index:03}" for index in range(len(names))]
     assert any("attention" in name for name in names)
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write") as caught:
