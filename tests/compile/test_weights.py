@@ -140,6 +140,7 @@ def test_transformed_filters_are_stored_plain(images, tmp_path):
     np.testing.assert_array_equal(found, built.run({"x": x})[0])
 
 
+@pytest.mark.thorough
 def test_constants_without_elements_keep_their_shapes(tmp_path):
     """The last one lies in the segment too: outside, it was taken for a number of another, at each call."""
     model = text_model("""

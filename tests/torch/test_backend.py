@@ -285,6 +285,7 @@ def test_results_that_share_memory_in_pytorch_share_it(cache, changed):
         assert have.stride() == want.stride()
 
 
+@pytest.mark.thorough
 def test_results_of_training_lie_in_memory_as_pytorchs_do(cache):
     def turned(x):
         doubled = x.t() * 2

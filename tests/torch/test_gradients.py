@@ -19,13 +19,13 @@ ROWS, SQUARE = (4, 6), (3, 3)
 INDICES, STARTS = torch.tensor([0, 3, 1, 2]), torch.tensor([0, 2, 2])
 FUNCTIONS = {
     "cumprod": (lambda x: torch.cumprod(x, -1), ROWS),
-    "inverse": (lambda x: torch.linalg.inv(positive(x)), SQUARE),
     "bags": (
         lambda x: torch.nn.functional.embedding_bag(torch.tensor([[0, 1], [2, 1]]), x, mode="sum"),
         ROWS,
     ),
 }
 THOROUGH = {
+    "inverse": (lambda x: torch.linalg.inv(positive(x)), SQUARE),
     "filter": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * torch.exp(-torch.arange(9.0)), n=16), (4, 16)),
     "complex": (lambda x: (torch.complex(x, 2 * x) * torch.exp(1j * x)).abs(), ROWS),
     "slogdet": (lambda x: torch.linalg.slogdet(x)[1], SQUARE),

@@ -238,8 +238,8 @@ def test_a_split_may_have_parts_without_elements():
     against_original(source)
 
 
-@pytest.mark.parametrize("opset", [10, 16])
-@pytest.mark.parametrize("scale", [1.0, 0.25])
+@pytest.mark.parametrize("opset", [pytest.param(10, marks=pytest.mark.thorough), 16])
+@pytest.mark.parametrize("scale", [pytest.param(1.0, marks=pytest.mark.thorough), 0.25])
 def test_boxes_are_scaled_before_they_are_moved(opset, scale):
     operator = f"RoiAlign<output_height=2, output_width=3, sampling_ratio=2, spatial_scale={scale}>"
     source = text_model(

@@ -28,7 +28,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("options", [*CASES[:2], *thorough(CASES[2:])])
+@pytest.mark.parametrize("options", [*CASES[:1], *thorough(CASES[1:])])
 def test_places(mode, options):
     model, x = Resized(mode=mode, **options), torch.randn(2, 3, 10, 20)
     program = torch.export.export(model, (x,))
@@ -36,6 +36,7 @@ def test_places(mode, options):
     torch.testing.assert_close(decomposed(program).module()(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_built():
     model, x = Resized(mode="bicubic", scale_factor=0.55), torch.randn(2, 3, 10, 20)
     built = build_model(optimize_model(import_model(torch.export.export(model, (x,))), "cpu"))

@@ -62,6 +62,7 @@ def test_comparisons_of_a_translation_fix_no_size(size):
         np.testing.assert_allclose(result, expected.detach().numpy(), atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_sizes_that_pytorch_fixed_are_told_by_its_equations():
     _, program = _program(torch.ones(6))
     import_model(program, shapes={"x": (1, 3, 96, 64)})

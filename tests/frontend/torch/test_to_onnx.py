@@ -91,7 +91,9 @@ class Rows(nn.Module):
         return x
 
 
-@pytest.mark.parametrize(("least", "sought"), [(1000, True), (20, False)])
+@pytest.mark.parametrize(
+    ("least", "sought"), [pytest.param(1000, True, marks=pytest.mark.thorough), (20, False)]
+)
 def test_pairs_of_slices_are_sought_where_they_are_few(monkeypatch, least, sought):
     monkeypatch.setattr("hetero_tvm.frontend.torch.to_onnx._MANY_SLICES", least)
     before, seen = rewriter._DEFAULT_REWRITE_RULES, []

@@ -24,6 +24,7 @@ def test_scales():
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.thorough
 def test_aligned_corners_of_broken_sizes(mode):
     model = text_model(
         f"""g (float[1,1,5,9] x, float[4] s) => (float[1,1,6,13] y) {{

@@ -78,6 +78,7 @@ def test_arithmetic_of_complex_numbers():
     compared(Algebra(), (torch.randn(4, 8), torch.randn(4, 8)), 1e-4)  # cubes of quotients lose two digits
 
 
+@pytest.mark.thorough
 def test_filters_of_frequencies():
     torch.manual_seed(0)
     compared(Filter(), (torch.randn(2, 2, 6, 8),), 1e-5)

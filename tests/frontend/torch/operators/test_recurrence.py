@@ -36,6 +36,7 @@ def test_plain_layers_are_left_alone():
     assert LSTM(*given) is NotImplemented
 
 
+@pytest.mark.thorough
 def test_a_program_with_projected_states_is_one_layer():
     torch.manual_seed(0)
     net, x = nn.LSTM(5, 4, proj_size=3).eval(), torch.randn(6, 2, 5)

@@ -94,6 +94,7 @@ class Least(torch.nn.Module):
         return x.cummin(1).values
 
 
+@pytest.mark.thorough
 def test_running_extrema_of_whole_numbers_compile():
     x = torch.tensor([[5, 7, -3, 2**62, -(2**63)], [2**63 - 1, 9, 9, 8, 10]])
     built = build_model(optimize_model(import_model(torch.export.export(Least(), (x,)))))
@@ -117,6 +118,7 @@ def test_places_in_ordered_rows(right):
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, *thorough([torch.int64, torch.int32])])
+@pytest.mark.thorough
 def test_integers_are_subtracted_from_a_float(dtype):
     class Hidden(torch.nn.Module):
         def forward(self, mask):
