@@ -65,6 +65,8 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
     try:
         models = [at(one) for one in sizes]
     except HeteroTVMError as error:
+        if any("; exported for " in problem for problem in getattr(error, "problems", ())):
+            raise  # a range is too wide, and no relation between sizes changes that
         equal = _equal(symbols, at)
         if equal is not None and (
             same := _shared({name: (kept,) for name, kept in equal.items()}, names, declared)

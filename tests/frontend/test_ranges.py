@@ -127,3 +127,13 @@ def test_the_sizes_that_tell_differ_and_begin_with_the_largest(high):
     assert len({one["a"] for one in sizes}) == 3 and len({one["b"] for one in sizes}) == 3
     assert sizes[1]["b"] == sizes[0]["b"] and sizes[2]["a"] == sizes[0]["a"]
     assert all(sizes[0]["a"] % one["a"] for one in (sizes[1], sizes[-1]))
+
+
+def test_a_range_that_begins_below_the_program_is_no_sum_of_others():
+    """A width below what a program was exported for was told to be the batch and the height together."""
+    torch = pytest.importorskip("torch")
+    sizes = {0: torch.export.Dim("b"), 2: torch.export.Dim("h"), 3: torch.export.Dim("w", min=64)}
+    program = torch.export.export(torch.nn.ReLU(), (torch.zeros(2, 3, 64, 66),), dynamic_shapes=(sizes,))
+    (name,) = program.graph_signature.user_inputs
+    with pytest.raises(ShapeError, match="^The program was not exported for these shapes"):
+        import_model(program, shapes={name: (Span(1, 7), 3, Span(64, 80), Span(32, 96))})
