@@ -175,6 +175,14 @@ def _rows() -> dict[str, list[FusedOp]]:
             Forest(4096, 20, 500, 60000, 1, 8, True),
         ],
         "cpu.byte_table": [ByteTable((n,), "int8", "int8") for n in (4096, 1 << 17, 1 << 20)],
+        "cpu.softmax_axis": [
+            Softmax(lead, n, log=log, trail=trail)
+            for lead, n, trail, log in (
+                ((1,), 21, (128, 128), False),
+                ((8,), 64, (49,), False),
+                ((), 300, (577,), True),
+            )
+        ],
         "cpu.elementwise": [
             Elementwise((n,), f) for n, f in ((2048, "relu"), (64 * 3072, "gelu_erf"), (1 << 21, "silu"))
         ],

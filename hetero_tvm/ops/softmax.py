@@ -1,4 +1,4 @@
-"""Softmax over the last axis, and its logarithm."""
+"""Softmax over an axis, and its logarithm."""
 
 from __future__ import annotations
 
@@ -16,37 +16,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Softmax(FusedOp):
-    """``exp(x - max x) / sum exp(x - max x)`` over the last axis, or the logarithm of that.
+    """``exp(x - max x) / sum exp(x - max x)`` over one axis, or the logarithm of that.
 
     Parameters
     ----------
-    lead : leading dimensions; their product is the number of rows.
-    n : length of a row.
+    lead : dimensions before the axis.
+    n : extent of the axis.
     dtype : type of X and Y; arithmetic is float32.
     log : whether Y is the logarithm: ``x - max x - log sum exp(x - max x)``.
 
-    Operands: X [*lead, n].
+    trail : dimensions behind the axis; empty where it is the last.
+
+    Operands: X [*lead, n, *trail].
     """
 
     kind: ClassVar[str] = "softmax"
-    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("log",)
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("log", "trail")
 
     lead: tuple[int, ...]
     n: int
     dtype: str = "float32"
     log: bool = False
+    trail: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
-        return math.prod(self.lead)
+        """Number of sums."""
+        return math.prod(self.lead) * math.prod(self.trail)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.lead, self.n, *self.trail)
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        return (Operand("X", (*self.lead, self.n), self.dtype),)
+        return (Operand("X", self.shape, self.dtype),)
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", (*self.lead, self.n), self.dtype)
+        return Operand("Y", self.shape, self.dtype)
 
     @property
     def flops(self) -> int:
@@ -55,25 +63,28 @@ class Softmax(FusedOp):
     @property
     def label(self) -> str:
         name = "log_softmax" if self.log else "softmax"
-        return "_".join([f"{name}_{self.rows}x{self.n}", *suffix(self.dtype)])
+        shape = f"{self.rows}x{self.n}"
+        if self.trail:
+            shape = f"{math.prod(self.lead)}x{self.n}x{math.prod(self.trail)}"
+        return "_".join([f"{name}_{shape}", *suffix(self.dtype)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
-        (x,) = arrays
-        centred = x - x.max(-1, keepdims=True)
+        (x,), axis = arrays, len(self.lead)
+        centred = x - x.max(axis, keepdims=True)
         e = np.exp(centred)
-        total = e.sum(-1, keepdims=True)
+        total = e.sum(axis, keepdims=True)
         return centred - np.log(total) if self.log else e / total
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, topi
         from hetero_tvm.ops.te_workload import prim_func, wide
 
-        softmax = topi.nn.log_softmax if self.log else topi.nn.softmax
+        softmax, axis = topi.nn.log_softmax if self.log else topi.nn.softmax, len(self.lead)
 
         def compute(x):
             if self.dtype == "float32":
-                return softmax(x, axis=-1)
-            y = softmax(te.compute(x.shape, lambda *i: wide(x(*i)), name="wide"), axis=-1)
+                return softmax(x, axis=axis)
+            y = softmax(te.compute(x.shape, lambda *i: wide(x(*i)), name="wide"), axis=axis)
             return te.compute(x.shape, lambda *i: y(*i).astype(self.dtype), name="Y")
 
         return prim_func(self, compute)

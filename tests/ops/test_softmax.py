@@ -36,3 +36,11 @@ def test_half_precision_and_cost():
     op = Softmax((3,), 8, "float16")
     check(op, formula, tolerance=5e-4)
     assert op.nbytes == 2 * 2 * 24 and op.label == "softmax_3x8_float16"
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_an_inner_axis(log):
+    op = Softmax((2,), 3, log=log, trail=(4, 5))
+    check(op, lambda x: (special.log_softmax if log else special.softmax)(x, 1))
+    assert op.rows == 40 and op.shape == (2, 3, 4, 5) and from_json(op.to_json()) == op
+    assert op.label == ("log_softmax" if log else "softmax") + "_2x3x20"

@@ -55,6 +55,7 @@ OPS = [
     EmbeddingNorm((2, 7), 40, (Lookup(30, (2, 7)),), (), 1e-5),
     GroupNorm((2, 16, 8, 8), 4, 1e-5),
     Softmax((48,), 64),
+    Softmax((2,), 21, trail=(40, 40)),
     Conv2d(1, 16, 14, 14, 32, (3, 3), **SQUARE, **BLOCKS),
     Conv2d(1, 16, 14, 14, 16, (3, 3), groups=16, **SQUARE, **BLOCKS),
     Conv2d(1, 16, 14, 14, 24, (3, 3), **SQUARE),

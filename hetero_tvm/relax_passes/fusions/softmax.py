@@ -1,4 +1,4 @@
-"""Softmax over the last axis, or its logarithm -> a fused operator."""
+"""Softmax over an axis, or its logarithm -> a fused operator."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule, check_float32
 
 
 class FuseSoftmax(Rule):
-    """``relax.nn.softmax`` over the last axis -> ``ops.Softmax``; ``log_softmax`` where the target ``claims``
-    a kernel for it."""
+    """``relax.nn.softmax`` over the last axis -> ``ops.Softmax``; ``log_softmax``, and both over another
+    axis, where the target ``claims`` a kernel for it."""
 
     name = "softmax_kernel"
     counted = False
@@ -23,10 +23,12 @@ class FuseSoftmax(Rule):
     def match(self, graph: Graph, var: Var) -> tuple[Softmax, list[Expr]] | None:
         call = graph.value(var)
         shape = shape_of(call.args[0])
-        if int(call.attrs.axis) % len(shape) != len(shape) - 1:
-            raise Miss(f"axis {int(call.attrs.axis)} of {len(shape)}, expected the last")
+        axis = int(call.attrs.axis) % len(shape)
         check_float32(var)
-        op = Softmax(shape[:-1], shape[-1], log=graph.op_name(var) == "relax.nn.log_softmax")
+        log = graph.op_name(var) == "relax.nn.log_softmax"
+        op = Softmax(shape[:axis], shape[axis], log=log, trail=shape[axis + 1 :])
+        if op.trail and not self._claims(op):
+            raise Miss(f"axis {axis} of {len(shape)}, expected the last")
         return (op, [call.args[0]]) if not op.log or self._claims(op) else None
 
     def rewrite(self, graph: Graph, var: Var, found: tuple[Softmax, list[Expr]]) -> None:

@@ -31,6 +31,7 @@ from hetero_tvm.schedules.cpu.rows.normalization_axis import NormalizeAxisSpace
 from hetero_tvm.schedules.cpu.rows.recurrence import RecurrenceSpace
 from hetero_tvm.schedules.cpu.rows.rope import RopeSpace
 from hetero_tvm.schedules.cpu.rows.softmax import SoftmaxSpace
+from hetero_tvm.schedules.cpu.rows.softmax_axis import SoftmaxAxisSpace
 
 CPU_SPACES: tuple[DesignSpace, ...] = (
     MatmulSpace(),
@@ -51,6 +52,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     EmbeddingNormSpace(),
     GroupNormSpace(),
     SoftmaxSpace(),
+    SoftmaxAxisSpace(),
     BlockedConv2dSpace(),
     DepthwiseSpace(),
     RopeSpace(),

@@ -35,6 +35,8 @@ class SoftmaxSpace(RowSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Softmax):
             return "not a softmax"
+        if op.trail:
+            return "the axis is not the last"
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
     def emit(self, op: Softmax, point: Point, machine: CpuModel) -> PrimFunc:

@@ -1,9 +1,12 @@
-"""Softmax of rows whose number and length are known at run time, by the loops of ``rows/softmax.py``."""
+"""Softmax of any size, by the loops of ``rows/softmax.py`` and ``rows/softmax_axis.py``."""
 
 from __future__ import annotations
 
+import math
+
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.schedules.cpu.rows.softmax import softmax_rows
+from hetero_tvm.schedules.cpu.rows.softmax_axis import softmax_of_neighbours
 from hetero_tvm.schedules.cpu.symbolic.tails import narrowed
 from hetero_tvm.schedules.emit import Kernel
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
@@ -19,4 +22,20 @@ def run_time_softmax(witnesses: Witnesses, chunks: int, lanes: int) -> PrimFunc:
         sizes = narrowed(k, variables)
         rows, n = (witnesses.value(of, sizes, k.let) for of in (lambda op: op.rows, lambda op: op.n))
         softmax_rows(k, x, y, rows, n, witnesses.largest.log, chunks, lanes)
+    return k.function
+
+
+def run_time_softmax_axis(witnesses: Witnesses, chunks: int, lanes: int) -> PrimFunc:
+    """The PrimFunc over an inner axis: X and Y."""
+    k = Kernel()
+    with k:
+        variables = shape_variables(witnesses.symbols)
+        shapes = witnesses.shapes(variables)
+        x, y = (k.argument(name, shape) for name, shape in zip(("X", "Y"), shapes, strict=True))
+        sizes = narrowed(k, variables)
+        outer, n, inner = (
+            k.named(witnesses.value(of, sizes))
+            for of in (lambda op: math.prod(op.lead), lambda op: op.n, lambda op: math.prod(op.trail))
+        )
+        softmax_of_neighbours(k, x, y, (outer, n, inner), witnesses.largest.log, chunks, lanes)
     return k.function

@@ -29,6 +29,8 @@ class CudaSoftmaxSpace(RowSpace):
             return f"it serves softmax, not {op.kind}"
         if op.log:
             return "it gives no logarithms"
+        if op.trail:
+            return "the axis is not the last"
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
     def emit(self, op: Softmax, point: Point, machine: GpuModel) -> PrimFunc:

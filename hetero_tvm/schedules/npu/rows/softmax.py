@@ -30,7 +30,7 @@ class NpuSoftmaxSpace(RowSpace):
     operator = Softmax
 
     def unsupported(self, op: Softmax, machine: NpuMachine) -> str | None:
-        return self.does_not_fit(op, machine)
+        return "the axis is not the last" if op.trail else self.does_not_fit(op, machine)
 
     def ranked(self, op: Softmax, machine: NpuMachine) -> list[int]:
         return tile_rows(op.n, op.rows, 1, machine.spec, shared=1024)
