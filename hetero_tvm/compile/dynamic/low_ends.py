@@ -27,6 +27,8 @@ Fitted = Sequence["int | Extent"]
 _COMPARED = ("bool", "int32", "int64", "float32", "float64")
 _FEW = 64
 """Elements of constants that are compared: what follows from sizes is a number, or some."""
+_SHARES = (0.01, 0.03, 0.07, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Shares of a range at which branches are compared."""
 
 
 def with_low_ends(model: ImportedModel) -> ImportedModel:
@@ -46,12 +48,14 @@ def with_low_ends(model: ImportedModel) -> ImportedModel:
         return model
     problem = why(_lows(opened.symbols))
     if problem is None:
+        why.refuse_other_branches(opened.symbols)
         return model
     found = _narrowed(opened.symbols, why)
     if found is None:
         return model  # no small size tells: the lifting, and the check at both ends, have the word
     symbols, changed = found, {s.name for s, f in zip(opened.symbols, found, strict=True) if s != f}
     if changed <= opened.decided:
+        why.refuse_other_branches(symbols)
         return dataclasses.replace(model, open=dataclasses.replace(opened, symbols=symbols))
     at = ", ".join(f"{name} = {size}" for name, size in _lows(opened.symbols).items())
     raise ShapeError(
@@ -64,6 +68,17 @@ def with_low_ends(model: ImportedModel) -> ImportedModel:
 def _lows(symbols: Sequence[Symbol]) -> dict[str, int]:
     """The least sizes that hold anything."""
     return {s.name: max(s.low, s.step) for s in symbols}
+
+
+def _between(symbols: Sequence[Symbol]) -> Iterator[dict[str, int]]:
+    """Sizes in the ranges: of all symbols the same share of the way, few at first, then of each one alone."""
+    highs = {s.name: s.high for s in symbols}
+    for share in _SHARES:
+        yield {s.name: s.nearest(s.low + round(share * (s.high - s.low))) for s in symbols}
+    for symbol in symbols if len(symbols) > 1 else ():
+        for share in _SHARES:
+            size = symbol.nearest(symbol.low + round(share * (symbol.high - symbol.low)))
+            yield {**highs, symbol.name: size}
 
 
 class _Judge:
@@ -90,6 +105,27 @@ class _Judge:
             first if all(_is_same(first, other) for other in others) else None
             for first, *others in (zip(*constants, strict=True) if alike else ())
         ]
+
+    def refuse_other_branches(self, symbols: Sequence[Symbol]) -> None:
+        """Refuse branches of If nodes that sizes between the ends decide otherwise, as far as some tell.
+
+        Raises
+        ------
+        ShapeError : they do; names the node and a size.
+        """
+        for sizes in _between(symbols) if self._branches else ():
+            try:
+                found = branches(self._at(sizes))
+            except HeteroTVMError:  # the lifting, and the check, have the word
+                continue
+            for node, branch in self._branches.items():
+                if found.get(node, branch) != branch:
+                    at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+                    raise ShapeError(
+                        f"{self._model.name}: node {node!r} (If) takes another branch at {at} than at "
+                        "the ends of the range.",
+                        hint="give ranges of which all sizes take one branch, one library each",
+                    )
 
     def _cut_by(self, number: int) -> str:
         """Name of the node of a slice, as part of a sentence."""

@@ -112,3 +112,16 @@ def test_least_sizes_that_are_like_the_others():
     shapes = {"x": (Span(1, 8), 3, Span(1, 9), 5)}
     optimized = optimize_model(import_model(source, shapes=shapes))
     assert [s.low for s in optimized.lengths.symbols] == [1, 1]
+
+
+def test_a_branch_that_sizes_between_the_ends_take_names_the_node():
+    source = text_model(
+        "g (float[n, 3] x) => (float[n, 3] y) <int64 least = {5}, int64 most = {12}> {"
+        " s = Shape<end = 1>(x) m = Squeeze(s) a = Greater(m, least) b = Less(m, most) c = And(a, b)"
+        " y = If (c) <then_branch = t () => (float[n, 3] p) { p = Tanh(x) },"
+        " else_branch = e () => (float[n, 3] q) { q = Exp(x) }> }"
+    )
+    source.graph.node[-1].name = "/guard"
+    with pytest.raises(ShapeError, match="'/guard'.*another branch at n = "):
+        optimize_model(import_model(source, shapes={"x": (Span(1, 60), 3)}))
+    optimize_model(import_model(source, shapes={"x": (Span(12, 60), 3)}))
