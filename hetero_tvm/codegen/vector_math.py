@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from hetero_tvm.host.activation_names import ByName
 from hetero_tvm.host.tvm import Expr, tirx, tvm
 
 
@@ -257,7 +258,12 @@ def hard_swish(x: Expr) -> Expr:
     return _let(x, lambda x: x * (relu6(x + _c(3.0, x)) * _c(1.0 / 6.0, x)))
 
 
-ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
+def leaky_relu(slope: float) -> Callable[[Expr], Expr]:
+    """x, and below zero ``slope * x``; of a slope between 0 and 1."""
+    return lambda x: _let(x, lambda x: tirx.Select(x > _c(0.0, x), x, _c(slope, x) * x))
+
+
+_KNOWN: dict[str, Callable[[Expr], Expr]] = {
     "relu": relu,
     "relu6": relu6,
     "gelu_erf": gelu_erf,
@@ -268,4 +274,5 @@ ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "sigmoid": sigmoid,
     "tanh": tanh,
 }
+ACTIVATIONS = ByName(_KNOWN, leaky_relu)
 """Name -> vector code, for the names of :data:`hetero_tvm.ops.activations.ACTIVATIONS`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hetero_tvm.host.activation_names import ByName
 from hetero_tvm.host.special import erf
 
 
@@ -42,7 +43,12 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+def leaky_relu(slope: float) -> Callable[[np.ndarray], np.ndarray]:
+    """x, and below zero ``slope * x``."""
+    return lambda x: np.where(x > 0, x, x * x.dtype.type(slope))
+
+
+_KNOWN: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": relu,
     "relu6": relu6,
     "gelu_erf": gelu_erf,
@@ -53,4 +59,5 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sigmoid": sigmoid,
     "tanh": np.tanh,
 }
+ACTIVATIONS = ByName(_KNOWN, leaky_relu)
 """Name -> NumPy function.  ``codegen.vector_math`` has the vector code under the same names."""

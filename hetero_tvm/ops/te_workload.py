@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from hetero_tvm.host.activation_names import ByName
 from hetero_tvm.host.tvm import Expr, PrimFunc, TETensor, te, tirx
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.layout import PLAIN, Layout
@@ -104,4 +105,8 @@ def plain_activation(name: str, x: Expr) -> Expr:
             c(0.5) * x * (c(1.0) + tirx.tanh(c(math.sqrt(2 / math.pi)) * (x + c(0.044715) * x * x * x)))
         ),
     }
-    return forms[name]()
+
+    def leaky(slope: float) -> Callable[[], Expr]:
+        return lambda: tirx.Select(x > c(0.0), x, c(slope) * x)
+
+    return ByName(forms, leaky)[name]()

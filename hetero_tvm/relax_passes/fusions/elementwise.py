@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hetero_tvm.host.activation_names import leaky_name
 from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.relax_passes.rewriting.fused import contract
@@ -20,6 +21,8 @@ _OPERATORS = {
 def activation_of(graph: Graph, var: Var) -> str | None:
     """Name of the activation that ``var`` computes (in ``ops.activations``); None for anything else."""
     name = _OPERATORS.get(graph.op_name(var) or "")
+    if graph.op_name(var) == "relax.nn.leakyrelu":
+        return leaky_name(float(graph.value(var).attrs.alpha))
     if name is None and graph.op_name(var) == "relax.call_tir":
         op = contract(graph.functions(), graph.value(var))
         name = op.function if isinstance(op, Elementwise) else None

@@ -254,7 +254,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "relax.negative": np.negative, "relax.sqrt": np.sqrt, "relax.square": np.square,
     "relax.erf": activations.erf, "relax.clip": np.clip, "relax.add": np.add,
     "relax.subtract": np.subtract, "relax.multiply": np.multiply, "relax.divide": np.divide,
-    "relax.maximum": np.maximum, "relax.minimum": np.minimum,
+    "relax.maximum": np.maximum, "relax.minimum": np.minimum, "relax.nn.leakyrelu": np.positive,
 }
 # fmt: on
 """Operators that work value by value, with their meaning in NumPy."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from hetero_tvm.host.activation_names import ByName
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.schedules.cuda.values import const as _c
 
@@ -18,7 +19,11 @@ def _gelu_tanh(x: Expr) -> Expr:
     return _c(0.5) * x * (_c(1) + tirx.tanh(inner))
 
 
-ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
+def _leaky_relu(slope: float) -> Callable[[Expr], Expr]:
+    return lambda x: tirx.Select(x > _c(0), x, _c(slope) * x)
+
+
+_KNOWN: dict[str, Callable[[Expr], Expr]] = {
     "relu": lambda x: tirx.max(x, _c(0)),
     "relu6": lambda x: tirx.min(tirx.max(x, _c(0)), _c(6)),
     "gelu_erf": lambda x: _c(0.5) * x * (_c(1) + tirx.erf(x * _c(math.sqrt(0.5)))),
@@ -29,4 +34,5 @@ ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "sigmoid": _sigmoid,
     "tanh": lambda x: tirx.tanh(x),
 }
+ACTIVATIONS = ByName(_KNOWN, _leaky_relu)
 """Functions by the names of :data:`hetero_tvm.ops.activations.ACTIVATIONS`."""

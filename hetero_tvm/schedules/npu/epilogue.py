@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hetero_tvm.host.activation_names import ByName
 from hetero_tvm.host.tvm import Buffer
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.emit import Index
@@ -163,7 +164,15 @@ def _relu6(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
     k.binary("min", n, x, x, 6.0)
 
 
-ACTIVATIONS = {
+def _leaky_relu(slope: float) -> Activation:
+    def emit(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
+        k.unary("copy", n, t[0], x, mul=slope)
+        k.binary("max", n, x, x, t[0])
+
+    return Activation(emit, passes=2.0, transcendental=False, temporaries=1)
+
+
+_KNOWN = {
     "relu": Activation(lambda k, n, x, t: k.unary("relu", n, x, x), passes=1.0, transcendental=False),
     "relu6": Activation(_relu6, passes=2.0, transcendental=False),
     "gelu_erf": Activation(_gelu_erf, passes=2.0, temporaries=1),
@@ -174,3 +183,4 @@ ACTIVATIONS = {
     "sigmoid": Activation(lambda k, n, x, t: k.unary("sigmoid", n, x, x)),
     "tanh": Activation(lambda k, n, x, t: k.unary("tanh", n, x, x)),
 }
+ACTIVATIONS = ByName(_KNOWN, _leaky_relu)

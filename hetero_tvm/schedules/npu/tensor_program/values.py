@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from hetero_tvm.host.activation_names import ByName
 from hetero_tvm.host.tvm import Expr, TensorLoad, Var
 from hetero_tvm.schedules.npu.tensor_program.index import Affine, NotAffineError
 from hetero_tvm.schedules.npu.tensor_program.stages import (
@@ -107,6 +108,9 @@ def _binary_of_floats(op: str, a: Value, b: Value) -> Value:
     return Binary(op, a, b)
 
 
+_SLOPES = ByName({}, float)
+
+
 def activation(name: str, x: Value) -> Value:
     """An activation of :data:`hetero_tvm.ops.activations.ACTIVATIONS` behind an expression."""
 
@@ -128,6 +132,8 @@ def activation(name: str, x: Value) -> Value:
         return Binary("min", unary("relu", x), constant(6.0))
     if name in ("relu", "sigmoid", "tanh"):
         return unary(name, x)
+    if name in _SLOPES:
+        return Binary("max", x, unary("copy", x, mul=_SLOPES[name]))
     raise NotAffineError(f"no vector code for {name}")
 
 

@@ -312,3 +312,15 @@ def test_a_norm_with_statistics_that_are_read_stays():
 
     after, _, _ = fuse(module(X, body), BatchNormAsScale())
     assert "batch_norm" in str(after["main"])
+
+
+@pytest.mark.parametrize(("slope", "name"), [(0.2, "leaky_relu_0p2"), (0.01, "leaky_relu_0p01")])
+def test_a_leaky_unit_ends_a_convolution(slope, name):
+    before = module(X, lambda emit, x: emit(op.nn.leakyrelu(conv(emit, x), slope)))
+    after, _, report = fuse(before, FuseConv2d())
+    assert report.fusions == {"conv_epilogue": 1} and epilogue(after) == (name,)
+
+
+def test_a_unit_that_grows_below_zero_stays():
+    after, _, _ = fuse(module(X, lambda emit, x: emit(op.nn.leakyrelu(conv(emit, x), 1.5))), FuseConv2d())
+    assert "leakyrelu" in str(after["main"])
