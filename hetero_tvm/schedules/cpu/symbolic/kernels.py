@@ -24,7 +24,7 @@ from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, R
 from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
 from hetero_tvm.schedules.cpu.symbolic.reductions import reduction_kernel
-from hetero_tvm.schedules.cpu.symbolic.softmax import run_time_softmax, run_time_softmax_axis
+from hetero_tvm.schedules.cpu.symbolic.softmax import run_time_softmax
 from hetero_tvm.schedules.nests.growth import written_once
 from hetero_tvm.schedules.symbolic import Witnesses
 
@@ -110,10 +110,6 @@ def _softmax(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     return run_time_softmax(witnesses, point["chunks"], machine.lanes)
 
 
-def _softmax_axis(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
-    return run_time_softmax_axis(witnesses, point["chunks"], machine.lanes)
-
-
 def _pool2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     return RunTimePoolKernel(witnesses, point["rows"], machine.lanes).emit()
 
@@ -133,7 +129,7 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
     "cpu.recurrence": _recurrence,
     "cpu.relayout": change_of_layout,
     "cpu.softmax": _softmax,
-    "cpu.softmax_axis": _softmax_axis,
+    "cpu.softmax_axis": _softmax,
 }
 """Space -> its kernel for all sizes; other spaces have one themselves, or none."""
 _TOLD = frozenset(

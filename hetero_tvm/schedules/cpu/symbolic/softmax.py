@@ -14,20 +14,7 @@ from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 def run_time_softmax(witnesses: Witnesses, chunks: int, lanes: int) -> PrimFunc:
     """The PrimFunc: X and Y."""
-    k = Kernel()
-    with k:
-        variables = shape_variables(witnesses.symbols)
-        shapes = witnesses.shapes(variables)
-        x, y = (k.argument(name, shape) for name, shape in zip(("X", "Y"), shapes, strict=True))
-        sizes = narrowed(k, variables)
-        rows, n = (witnesses.value(of, sizes, k.let) for of in (lambda op: op.rows, lambda op: op.n))
-        softmax_rows(k, x, y, rows, n, witnesses.largest.log, chunks, lanes)
-    return k.function
-
-
-def run_time_softmax_axis(witnesses: Witnesses, chunks: int, lanes: int) -> PrimFunc:
-    """The PrimFunc over an inner axis: X and Y."""
-    k = Kernel()
+    op, k = witnesses.largest, Kernel()
     with k:
         variables = shape_variables(witnesses.symbols)
         shapes = witnesses.shapes(variables)
@@ -35,7 +22,10 @@ def run_time_softmax_axis(witnesses: Witnesses, chunks: int, lanes: int) -> Prim
         sizes = narrowed(k, variables)
         outer, n, inner = (
             k.named(witnesses.value(of, sizes))
-            for of in (lambda op: math.prod(op.lead), lambda op: op.n, lambda op: math.prod(op.trail))
+            for of in (lambda one: math.prod(one.lead), lambda one: one.n, lambda one: math.prod(one.trail))
         )
-        softmax_of_neighbours(k, x, y, (outer, n, inner), witnesses.largest.log, chunks, lanes)
+        if op.trail:
+            softmax_of_neighbours(k, x, y, (outer, n, inner), op.log, chunks, lanes)
+        else:
+            softmax_rows(k, x, y, outer, n, op.log, chunks, lanes)
     return k.function
