@@ -255,6 +255,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "relax.erf": activations.erf, "relax.clip": np.clip, "relax.add": np.add,
     "relax.subtract": np.subtract, "relax.multiply": np.multiply, "relax.divide": np.divide,
     "relax.maximum": np.maximum, "relax.minimum": np.minimum, "relax.nn.leakyrelu": np.positive,
+    "relax.log": np.log,
 }
 # fmt: on
 """Operators that work value by value, with their meaning in NumPy."""

@@ -6,6 +6,7 @@ import functools
 
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
+from hetero_tvm.relax_passes.canonical.slopes import SlopesAsProducts
 from hetero_tvm.relax_passes.canonical.views import CancelReshapes
 from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum, ArgAsKernel
 from hetero_tvm.relax_passes.forms.attention import AttentionAsProducts
@@ -43,6 +44,7 @@ def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, .
     """
     return (
         *CANONICAL,  # first: a bias is a constant by then, which the forms take along
+        SlopesAsProducts(),  # before convolutions take activations, and layouts what stands between them
         FusePixelShuffle(claims),  # while its reshapes stand beside it
         AttentionAsProducts(),  # which is what the fusion of attention looks for
         ConvTranspose3dAsConvTranspose2d(),  # before that of images, which it leaves
