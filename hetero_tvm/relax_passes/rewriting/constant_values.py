@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from hetero_tvm.host.tvm import Call, Expr
+from hetero_tvm.ops import activations
 
 Function = Callable[..., "np.ndarray | None"]
 
@@ -110,24 +110,12 @@ def _exactly(function: Callable[[np.ndarray], np.ndarray]) -> Function:
 
 
 def _leaky(call: Call, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray:
-    return np.where(x > 0, x, x * np.float32(call.attrs.alpha))
-
-
-def _gelu(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1 + scipy.special.erf(x / np.sqrt(2)))
-
-
-def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return activations.leaky_relu(float(call.attrs.alpha))(x)
 
 
 def _softplus(call: Call, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
     beta = float(call.attrs.beta)
     return (np.logaddexp(0, beta * x.astype(np.float64)) / beta).astype(x.dtype)
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
 
 
 # fmt: off
@@ -141,10 +129,10 @@ VALUES: dict[str, Function] = {
     "sqrt": _plain(np.sqrt), "rsqrt": _plain(lambda x: 1 / np.sqrt(x)), "exp": _plain(np.exp),
     "log": _plain(np.log), "sin": _plain(np.sin), "cos": _plain(np.cos), "tanh": _plain(np.tanh),
     "floor": _plain(np.floor), "ceil": _plain(np.ceil), "isnan": _plain(np.isnan),
-    "dequantize": _dequantize, "square": _plain(np.square), "sigmoid": _exactly(_sigmoid),
-    "quantize": _quantize, "erf": _exactly(scipy.special.erf), "nn.relu": _plain(lambda x: np.maximum(x, 0)),
-    "nn.leakyrelu": _leaky, "nn.softplus": _softplus, "nn.gelu": _exactly(_gelu),
-    "nn.gelu_tanh": _exactly(_gelu_tanh), "nn.silu": _exactly(lambda x: x * _sigmoid(x)),
+    "dequantize": _dequantize, "square": _plain(np.square), "sigmoid": _exactly(activations.sigmoid),
+    "quantize": _quantize, "erf": _exactly(activations.erf), "nn.relu": _plain(activations.relu),
+    "nn.leakyrelu": _leaky, "nn.softplus": _softplus, "nn.gelu": _exactly(activations.gelu_erf),
+    "nn.gelu_tanh": _exactly(activations.gelu_tanh), "nn.silu": _exactly(activations.silu),
     "clip": _plain(np.clip),
     "where": _plain(lambda c, a, b: np.where(c.astype(bool), a, b)),
     "astype": lambda call, shape, x: x.astype(str(call.attrs.dtype)),

@@ -43,6 +43,7 @@ class _Outside(Exception):
 
 @dataclass
 class _Found:
+    op: ByteTable
     source: Expr
     table: np.ndarray
     absorbs: list[Var]
@@ -67,7 +68,7 @@ class TabulateBytes(Rule):
         return None if found is None or self._continues(graph, var, found.source) else found
 
     def _table(self, graph: Graph, var: Var) -> _Found | None:
-        if dtype_of(var) not in OFFSET or not all(isinstance(extent, int) for extent in shape_of(var)):
+        if dtype_of(var) not in OFFSET:
             return None
         walk = _Walk(graph, shape_of(var))
         try:
@@ -77,7 +78,7 @@ class TabulateBytes(Rule):
         if walk.source is None or table.shape != (ENTRIES,):
             return None
         op = ByteTable(shape_of(var), dtype_of(walk.source), dtype_of(var))
-        return _Found(walk.source, table, walk.passed) if self._claims(op) else None
+        return _Found(op, walk.source, table, walk.passed) if self._claims(op) else None
 
     def _continues(self, graph: Graph, var: Var, source: Expr) -> bool:
         """Whether all that reads ``var`` leads to a quantiser that is a function of the same bytes."""
@@ -92,8 +93,7 @@ class TabulateBytes(Rule):
         return False
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
-        op = ByteTable(shape_of(var), dtype_of(found.source), dtype_of(var))
-        args = [found.source, relax.const(found.table)]
+        op, args = found.op, [found.source, relax.const(found.table)]
         graph.replace(var, graph.call_function(op.workload(), op.label, args, var), found.absorbs)
 
 
@@ -125,9 +125,9 @@ class _Walk:
         call = self._graph.value(expr)
         parts = [self._bytes_of(call.args[0])] if name == "dequantize" else []
         parts += [self.value_of(arg) if is_tensor(arg) else arg.value for arg in call.args[len(parts) :]]
-        with np.errstate(all="ignore"):  # what overflows is bounded by a quantiser; NaN is none of them
+        with np.errstate(all="ignore"):  # what overflows is bounded by a quantiser, which refuses NaN
             value = VALUES[name](call, self._shape, *parts)
-        if value is None or value.shape not in ((), (ENTRIES,)) or (name == "quantize" and _nan(parts[0])):
+        if value is None or value.shape not in ((), (ENTRIES,)):
             raise _Outside
         self.passed.append(expr)
         self._known[expr] = value.astype(dtype_of(expr))
@@ -161,7 +161,3 @@ class _Walk:
         x, table = call.args[1].fields
         self._known[expr] = array_of(graph.value(table))[self._bytes_of(x).view(np.uint8)]
         return self._known[expr]
-
-
-def _nan(values: np.ndarray) -> bool:
-    return bool(np.isnan(values).any())

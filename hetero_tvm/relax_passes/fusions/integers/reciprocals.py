@@ -8,7 +8,8 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Expr, Var, te, tirx
 from hetero_tvm.ops.integers.quantized import OFFSET
-from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, scalar_of, shape_of
+from hetero_tvm.relax_passes.fusions.integers.moves import parameters_of
+from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 _SCALES = (1e-30, 1e30)
@@ -40,14 +41,13 @@ class QuantizeByReciprocal(Rule):
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
-        scale, zero = (scalar_of(graph.value(arg)) for arg in call.args[1:])
-        if dtype_of(var) not in OFFSET or dtype_of(call.args[0]) != "float32":
+        steps = parameters_of(graph, call)
+        if dtype_of(var) not in OFFSET or dtype_of(call.args[0]) != "float32" or steps is None:
             return None
-        if scale is None or zero is None:
+        dtype, scale, zero = steps
+        if not _SCALES[0] < scale < _SCALES[1]:
             return None
-        if not _SCALES[0] < scale < _SCALES[1] or any(len(shape_of(arg)) > 0 for arg in call.args[1:]):
-            return None
-        return _Found(call.args[0], np.float32(scale), int(zero), dtype_of(var))
+        return _Found(call.args[0], np.float32(scale), int(zero), dtype)
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         shape = [tirx.const(extent, "int64") for extent in shape_of(var)]  # as Relax's own kernels count

@@ -93,27 +93,24 @@ def _look_up(
     x, y = k.view(x, (size,)), k.view(y, (size,))
     blocks = size // width if isinstance(size, int) else k.let(tirx.truncdiv(size, int32(width)))
 
-    def vector(start: Index) -> None:
-        at = [k.ramp(start, width)]
+    def find(start: Index, many: int) -> None:
+        at = [k.ramp(start, many)]
         value = k.load(x, at)
-        if width > 1:
-            dtype = f"{table.dtype}x{width}"
-            found = tirx.call_extern(dtype, function_name(width), value, k.address(table, [0]))
+        if many > 1:
+            dtype = f"{table.dtype}x{many}"
+            found = tirx.call_extern(dtype, function_name(many), value, k.address(table, [0]))
         else:
-            byte = tirx.bitwise_and(value.astype("int32"), int32(ENTRIES - 1))
-            found = k.load(table, [byte])
+            found = k.load(table, [tirx.bitwise_and(value.astype("int32"), int32(ENTRIES - 1))])
         k.store(y, found, at)
 
     def chunk(number: Expr) -> None:
         first, count = share(number, blocks, chunks)
         with k.serial(count) as block:
-            vector((first + block) * width)
+            find((first + block) * width, width)
         if width == 1:
             return
         with k.when(tirx.EQ(number, int32(chunks - 1))), k.serial(size - blocks * width) as rest:
-            at = [blocks * width + rest]
-            byte = tirx.bitwise_and(k.load(x, at).astype("int32"), int32(ENTRIES - 1))
-            k.store(y, k.load(table, [byte]), at)
+            find(blocks * width + rest, 1)
 
     permutes = width == 64 and "avx512vbmi" in machine.features
     with k.imported(*([byte_table_ir(width, permutes)] if width > 1 else [])):
