@@ -167,6 +167,7 @@ def _rows() -> dict[str, list[FusedOp]]:
         "cpu.recurrence": [
             Recurrence("lstm", 64, 1, 256),
             Recurrence("gru", 32, 8, 128, reverse=True),
+            Recurrence("gru_before", 32, 4, 192),
             Recurrence("lstm", 16, 4, 512, initial=True),
         ],
         "cpu.forest": [

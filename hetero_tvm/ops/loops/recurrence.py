@@ -13,8 +13,11 @@ from hetero_tvm.ops.base import FusedOp, Operand
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc
 
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+GATES = {"lstm": 4, "gru": 3, "gru_before": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """Cells, and their number of gates: i, o, f, g of an LSTM; z, r, n of a GRU; in ONNX's order."""
+
+_FURTHER = {"lstm": ("C",), "gru_before": ("Z", "S")}
+"""Results before Y, each [B, H], that a step hands to the next one, or its first half to its second."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Recurrence(FusedOp):
         lstm        c = sigmoid(x_f + a_f) * c + sigmoid(x_i + a_i) * tanh(x_g + a_g)
                     h = sigmoid(x_o + a_o) * tanh(c)
         gru         n = tanh(x_n + sigmoid(x_r + a_r) * (a_n + bias))
+                    h = n + sigmoid(x_z + a_z) * (h - n)
+        gru_before  s = sigmoid(x_r + a_r) * h;   n = tanh(x_n + s @ R_n)
                     h = n + sigmoid(x_z + a_z) * (h - n)
         rnn_tanh    h = tanh(x + a)
         rnn_relu    h = max(x + a, 0)
@@ -41,7 +46,8 @@ class Recurrence(FusedOp):
 
     Operands: X [T, B, gates * H], R [H, gates * H] (constant); bias [H] of a GRU; with ``initial``, h [B, H],
     and c [B, H] of an LSTM; with ``lengths``, these [B], int32.  Results: Y [T, B, H]; before it, of an LSTM,
-    C [B, H], the last cell.
+    C [B, H], the last cell; of a GRU that resets the state before its product, the last step's gate Z and
+    reset state S, [B, H] each.
     """
 
     kind: ClassVar[str] = "recurrence"
@@ -81,8 +87,8 @@ class Recurrence(FusedOp):
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        cell = (Operand("C", (self.batch, self.hidden)),) if self.cell == "lstm" else ()
-        return (*cell, self.output)
+        further = (Operand(name, (self.batch, self.hidden)) for name in _FURTHER.get(self.cell, ()))
+        return (*further, self.output)
 
     @property
     def flops(self) -> int:
@@ -98,18 +104,24 @@ class Recurrence(FusedOp):
         x, r, bias = given["X"], given["R"], given.get("bias")
         zeros = np.zeros((self.batch, self.hidden), x.dtype)
         h, c = given.get("h", zeros), given.get("c", zeros)
+        z = s = zeros
         y = np.zeros((self.steps, self.batch, self.hidden), x.dtype)
         for t in reversed(range(self.steps)) if self.reverse else range(self.steps):
             of_x, of_h = (np.split(part, self.gates, -1) for part in (x[t], h @ r))
             sums = [a + b for a, b in zip(of_x, of_h, strict=True)]
             new = None if bias is None else (of_x[-1], of_h[-1] + bias)
             old = c
-            h, c = next_state(self.cell, sums, new, h, c, _ARRAYS)
+            if self.cell == "gru_before":
+                z, s = reset_state(sums, h, _ARRAYS)
+                last = of_x[-1] + s @ r[:, 2 * self.hidden :]
+                h, c = gated_state(z, _ARRAYS.tanh(last), h, _ARRAYS), None
+            else:
+                h, c = next_state(self.cell, sums, new, h, c, _ARRAYS)
             if "lengths" in given:
                 runs = (t < given["lengths"])[:, None]
                 h, c = np.where(runs, h, 0), None if c is None else np.where(runs, c, old)
             y[t] = h
-        return (c, y) if self.cell == "lstm" else y
+        return {"lstm": (c, y), "gru_before": (z, s, y)}.get(self.cell, y)
 
     def admissible(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Operands like ``arrays`` by which kernels can be judged: R so small that states forget.
@@ -138,8 +150,9 @@ class Recurrence(FusedOp):
             with T.serial(0, self.steps) as step:
                 t = self.steps - 1 - step if self.reverse else step
                 before = t + 1 if self.reverse else t - 1
-                with T.serial(0, self.batch) as b, T.serial(0, self.hidden) as j:
-                    self._element(buffers, step, t, before, b, j)
+                for element in (self._element,) if self.cell != "gru_before" else (self._reset, self._renewed):
+                    with T.serial(0, self.batch) as b, T.serial(0, self.hidden) as j:
+                        element(buffers, step, t, before, b, j)
         function = builder.get()
         root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", function.body))
         named = function.with_body(root)
@@ -147,34 +160,70 @@ class Recurrence(FusedOp):
 
     def _element(self, at: dict[str, Buffer], step: Expr, t: Expr, before: Expr, b: Expr, j: Expr) -> None:
         """Write one value of the state."""
-        from hetero_tvm.host.tvm import T, tirx
+        from hetero_tvm.host.tvm import T
 
-        x, r, y = at["X"], at["R"], at["Y"]
-        zero = tirx.const(0, "float32")
-
-        def kept(name: str, found: Buffer, *index: Expr) -> Expr:
-            first = at[name][b, index[-1]] if self.initial else zero
-            return tirx.if_then_else(tirx.EQ(step, 0), first, found[index])
-
-        sums = T.alloc_buffer((self.gates,), "float32")
-        with T.serial(0, self.gates) as g:
-            T.buffer_store(sums, zero, [g])
-            with T.serial(0, self.hidden) as k:
-                state = kept("h", y, before, b, k)
-                T.buffer_store(sums, sums[g] + state * r[k, g * self.hidden + j], [g])
-        of_x = [x[t, b, g * self.hidden + j] for g in range(self.gates)]
+        sums = self._sums(range(self.gates), lambda k: self._kept(at, "h", "Y", step, before, b, k), at["R"], j)
+        of_x = [at["X"][t, b, g * self.hidden + j] for g in range(self.gates)]
         gates = [of_x[g] + sums[g] for g in range(self.gates)]
         new = (of_x[-1], sums[self.gates - 1] + at["bias"][j]) if "bias" in at else None
-        cell = kept("c", at["C"], b, j) if "C" in at else None
-        scalars = Functions(tirx.sigmoid, tirx.tanh, lambda v: tirx.max(v, zero), T.Bind)
-        h, c = next_state(self.cell, gates, new, kept("h", y, before, b, j), cell, scalars)
-        if "lengths" in at:
-            runs = t < at["lengths"][b]
-            h = tirx.if_then_else(runs, h, zero)
-            c = None if c is None else tirx.if_then_else(runs, c, cell)
+        cell = self._kept(at, "c", "C", step, None, b, j) if "C" in at else None
+        state = self._kept(at, "h", "Y", step, before, b, j)
+        h, c = next_state(self.cell, gates, new, state, cell, _scalars())
         if c is not None:
+            c = self._running(at, t, b, c, cell)
             T.buffer_store(at["C"], c, [b, j])
-        T.buffer_store(y, h, [t, b, j])
+        T.buffer_store(at["Y"], self._running(at, t, b, h), [t, b, j])
+
+    def _reset(self, at: dict[str, Buffer], step: Expr, t: Expr, before: Expr, b: Expr, j: Expr) -> None:
+        """Write one value of the gate and of the reset state."""
+        from hetero_tvm.host.tvm import T
+
+        sums = self._sums(range(2), lambda k: self._kept(at, "h", "Y", step, before, b, k), at["R"], j)
+        gates = [at["X"][t, b, g * self.hidden + j] + sums[g] for g in range(2)]
+        z, s = reset_state(gates, self._kept(at, "h", "Y", step, before, b, j), _scalars())
+        T.buffer_store(at["Z"], z, [b, j])
+        T.buffer_store(at["S"], s, [b, j])
+
+    def _renewed(self, at: dict[str, Buffer], step: Expr, t: Expr, before: Expr, b: Expr, j: Expr) -> None:
+        """Write one value of the state, from the gate and the whole reset state."""
+        from hetero_tvm.host.tvm import T
+
+        sums = self._sums(range(2, 3), lambda k: at["S"][b, k], at["R"], j)
+        f = _scalars()
+        new = f.tanh(at["X"][t, b, 2 * self.hidden + j] + sums[0])
+        h = gated_state(at["Z"][b, j], new, self._kept(at, "h", "Y", step, before, b, j), f)
+        T.buffer_store(at["Y"], self._running(at, t, b, h), [t, b, j])
+
+    def _sums(self, gates: range, state: Callable[[Expr], Expr], r: Buffer, j: Expr) -> Buffer:
+        """Products of a row of the state with column ``j`` of each gate."""
+        from hetero_tvm.host.tvm import T, tirx
+
+        sums = T.alloc_buffer((len(gates),), "float32")
+        with T.serial(0, len(gates)) as g:
+            T.buffer_store(sums, tirx.const(0, "float32"), [g])
+            with T.serial(0, self.hidden) as k:
+                column = (g + gates.start) * self.hidden + j
+                T.buffer_store(sums, sums[g] + state(k) * r[k, column], [g])
+        return sums
+
+    def _kept(
+        self, at: dict[str, Buffer], first: str, name: str, step: Expr, time: Expr | None, b: Expr, j: Expr
+    ) -> Expr:
+        """A value of the states before the step."""
+        from hetero_tvm.host.tvm import tirx
+
+        start = at[first][b, j] if self.initial else tirx.const(0, "float32")
+        found = at[name][b, j] if time is None else at[name][time, b, j]
+        return tirx.if_then_else(tirx.EQ(step, 0), start, found)
+
+    def _running(self, at: dict[str, Buffer], t: Expr, b: Expr, new: Expr, ended: Expr | None = None) -> Expr:
+        """``new`` while the sequence runs."""
+        from hetero_tvm.host.tvm import tirx
+
+        if not self.lengths:
+            return new
+        ended = tirx.const(0, "float32") if ended is None else ended
+        return tirx.if_then_else(t < at["lengths"][b], new, ended)
 
 
 @dataclass(frozen=True)
@@ -197,7 +246,7 @@ def next_state(cell: str, sums: Sequence[Any], new: Any, h: Any, c: Any, f: Func
 
     Parameters
     ----------
-    cell : one of ``GATES``; only an LSTM has a ``c``.
+    cell : one of ``GATES`` whose step is one product; only an LSTM has a ``c``.
     sums : gates before their activation, the input's and the state's share added up.
     new : of a GRU, the two shares of its last gate, that of the state with its bias.
     h, c : states before.
@@ -208,9 +257,28 @@ def next_state(cell: str, sums: Sequence[Any], new: Any, h: Any, c: Any, f: Func
         return o * f.tanh(c), c
     if cell == "gru":
         z, reset = map(f.sigmoid, sums[:2])
-        n = f.keep(f.tanh(new[0] + reset * new[1]))
-        return n + z * (h - n), None
+        n = f.tanh(new[0] + reset * new[1])
+        return gated_state(z, n, h, f), None
     return (f.tanh if cell == "rnn_tanh" else f.positive)(sums[0]), None
+
+
+def reset_state(sums: Sequence[Any], h: Any, f: Functions) -> tuple[Any, Any]:
+    """Gate z and reset state of a ``gru_before``, from its first two gates before their activation."""
+    z, reset = map(f.sigmoid, sums[:2])
+    return z, reset * h
+
+
+def gated_state(z: Any, new: Any, h: Any, f: Functions) -> Any:
+    """State of a GRU: ``z`` of the one before, the rest of the new one."""
+    new = f.keep(new)
+    return new + z * (h - new)
+
+
+def _scalars() -> Functions:
+    """Functions of scalars of TensorIR."""
+    from hetero_tvm.host.tvm import T, tirx
+
+    return Functions(tirx.sigmoid, tirx.tanh, lambda v: tirx.max(v, tirx.const(0, "float32")), T.Bind)
 
 
 _ARRAYS = Functions(lambda x: 0.5 + 0.5 * np.tanh(0.5 * x), np.tanh, lambda x: np.maximum(x, 0), lambda x: x)

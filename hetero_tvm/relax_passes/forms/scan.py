@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.host.tvm import Call, Expr, PrimFunc, TETensor, Var, relax, te, tirx
-from hetero_tvm.ops.loops.recurrence import Functions, Recurrence, next_state
+from hetero_tvm.ops.loops.recurrence import Functions, Recurrence, gated_state, next_state, reset_state
 from hetero_tvm.relax_passes.rewriting.fused import contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
@@ -149,28 +149,39 @@ class RecurrenceAsSteps(Rule):
         zeros = relax.const(np.zeros((op.batch, op.hidden), np.float32))
         nothing = relax.const(np.zeros((op.batch, op.gates * op.hidden), np.float32))
         h, c = (_Value(operands.get(name, zeros), bind) for name in ("h", "c"))
+        z = s = _Value(zeros, bind)
         inputs = _pieces(bind, operands["X"], op.steps)
         states: list[Expr] = [zeros] * op.steps
+        own = None
+        if op.cell == "gru_before":
+            begin = (op.gates - 1) * op.hidden
+            own = bind(relax.op.strided_slice(operands["R"], [1], [begin], [begin + op.hidden]), "weights")
         for n, t in enumerate(reversed(range(op.steps)) if op.reverse else range(op.steps)):
             x = bind(relax.op.reshape(inputs[t], [op.batch, op.gates * op.hidden]), "x")
             product = relax.op.matmul(h.expr, operands["R"])
             a = bind(product, "product") if n or op.initial else nothing
             sums = _gates(bind, bind(relax.op.add(a, x), "sum"), op.gates)
-            new = None
-            if op.cell == "gru":
-                of_x, of_h = (_gates(bind, whole, op.gates)[-1] for whole in (x, a))
-                new = (of_x, of_h + _Value(operands["bias"], bind))
-            h, c = next_state(op.cell, sums, new, h, c, functions)
+            of_x, of_h = (_gates(bind, whole, op.gates)[-1] for whole in (x, a))
+            if own is not None:
+                z, s = reset_state(sums, h, functions)
+                new = of_x + s.of("product", relax.op.matmul(s.expr, own))
+                h = gated_state(z, functions.tanh(new), h, functions)
+            elif op.cell == "gru":
+                shares = of_x, of_h + _Value(operands["bias"], bind)
+                h, c = next_state(op.cell, sums, shares, h, c, functions)
+            else:
+                h, c = next_state(op.cell, sums, None, h, c, functions)
             states[t] = bind(relax.op.expand_dims(h.expr, 0), "row")
         y = _joined(bind, states)
         if len(op.outputs) == 1:
             graph.replace(var, graph.value(y))
             return
-        graph.replace(var, relax.Tuple([c.expr, y]))
+        results = (z.expr, s.expr, y) if own is not None else (c.expr, y)
+        graph.replace(var, relax.Tuple(results))
         for user in list(graph.users(var)):
             value = None if user is None else graph.value(user)
             if user is not None and isinstance(value, relax.TupleGetItem):
-                graph.forward(user, (c.expr, y)[int(value.index)])
+                graph.forward(user, results[int(value.index)])
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ class TestRecurrenceAsSteps(Rewrite):
     [
         Recurrence("lstm", 3, 2, 4, initial=True),
         Recurrence("gru", 18, 1, 3, reverse=True),
+        Recurrence("gru_before", 3, 2, 4, initial=True),
         pytest.param(Recurrence("lstm", 2, 1, 3, reverse=True), marks=pytest.mark.exhaustive),
         pytest.param(Recurrence("rnn_relu", 3, 2, 4, initial=True), marks=pytest.mark.exhaustive),
     ],
@@ -75,15 +76,15 @@ def test_recurrent_layers(layer):
         called = emit(kernel(layer, *operands))
         if len(layer.outputs) == 1:
             return called
-        c, y = (emit(relax.TupleGetItem(called, n)) for n in range(2))
-        return op.concat([op.expand_dims(c, 0), y], axis=0)
+        *further, y = (emit(relax.TupleGetItem(called, n)) for n in range(len(layer.outputs)))
+        return op.concat([*(emit(op.expand_dims(value, 0)) for value in further), y], axis=0)
 
     before = module({o.name: o.shape for o in layer.inputs}, body)
     after, _, report = fuse(before, RecurrenceAsSteps())
     assert report.misses == []
     assert "R.call_tir(" not in after["main"].script(show_meta=False)
     found = layer.reference(*(a.astype(np.float64) for a in arrays))
-    wanted = found if len(layer.outputs) == 1 else np.concatenate([found[0][None], found[1]])
+    wanted = found if len(layer.outputs) == 1 else np.concatenate([*(a[None] for a in found[:-1]), found[-1]])
     # States lie near 1; float32 sums, a few steps after one another.
     np.testing.assert_allclose(result(after, arrays), wanted, atol=5e-6)
 

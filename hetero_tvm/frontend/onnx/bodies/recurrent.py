@@ -75,7 +75,6 @@ def _is_kernel(
         plain
         and direction in _DIRECTIONS
         and not any(given.get(name) for name in ("clip", "input_forget"))
-        and (node.op_type != "GRU" or bool(given.get("linear_before_reset")))
         and pool.dtype(inputs[0], types) == "float32"
         and inputs[2] in pool
         and (not inputs[3] or inputs[3] in pool)

@@ -39,16 +39,18 @@ def recurrent_layer(builder: relax.BlockBuilder, kind: str, inputs: Inputs, attr
     results = []
     for d, reverse in enumerate(_REVERSED[as_text(attrs.get("direction", "forward"))]):
         cell = f"rnn_{names[d] if names else 'tanh'}" if kind == "RNN" else kind.lower()
+        if kind == "GRU" and not attrs.get("linear_before_reset"):
+            cell = "gru_before"
         states = [_state(state, d) for state in given[5 : 5 + 1 + (kind == "LSTM")]]
         initial = any(state is not None for state in states)
         op = Recurrence(cell, steps, batch, hidden, reverse, initial, lengths is not None)
-        of_input, inside = _biases(kind, None if b is None else _array(b)[d], op)
+        of_input, inside = _biases(cell, None if b is None else _array(b)[d], op)
         y = relax.op.matmul(flat, _turned(w, d))
         if of_input is not None:
             y = relax.op.add(y, constant(of_input))
         gates = relax.op.reshape(builder.emit(y), [steps, batch, op.gates * hidden])
         operands = [builder.emit(gates), constant(np.ascontiguousarray(weights[d].T))]
-        operands += [constant(inside)] * (kind == "GRU")
+        operands += [constant(inside)] * (cell == "gru")
         if initial:
             zeros = np.zeros((batch, hidden), np.float32)
             operands += [constant(zeros) if state is None else builder.emit(state) for state in states]
@@ -68,8 +70,10 @@ def _results(builder: relax.BlockBuilder, call: Expr, op: Recurrence, lengths: E
     """Y [T, 1, B, H], the last state [1, B, H], and the last cell."""
     cell = []
     if len(op.outputs) > 1:
-        cell = [relax.op.expand_dims(builder.emit(relax.TupleGetItem(call, 0)), 0)]
-        call = builder.emit(relax.TupleGetItem(call, 1))
+        parts, last = call, len(op.outputs) - 1
+        call = builder.emit(relax.TupleGetItem(parts, last))
+        if op.cell == "lstm":
+            cell = [relax.op.expand_dims(builder.emit(relax.TupleGetItem(parts, 0)), 0)]
     if lengths is None or op.reverse:
         last = 0 if op.reverse else op.steps - 1
         state = relax.op.strided_slice(call, [0], [last], [last + 1])
@@ -104,13 +108,13 @@ def _state(value: Expr | None, d: int) -> Expr | None:
     return relax.op.squeeze(relax.op.strided_slice(value, [0], [d], [d + 1]), [0])
 
 
-def _biases(kind: str, b: np.ndarray | None, op: Recurrence) -> tuple[np.ndarray | None, np.ndarray]:
+def _biases(cell: str, b: np.ndarray | None, op: Recurrence) -> tuple[np.ndarray | None, np.ndarray]:
     """Sum of the biases, [gates * H] (None for none), and the one inside of a GRU's last gate, [H]."""
     rows = op.gates * op.hidden
     if b is None:
         return None, np.zeros(op.hidden, np.float32)
     state = b[rows:].copy()
     inside = state[rows - op.hidden :].copy()
-    if kind == "GRU":
+    if cell == "gru":
         state[rows - op.hidden :] = 0
     return b[:rows] + state, inside

@@ -8,6 +8,9 @@ Loop structure::
                 for k in H:                 acc[gate][row] += h[row, k] * R[k, gate]
                 gates, new cell and state of these columns
 
+A GRU that resets its state before the product has two such loops in a step: its two gates first, and with the
+reset state, which has to be whole, the new state.
+
 The weights lie in panels [panel, k, gate, column], which a core reads in one stream, in every step its own
 panels from its own cache.  Threads meet at the end of a step, where all columns of the state are there.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +27,7 @@ from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.loops.recurrence import Functions, Recurrence, next_state
+from hetero_tvm.ops.loops.recurrence import Functions, Recurrence, gated_state, next_state, reset_state
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
 
@@ -31,6 +35,8 @@ _TILES = ((1, 1), (1, 2), (2, 1), (4, 1), (1, 3), (2, 2), (4, 2))
 """Rows and vectors per gate of a register tile."""
 _LAUNCH_CYCLES = 4000.0
 """Cycles until threads have started a step, and met at its end."""
+_PHASES = {"gru_before": ((0, 2), (2, 3))}
+"""First and last gate of each product of a step, of cells that have several."""
 _SPARE = 3
 """Registers beside the accumulators: weights on their way, a broadcast, an address."""
 
@@ -73,7 +79,7 @@ class RecurrenceSpace(DesignSpace):
         tile = op.hidden * per_k + gates
         if not point["threads"]:
             return groups * panels * tile
-        return groups * -(-panels // machine.threads) * tile + _LAUNCH_CYCLES
+        return groups * -(-panels // machine.threads) * tile + len(_phases(op)) * _LAUNCH_CYCLES
 
     def features(self, op: Recurrence, point: Point, machine: CpuModel) -> list[float]:
         return [op.gates, op.batch, op.hidden, *point["tile"], float(point["threads"])]
@@ -85,13 +91,59 @@ class RecurrenceSpace(DesignSpace):
             panels = -(-op.hidden // columns)
             wide = np.zeros((op.hidden, op.gates, panels * columns), r.dtype)
             wide[:, :, : op.hidden] = r.reshape(op.hidden, op.gates, op.hidden)
-            by_panel = wide.reshape(op.hidden, op.gates, panels, columns)
-            return np.ascontiguousarray(by_panel.transpose(2, 0, 1, 3))
+            by_panel = wide.reshape(op.hidden, op.gates, panels, columns).transpose(2, 0, 1, 3)
+            parts = [by_panel[:, :, first:last].ravel() for first, last in _phases(op)]
+            return np.concatenate(parts).reshape(by_panel.shape)
 
         return {1: packed}
 
     def emit(self, op: Recurrence, point: Point, machine: CpuModel) -> PrimFunc:
         return RecurrenceKernel(op, point, machine).emit()
+
+
+def _phases(op: Recurrence) -> tuple[tuple[int, int], ...]:
+    """First and last gate of each product of a step."""
+    return _PHASES.get(op.cell, ((0, op.gates),))
+
+
+class _Tile(NamedTuple):
+    """Rows and columns whose gates are made together.
+
+    Attributes
+    ----------
+    panel : of columns; ``width`` of them count.
+    first, height : rows.
+    time : row of X that belongs to the step's first one.
+    state : name of the states before; None for zeros.
+    before, now : places of the states before and after in their buffers.
+    """
+
+    panel: Expr
+    first: Expr
+    height: int
+    width: int
+    time: Expr
+    state: str | None
+    before: Expr
+    now: Expr
+
+
+class _Piece(NamedTuple):
+    """Columns of one row.
+
+    Attributes
+    ----------
+    column, lanes : the first, and how many.
+    place : of the first in a matrix of states.
+    sums : by gate, the input's and the state's share of its sum.
+    h : states before.
+    """
+
+    column: Expr
+    lanes: int
+    place: Expr
+    sums: list[tuple[Expr, Expr]]
+    h: Expr
 
 
 class RecurrenceKernel:
@@ -160,96 +212,116 @@ class RecurrenceKernel:
             before = k.let(now + size if op.reverse else now - size)
         full = op.hidden // self.columns
         rest = op.hidden - full * self.columns
+        for gates in _phases(op):
 
-        def panel_of(panel: Expr, width: int) -> None:
-            time = k.let(t * self.batch)
-            self.groups(
-                lambda first, height: self._tile(panel, first, height, width, time, state, before, now)
-            )
+            def panel_of(panel: Expr, width: int, gates: tuple[int, int] = gates) -> None:
+                time = k.let(t * self.batch)
+                self.groups(
+                    lambda first, height: self._tile(
+                        _Tile(panel, first, height, width, time, state, before, now), *gates
+                    )
+                )
 
-        with k.parallel(self.panels) if self.threads else k.serial(self.panels) as panel:
-            if not rest:
-                panel_of(panel, self.columns)
-            elif not full:
-                panel_of(panel, rest)
-            else:
-                k.branch(panel < full, lambda: panel_of(panel, self.columns), lambda: panel_of(panel, rest))
+            with k.parallel(self.panels) if self.threads else k.serial(self.panels) as panel:
+                if not rest:
+                    panel_of(panel, self.columns)
+                elif not full:
+                    panel_of(panel, rest)
+                else:
+                    k.branch(panel < full, lambda: panel_of(panel, self.columns), lambda: panel_of(panel, rest))
 
-    def _tile(
-        self,
-        panel: Expr,
-        first: Expr,
-        height: int,
-        width: int,
-        time: Expr,
-        state: str | None,
-        before: Expr,
-        now: Expr,
-    ) -> None:
-        """The new states of up to ``width`` columns and ``height`` rows."""
+    def _tile(self, tile: _Tile, begin: int, end: int) -> None:
+        """The gates from ``begin`` to ``end`` of a tile, and what follows of them."""
         k, op = self.k, self.op
-        acc = k.scratch((op.gates, height, self.columns))
-        vectors = -(-width // self.lanes)
+        gates = end - begin
+        acc = k.scratch((gates, tile.height, self.columns))
+        vectors = -(-tile.width // self.lanes)
+        packed = begin * self.panels * op.hidden * self.columns
+        factor, place = (tile.state, tile.before) if begin == 0 else ("S", int32(0))
 
         def each(body: Callable[[Expr, Expr, Expr], None]) -> None:
-            with k.unroll(op.gates) as g, k.unroll(height) as r, k.unroll(vectors) as v:
+            with k.unroll(gates) as g, k.unroll(tile.height) as r, k.unroll(vectors) as v:
                 body(g, r, k.ramp(v * self.lanes, self.lanes))
 
         each(lambda g, r, at: k.store(acc, k.splat(0.0, self.lanes), [g, r, at]))
-        if state is not None:
+        if tile.state is not None:
             with k.serial(op.hidden) as depth:
-                base = (panel * op.hidden + depth) * (op.gates * self.columns)
+                base = packed + (tile.panel * op.hidden + depth) * (gates * self.columns)
 
                 def fma(g: Expr, r: Expr, at: Expr) -> None:
-                    h = k.load(self.flat[state], [before + (first + r) * op.hidden + depth])
+                    h = k.load(self.flat[factor], [place + (tile.first + r) * op.hidden + depth])
                     weight = k.load(self.flat["R"], [k.ramp(base + g * self.columns + at.base, self.lanes)])
                     product = k.splat(h, self.lanes) * weight
                     k.store(acc, k.load(acc, [g, r, at]) + product, [g, r, at])
 
                 each(fma)
-        for r in range(height):
-            for start, lanes in vector_pieces(width, self.lanes):
-                self._gates(acc, r, panel, first + r, start, lanes, time, state, before, now)
+        for r in range(tile.height):
+            for start, lanes in vector_pieces(tile.width, self.lanes):
+                column = k.let(tile.panel * self.columns + start)
+                row = tile.first + r
+                place_of = k.let(row * op.hidden + column)
+                base = k.let((tile.time + row) * (op.gates * op.hidden) + column)
+                x = [self._at("X", base + g * op.hidden, lanes) for g in range(begin, end)]
+                a = [k.let(k.load(acc, [g, r, k.ramp(start, lanes)])) for g in range(gates)]
+                h = k.splat(0.0, lanes)
+                if tile.state is not None and op.cell in ("gru", "gru_before"):
+                    h = self._at(tile.state, tile.before + place_of, lanes)
+                piece = _Piece(column, lanes, place_of, list(zip(x, a, strict=True)), h)
+                if op.cell != "gru_before":
+                    self._state(piece, tile, row)
+                elif begin == 0:
+                    self._reset(piece)
+                else:
+                    self._renewed(piece, tile, row)
 
-    def _gates(
-        self,
-        acc: Buffer,
-        r: int,
-        panel: Expr,
-        row: Expr,
-        start: int,
-        lanes: int,
-        time: Expr,
-        state: str | None,
-        before: Expr,
-        now: Expr,
-    ) -> None:
-        """Gates and states of ``lanes`` columns of a row."""
+    def _at(self, name: str, index: Index, lanes: int) -> Expr:
+        k = self.k
+        return k.let(k.load(self.flat[name], [k.ramp(index, lanes)]))
+
+    def _state(self, piece: _Piece, tile: _Tile, row: Expr) -> None:
+        """States of one row's columns, of a cell that has one product."""
         k, op = self.k, self.op
-        column = k.let(panel * self.columns + start)
-        place = k.let(row * op.hidden + column)
-        base = k.let((time + row) * (op.gates * op.hidden) + column)
-
-        def at(name: str, index: Index) -> Expr:
-            return k.let(k.load(self.flat[name], [k.ramp(index, lanes)]))
-
-        x = [at("X", base + g * op.hidden) for g in range(op.gates)]
-        a = [k.let(k.load(acc, [g, r, k.ramp(start, lanes)])) for g in range(op.gates)]
-        zero = k.splat(0.0, lanes)
-        sums = [own + of_state for own, of_state in zip(x, a, strict=True)]
-        h = c = new = None
+        lanes = piece.lanes
+        sums = [own + of_state for own, of_state in piece.sums]
+        c = new = None
         if op.cell == "gru":
-            new = (x[-1], a[-1] + at("bias", column))
-            h = zero if state is None else at(state, before + place)
+            own, of_state = piece.sums[-1]
+            new = (own, of_state + self._at("bias", piece.column, lanes))
         if op.cell == "lstm":
-            c = zero if state is None else at("C" if state == "Y" else "c", place)
-        vectors = Functions(vector_math.sigmoid, vector_math.tanh, lambda v: tirx.max(v, zero), k.let)
+            zero = k.splat(0.0, lanes)
+            c = zero if tile.state is None else self._at("C" if tile.state == "Y" else "c", piece.place, lanes)
         old = c
-        h, c = next_state(op.cell, sums, new, h, c, vectors)
-        if self.lengths is not None:
-            runs = k.splat(self.time < self.lengths[row], lanes)
-            h = tirx.Select(runs, h, zero)
-            c = None if c is None else tirx.Select(runs, c, old)
+        h, c = next_state(op.cell, sums, new, piece.h, c, self._functions(lanes))
         if c is not None:
-            k.store(self.flat["C"], c, [k.ramp(place, lanes)])
-        k.store(self.flat["Y"], h, [k.ramp(now + place, lanes)])
+            k.store(self.flat["C"], self._running(c, old, row, lanes), [k.ramp(piece.place, lanes)])
+        self._store(h, piece, tile, row)
+
+    def _reset(self, piece: _Piece) -> None:
+        """Gate and reset state of one row's columns."""
+        k = self.k
+        sums = [own + of_state for own, of_state in piece.sums]
+        z, s = reset_state(sums, piece.h, self._functions(piece.lanes))
+        k.store(self.flat["Z"], z, [k.ramp(piece.place, piece.lanes)])
+        k.store(self.flat["S"], s, [k.ramp(piece.place, piece.lanes)])
+
+    def _renewed(self, piece: _Piece, tile: _Tile, row: Expr) -> None:
+        """States of one row's columns, from the gate and the product of the reset state."""
+        f = self._functions(piece.lanes)
+        ((own, of_state),) = piece.sums
+        z = self._at("Z", piece.place, piece.lanes)
+        self._store(gated_state(z, f.tanh(own + of_state), piece.h, f), piece, tile, row)
+
+    def _store(self, h: Expr, piece: _Piece, tile: _Tile, row: Expr) -> None:
+        k, lanes = self.k, piece.lanes
+        h = self._running(h, k.splat(0.0, lanes), row, lanes)
+        k.store(self.flat["Y"], h, [k.ramp(tile.now + piece.place, lanes)])
+
+    def _running(self, new: Expr, ended: Expr, row: Expr, lanes: int) -> Expr:
+        """``new`` while the sequence of a row runs."""
+        if self.lengths is None:
+            return new
+        return tirx.Select(self.k.splat(self.time < self.lengths[row], lanes), new, ended)
+
+    def _functions(self, lanes: int) -> Functions:
+        zero = self.k.splat(0.0, lanes)
+        return Functions(vector_math.sigmoid, vector_math.tanh, lambda v: tirx.max(v, zero), self.k.let)

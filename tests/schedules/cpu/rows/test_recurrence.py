@@ -43,6 +43,8 @@ def test_every_choice(machine):
         Recurrence("rnn_tanh", 3, 1, 5),
         Recurrence("lstm", 4, 5, machine.lanes + 3, lengths=True),
         Recurrence("gru", 4, 3, 9, reverse=True, lengths=True),
+        Recurrence("gru_before", 3, 4, 2 * machine.lanes + 3, initial=True),
+        Recurrence("gru_before", 4, 3, 9, reverse=True, lengths=True),
     ):
         check(op, covering(SPACE, op, machine, seen), machine)
         assert {(knob.name, c) for knob in SPACE.knobs(op, machine) for c in knob.choices} <= seen
@@ -84,6 +86,7 @@ def test_refusals_and_defaults():
         *thorough([("lstm", {"initial": True}, (4, 1))]),
         ("lstm", {"lengths": True, "reverse": True}, (2, 1)),
         ("gru", {}, (1, 2)),
+        ("gru_before", {"initial": True}, (2, 1)),
         ("rnn_tanh", {"reverse": True}, (4, 1)),
     ],
 )
