@@ -14,6 +14,7 @@ import numpy as np
 from hetero_tvm.frontend.onnx.graph.body import as_text
 from hetero_tvm.frontend.onnx.operators.arithmetic import ARITHMETIC
 from hetero_tvm.frontend.onnx.operators.common import Inputs, is_float, static_shape
+from hetero_tvm.frontend.onnx.operators.moves import MOVES
 from hetero_tvm.frontend.onnx.operators.sequences import SEQUENCES
 from hetero_tvm.host.tvm import Expr, onnx_frontend, relax, te, tirx, tvm
 
@@ -114,39 +115,6 @@ def _pairwise(step: Callable[[Expr, Expr], Expr]) -> Callable[[Inputs, dict[str,
         return result
 
     return convert
-
-
-def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
-    """Relax's own pad, with a constant, or ends joined; TVM's converter writes opaque kernels."""
-    x, *given = inputs
-    arrays = [g.value.numpy() if isinstance(g, tvm.ir.GenericConst) else None for g in given]
-    pads, value, axes = (arrays + [None] * 3)[:3]
-    mode = as_text(attrs.get("mode", "constant"))
-    if mode not in ("constant", "wrap") or pads is None or pads.min(initial=0) < 0:
-        return None
-    if any(g is not None and a is None for g, a in zip(given, arrays, strict=True)):
-        return None
-    rank = len(x.ty.shape)
-    axes = range(rank) if axes is None else [int(axis) % rank for axis in axes]
-    width = np.zeros((rank, 2), "int64")
-    width[list(axes)] = pads.reshape(2, -1).T
-    if mode == "wrap":
-        return _wrapped(x, width)
-    constant = 0.0 if value is None else float(value.reshape(()))
-    return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], "constant", constant)
-
-
-def _wrapped(x: Expr, width: np.ndarray) -> Expr | None:
-    """``x`` between its own ends, along one axis after the other; None where one is longer than ``x``."""
-    shape = static_shape(x)
-    if shape is None or any(max(ends) > extent for ends, extent in zip(width, shape, strict=True)):
-        return None
-    for axis, ((before, after), extent) in enumerate(zip(width.tolist(), shape, strict=True)):
-        last = [relax.op.strided_slice(x, [axis], [extent - before], [extent])] if before else []
-        first = [relax.op.strided_slice(x, [axis], [0], [after])] if after else []
-        if last or first:
-            x = relax.op.concat([*last, x, *first], axis=axis)
-    return x
 
 
 def _bit_shift(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
@@ -415,6 +383,7 @@ def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
 
 CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     **ARITHMETIC,
+    **MOVES,
     **SEQUENCES,
     "BitCast": _bit_cast,
     "BitShift": _bit_shift,
@@ -432,7 +401,6 @@ CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Mod": _mod,
     "NonMaxSuppression": suppressed,
     "OneHot": _one_hot,
-    "Pad": _pad,
     "RoiAlign": _roi_align,
     "Scatter": _scatter_elements,
     "ScatterElements": _scatter_elements,

@@ -150,7 +150,9 @@ class Recurrence(FusedOp):
             with T.serial(0, self.steps) as step:
                 t = self.steps - 1 - step if self.reverse else step
                 before = t + 1 if self.reverse else t - 1
-                for element in (self._element,) if self.cell != "gru_before" else (self._reset, self._renewed):
+                for element in (
+                    (self._element,) if self.cell != "gru_before" else (self._reset, self._renewed)
+                ):
                     with T.serial(0, self.batch) as b, T.serial(0, self.hidden) as j:
                         element(buffers, step, t, before, b, j)
         function = builder.get()
@@ -162,7 +164,9 @@ class Recurrence(FusedOp):
         """Write one value of the state."""
         from hetero_tvm.host.tvm import T
 
-        sums = self._sums(range(self.gates), lambda k: self._kept(at, "h", "Y", step, before, b, k), at["R"], j)
+        sums = self._sums(
+            range(self.gates), lambda k: self._kept(at, "h", "Y", step, before, b, k), at["R"], j
+        )
         of_x = [at["X"][t, b, g * self.hidden + j] for g in range(self.gates)]
         gates = [of_x[g] + sums[g] for g in range(self.gates)]
         new = (of_x[-1], sums[self.gates - 1] + at["bias"][j]) if "bias" in at else None

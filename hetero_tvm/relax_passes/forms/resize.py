@@ -163,3 +163,37 @@ class ResizeAsKernel(Rule):
             out_ty=relax.TensorType(after, "float32"),
         )
         graph.replace(var, relax.op.reshape(bind(call, "resized"), shape_of(var)))
+
+
+class ResizeAsOpenKernel(Rule):
+    """``resize2d(x [N, C, H, W])`` between two neighbours along each axis -> a kernel of any extents.
+
+    Parameters
+    ----------
+    kernel : makes it, from [N, C, H, W], (height, width) after, and the name of the mode that places pixels;
+        None where it does not have that mode.
+    """
+
+    name = "open_resize"
+    counted = False
+    anchors = ("relax.image.resize2d",)
+
+    def __init__(self, kernel: Callable[..., PrimFunc | None]):
+        self.kernel = kernel
+
+    def match(self, graph: Graph, var: Var) -> PrimFunc | None:
+        call = graph.value(var)
+        attrs, before, after = call.attrs, shape_of(call.args[0]), shape_of(var)
+        plain = dtype_of(call.args[0]) == dtype_of(var) == "float32" and str(attrs.layout) == "NCHW"
+        if not plain or str(attrs.method) != "linear" or not all((*before, *after)):
+            return None
+        return self.kernel(tuple(before), tuple(after[2:]), str(attrs.coordinate_transformation_mode))
+
+    def rewrite(self, graph: Graph, var: Var, found: PrimFunc) -> None:
+        after = shape_of(var)
+        columns = (2, after[3])
+        types = [relax.TensorType(columns, "int32"), relax.TensorType(columns, "float32")]
+        types.append(relax.TensorType(after, "float32"))
+        function = graph.add_function(found, "resize")
+        call = relax.call_tir(function, [graph.value(var).args[0]], out_ty=types)
+        graph.replace(var, relax.TupleGetItem(graph.binder(var, [var])(call, "resize"), 2))

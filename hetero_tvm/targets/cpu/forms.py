@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.relax_passes.canonical.broadcasts import TileAsBroadcast
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.canonical.slopes import SlopesAsProducts
 from hetero_tvm.relax_passes.canonical.views import CancelReshapes
@@ -15,7 +16,7 @@ from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
 from hetero_tvm.relax_passes.forms.gather import TakeOfKnownPlaces
 from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsKernel
 from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
-from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel
+from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel, ResizeAsOpenKernel
 from hetero_tvm.relax_passes.forms.roi_align import RoiAlignAsKernel
 from hetero_tvm.relax_passes.forms.rows_as_images import RowsAsImages
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
@@ -35,6 +36,7 @@ from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
 from hetero_tvm.schedules.cpu.rows.topk import emit_topk
+from hetero_tvm.schedules.cpu.symbolic.resize import emit_open_resize
 
 
 def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, ...]:
@@ -62,11 +64,16 @@ def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, .
             functools.partial(emit_topk, machine=machine, ranges=ranges)
         ),  # vectors skip what is not among the best
         SuppressionAsKernel(functools.partial(emit_suppression, machine)),  # no operators express it
-        ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
+        ResizeAsOpenKernel(functools.partial(emit_open_resize, machine))  # of any size
+        if ranges
+        else ResizeAsKernel(
+            neighbours, functools.partial(emit_resize, machine)
+        ),  # weights are worked out once
         GridSampleAsKernel(lambda *form: emit_grid_sample(machine, Sampling(*form), ranges)),  # weights once
         RoiAlignAsKernel(
             lambda *form: emit_roi_align(machine, Bins(*form), ranges)
         ),  # rows, then columns of a bin
+        *((TileAsBroadcast(),) if ranges else ()),  # of known extents it is as fast, and fuses
         TakeOfKnownPlaces(),  # no division per element
         ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
     )

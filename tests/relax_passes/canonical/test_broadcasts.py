@@ -1,6 +1,6 @@
-"""Broadcasts that the next operator does by itself are not written out."""
+"""Broadcasts: those that the next operator does by itself go, those that are written otherwise are found."""
 
-from hetero_tvm.relax_passes.canonical.broadcasts import DropBroadcasts
+from hetero_tvm.relax_passes.canonical.broadcasts import DropBroadcasts, TileAsBroadcast
 from tests.relax_passes.canonical.simplified import simplified
 from tests.relax_passes.graphs import (
     op,
@@ -27,3 +27,16 @@ class TestDropBroadcasts(Rewrite):
 
     def expected(self, x, y):
         return op.add(x, y), op.multiply(y, op.broadcast_to(y, (5, 2, 3, 4)))
+
+
+class TestTileAsBroadcast(Rewrite):
+    rule = TileAsBroadcast()
+    inputs = {"x": (2, 3)}
+
+    def before(self, x):
+        return op.tile(x, (4, 1, 5)), op.tile(x, (3, 1))
+
+    def expected(self, x):
+        wide = op.broadcast_to(op.reshape(x, (1, 1, 2, 1, 3)), (4, 1, 2, 5, 3))
+        high = op.broadcast_to(op.reshape(x, (1, 2, 3)), (3, 2, 3))
+        return op.reshape(wide, (4, 2, 15)), op.reshape(high, (6, 3))

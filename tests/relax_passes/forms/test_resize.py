@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel, ResizeAsProducts
+from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel, ResizeAsOpenKernel, ResizeAsProducts
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
+from hetero_tvm.schedules.cpu.symbolic.resize import emit_open_resize
 from tests.relax_passes.compiled import floats, module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op, relax
 from tests.relax_passes.rewrite import Rewrite
@@ -99,3 +100,50 @@ class TestResizeAsKernel(Rewrite):
         operands = [op.reshape(x, (3, 2, 5)), rows, weights, columns, constant([[0.5] * 5] * 2)]
         result = relax.call_tir(function, operands, out_ty=relax.TensorType((3, 4, 5), "float32"))
         return op.reshape(result, (1, 3, 4, 5))
+
+
+# as a kernel of any extents --------------------------------------------------------------------------
+def _as_open_kernel():
+    machine = CpuModel("a", lanes=8)
+    return ResizeAsOpenKernel(lambda *of: emit_open_resize(machine, *of))
+
+
+@pytest.mark.parametrize("name", ["half pixels", "corners", "one axis", "to one", "the same"])
+def test_open_kernels_of_neighbours(name):
+    size, options = RESIZES[name]
+    x = [floats(2, 3, 4, 5)]
+    after, report = rewritten(resized(size, **options), x, [_as_open_kernel()])
+    assert report.misses == [] and "resize2d" not in after.script(show_meta=False)
+    expected = result(module_of(resized(size, **options), *x), x)
+    np.testing.assert_allclose(result(after, x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_neighbours_without_weight_are_not_read():
+    """Every second pixel of twice as many is a pixel of before, whatever stands beside it."""
+    x = floats(1, 1, 5, 20)
+    x[0, 0, 2, 3], x[0, 0, 2, 8] = np.nan, np.inf
+    build = resized((10, 40), coordinate_transformation_mode="asymmetric")
+    after, _ = rewritten(build, [x], [_as_open_kernel()])
+    np.testing.assert_array_equal(result(after, [x])[:, :, ::2, ::2], x)
+
+
+@pytest.mark.parametrize("name", ["cubic", "neighbours"])
+def test_other_methods_are_no_open_kernels(name):
+    size, options = RESIZES[name]
+    after, _ = rewritten(resized(size, **options), [floats(2, 3, 4, 5)], [_as_open_kernel()])
+    assert "resize2d" in after.script(show_meta=False)
+
+
+class TestResizeAsOpenKernel(Rewrite):
+    rule = _as_open_kernel()
+    inputs = {"x": (1, 3, 2, 5)}
+
+    def before(self, x):
+        return op.image.resize2d(x, (4, 7), layout="NCHW", coordinate_transformation_mode="half_pixel")
+
+    def expected(self, x):
+        function = self.rule.kernel((1, 3, 2, 5), (4, 7), "half_pixel")
+        called = relax.BlockBuilder.current().add_func(function, "resize")
+        kinds = (((2, 7), "int32"), ((2, 7), "float32"), ((1, 3, 4, 7), "float32"))
+        call = relax.call_tir(called, [x], out_ty=[relax.TensorType(*kind) for kind in kinds])
+        return relax.TupleGetItem(relax.BlockBuilder.current().emit(call), 2)

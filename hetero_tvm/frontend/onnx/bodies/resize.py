@@ -57,6 +57,10 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
         # Those opsets give no formula; ONNX Runtime, which does, copies.
         scales = [1.0] * len(axes)
     exact = all(math.isclose(s, ratios[a], rel_tol=1e-6) for a, s in zip(axes, scales, strict=True))
+    if exact and coordinates == "half_pixel_symmetric":  # nothing hangs over that could be shared out
+        coordinates = "half_pixel"
+        mode_of = next(a for a in node.attribute if a.name == "coordinate_transformation_mode")
+        mode_of.s = b"half_pixel"
     changed = [(a, s, e) for a, s, e in zip(axes, scales, extents, strict=True) if e != shape[a] or s != 1.0]
     shrinks = any(s < 1 for _, s, _ in changed)
     if nearest == OLD_NEAREST and not shrinks:  # a plain form stays, in ONNX's words

@@ -228,7 +228,9 @@ class RecurrenceKernel:
                 elif not full:
                     panel_of(panel, rest)
                 else:
-                    k.branch(panel < full, lambda: panel_of(panel, self.columns), lambda: panel_of(panel, rest))
+                    k.branch(
+                        panel < full, lambda: panel_of(panel, self.columns), lambda: panel_of(panel, rest)
+                    )
 
     def _tile(self, tile: _Tile, begin: int, end: int) -> None:
         """The gates from ``begin`` to ``end`` of a tile, and what follows of them."""
@@ -289,7 +291,11 @@ class RecurrenceKernel:
             new = (own, of_state + self._at("bias", piece.column, lanes))
         if op.cell == "lstm":
             zero = k.splat(0.0, lanes)
-            c = zero if tile.state is None else self._at("C" if tile.state == "Y" else "c", piece.place, lanes)
+            c = (
+                zero
+                if tile.state is None
+                else self._at("C" if tile.state == "Y" else "c", piece.place, lanes)
+            )
         old = c
         h, c = next_state(op.cell, sums, new, piece.h, c, self._functions(lanes))
         if c is not None:

@@ -1,0 +1,58 @@
+"""Moves of whole tensors: paddings and repetitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.frontend.onnx.graph.body import as_text
+from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
+from hetero_tvm.host.tvm import Expr, relax, tvm
+
+
+def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Relax's own pad, with a constant, or ends joined; TVM's converter writes opaque kernels."""
+    x, *given = inputs
+    arrays = [g.value.numpy() if isinstance(g, tvm.ir.GenericConst) else None for g in given]
+    pads, value, axes = (arrays + [None] * 3)[:3]
+    mode = as_text(attrs.get("mode", "constant"))
+    if mode not in ("constant", "wrap") or pads is None or pads.min(initial=0) < 0:
+        return None
+    if any(g is not None and a is None for g, a in zip(given, arrays, strict=True)):
+        return None
+    rank = len(x.ty.shape)
+    axes = range(rank) if axes is None else [int(axis) % rank for axis in axes]
+    width = np.zeros((rank, 2), "int64")
+    width[list(axes)] = pads.reshape(2, -1).T
+    if mode == "wrap":
+        return _wrapped(x, width)
+    constant = 0.0 if value is None else float(value.reshape(()))
+    return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], "constant", constant)
+
+
+def _wrapped(x: Expr, width: np.ndarray) -> Expr | None:
+    """``x`` between its own ends, along one axis after the other; None where one is longer than ``x``."""
+    shape = static_shape(x)
+    if shape is None or any(max(ends) > extent for ends, extent in zip(width, shape, strict=True)):
+        return None
+    for axis, ((before, after), extent) in enumerate(zip(width.tolist(), shape, strict=True)):
+        last = [relax.op.strided_slice(x, [axis], [extent - before], [extent])] if before else []
+        first = [relax.op.strided_slice(x, [axis], [0], [after])] if after else []
+        if last or first:
+            x = relax.op.concat([*last, x, *first], axis=axis)
+    return x
+
+
+def _tiled(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Repetitions as one operator; TVM's converter leaves a kernel, at which no pass can look."""
+    x, repeats = inputs
+    if not isinstance(repeats, tvm.ir.GenericConst):
+        return None
+    counts = [int(count) for count in repeats.value.numpy()]
+    return relax.op.tile(x, counts) if all(count > 0 for count in counts) else None
+
+
+MOVES: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {"Pad": _pad, "Tile": _tiled}
+"""Operator -> our converter."""
