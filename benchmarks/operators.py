@@ -38,7 +38,7 @@ import benchmarks.further_operator_cases  # noqa: F401  more of CASES
 import benchmarks.model_operator_cases  # noqa: F401  more of CASES
 import benchmarks.more_operator_cases  # noqa: F401  more of CASES
 from benchmarks.drawn_operator_cases import drawn_cases
-from benchmarks.open_sizes import opened
+from benchmarks.open_sizes import WHICH, opened
 from benchmarks.operator_cases import CASES, Net, build
 
 _TOLERANCE = 2e-4
@@ -110,7 +110,7 @@ def prepare(net: Net, folder: Path, target: str, keep: bool, open_axis: str | No
         return
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "inputs.npz", **net.values)
-    forms = [(net.model(), None)] if open_axis is None else list(opened(net, open_axis == "last"))
+    forms = [(net.model(), None)] if open_axis is None else list(opened(net, open_axis))
     for number, (model, shapes) in enumerate(forms, 1):
         onnx.save(model, str(folder / "model.onnx"))
         try:
@@ -187,7 +187,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="PATTERN", nargs="*", default=["*"])
     parser.add_argument("--part", metavar="K/N", default="1/1", help="every N-th case from the K-th on")
     parser.add_argument("--drawn", metavar="FIRST:LAST", help="drawn cases of these numbers in their stead")
-    parser.add_argument("--open", choices=("first", "last"), help="an axis of the first input is open")
+    parser.add_argument("--open", choices=WHICH, help="which axes of the first input are open")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--folder", metavar="FOLDER")
     parser.add_argument("--target", default="cpu")

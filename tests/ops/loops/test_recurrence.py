@@ -70,10 +70,12 @@ def test_state_that_is_reset_before_the_product(reverse):
     w, r = generator.standard_normal((2, 1, 15, 5)) / 3
     x, h = generator.standard_normal((4, 2, 5)), generator.standard_normal((1, 2, 5)) / 2
     node = helper.make_node("GRU", ["x", "w", "r", "", "", "h"], ["y"], hidden_size=5, linear_before_reset=0)
-    infos = [helper.make_tensor_value_info(n, 11, v.shape) for n, v in (("x", x), ("w", w), ("r", r), ("h", h))]
+    infos = [
+        helper.make_tensor_value_info(n, 11, v.shape) for n, v in (("x", x), ("w", w), ("r", r), ("h", h))
+    ]
     graph = helper.make_graph([node], "gru", infos, [helper.make_tensor_value_info("y", 11, None)])
     forward = ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
-    (wanted,) = forward.run(None, {"x": x[::-1].copy() if reverse else x, "w": w, "r": r, "h": h})
+    (wanted,) = forward.run(None, given | {"x": x[::-1].copy() if reverse else x})
     operands = x @ w[0].T, r[0].T, h[0]
     found = op.reference(*operands)
     np.testing.assert_allclose(found[-1][::-1] if reverse else found[-1], wanted[:, 0], atol=1e-12)

@@ -19,12 +19,14 @@ from hetero_tvm.schedules.cpu.symbolic.blocked_attention import BlockedRunTimeAt
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
 from hetero_tvm.schedules.cpu.symbolic.images import change_of_layout, conv2d_blocked, depthwise, pool2d
+from hetero_tvm.schedules.cpu.symbolic.innermost import in_vectors
 from hetero_tvm.schedules.cpu.symbolic.interleave import interleaved
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
 from hetero_tvm.schedules.cpu.symbolic.reductions import reduction_kernel
 from hetero_tvm.schedules.cpu.symbolic.softmax import run_time_softmax
+from hetero_tvm.schedules.cpu.symbolic.transposed import transposed_kernel
 from hetero_tvm.schedules.nests.growth import written_once
 from hetero_tvm.schedules.symbolic import Witnesses
 
@@ -165,6 +167,8 @@ def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:
             pass  # an output, a reduction, or used in a way that cannot be inlined
     if (reduction := reduction_kernel(sch.mod["main"], sch, machine)) is not None:
         return reduction
+    if (transposed := transposed_kernel(sch.mod["main"], sch, machine)) is not None:
+        return transposed
     for block in sch.get_child_blocks(root):
         terms = _loop_of_terms(sch, block)
         try:
@@ -173,7 +177,7 @@ def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:
             pass  # the block keeps the steps that succeeded before
         if terms is not None:  # it would begin at its first term, and of an empty axis there is none
             sch.decompose_reduction(block, terms)
-    scheduled = without_rounding(sch.mod["main"])
+    scheduled = in_vectors(without_rounding(sch.mod["main"]), machine)
     return scheduled.without_attr("global_symbol").with_attr("tirx.noalias", True)
 
 

@@ -37,16 +37,18 @@ _TYPES = ("float32", "float64", "int32", "int64")
 
 @dataclass(frozen=True)
 class _Form:
-    """``Y = after(combine of term(X))`` over the axes between those that are kept.
+    """``Y = after(combine of term(X))`` over the axes between those that are kept, and those before them.
 
     Attributes
     ----------
-    outer, reduced, inner : extents of X's axes.
+    before, outer, reduced, inner : extents of X's axes: reduced, kept, reduced, kept; where there are any
+        before, none are inner.
     term : of a load of X; ``after`` : of a result.
     """
 
     x: Buffer
     y: Buffer
+    before: list[Expr]
     outer: list[Expr]
     reduced: list[Expr]
     inner: list[Expr]
@@ -90,8 +92,12 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
     kept = [v for v, axis in axes.items() if v not in ones and int(axis.iter_type) == tirx.IterVar.DataPar]
     if len(order) + len(ones) != len(axes) or len({a.var for a in order}) != len(order) or not any(reduced):
         return None
-    first, last = reduced.index(True), len(reduced) - reduced[::-1].index(True)
+    lead = reduced.index(False) if reduced[0] and False in reduced else 0
+    lead = lead if any(reduced[lead:]) else 0
+    first, last = lead + reduced[lead:].index(True), len(reduced) - reduced[::-1].index(True)
     if not all(reduced[first:last]) or [axis.var for axis in order if axis.var in kept] != kept:
+        return None
+    if lead and last < len(reduced):
         return None
     if not _are([index for index in store.indices if index not in ones], kept):
         return None
@@ -105,7 +111,7 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
         return None
     extents = [axis.dom.extent for axis in order]
     return _Form(
-        *(found.source, y, extents[:first], extents[first:last], extents[last:]),
+        *(found.source, y, extents[:lead], extents[lead:first], extents[first:last], extents[last:]),
         *(type(store.value), block.init.value, dtype),
         lambda load: _replaced(term, found.source, load),
         after,
@@ -114,14 +120,14 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
 
 def _follower(block, buffer: Buffer, kept: list[Var]) -> tuple[Buffer, Callable[[Expr], Expr]] | None:
     """The buffer that a block writes, and what it makes of each result alone for it."""
-    axes = [axis.var for axis in block.iter_vars]
     found = _one_load(block.body.value)
     if block.init is not None or found is None or not found.source.same_as(buffer):
         return None
     ones = [axis for axis in block.iter_vars if _is_one(axis.dom.extent)]
     wide = [axis.var for axis in block.iter_vars if not _is_one(axis.dom.extent)]
     named = [index for index in found.indices if isinstance(index, Var)]
-    if not _are(block.body.indices, axes) or [v for v in named if v in wide] != wide:
+    written = [i for i in block.body.indices if not any(i.same_as(axis.var) for axis in ones)]
+    if not _are(written, wide) or [v for v in named if v in wide] != wide:
         return None
     zero = {axis.var: tirx.const(0, str(axis.var.ty.dtype)) for axis in ones}
     value = substitute(block.body.value, zero)
@@ -187,14 +193,16 @@ class _Emitter:
         k, form = self.k, self.form
         with k:
             buffers = {p: k.argument(p.name, list(p.shape), str(p.dtype)) for p in self.function.params}
-            outer, terms, inner = (self._size(e) for e in (form.outer, form.reduced, form.inner))
-            self.terms = terms
+            parts = form.before, form.outer, form.reduced, form.inner
+            before, outer, terms, inner = (self._size(extents) for extents in parts)
+            self.before, self.terms = before, terms
             if form.inner:
                 self.x = k.view(buffers[form.x], (outer, terms, inner))
                 self.y = k.view(buffers[form.y], (outer, inner))
                 self._columns(outer, inner)
             else:
-                self.x, self.y = k.view(buffers[form.x], (outer, terms)), k.view(buffers[form.y], (outer,))
+                self.x = k.view(buffers[form.x], (before, outer, terms))
+                self.y = k.view(buffers[form.y], (outer,))
                 self._rows(outer)
         return k.function
 
@@ -226,7 +234,7 @@ class _Emitter:
             self._finish(self._row(row, int32(0), self.terms), [row])
 
         def by_rows() -> None:
-            self._shared(outer, outer * self.terms, whole)
+            self._shared(outer, self.before * outer * self.terms, whole)
 
         def by_pieces() -> None:
             with k.serial(outer) as row:
@@ -245,7 +253,8 @@ class _Emitter:
         if threads == 1:
             by_rows()
         else:
-            many = tirx.Or(outer >= threads, outer * self.terms < 2 * PARALLEL_WORTH)
+            few = self.before * outer * self.terms < 2 * PARALLEL_WORTH
+            many = tirx.Or(outer >= threads, few)
             k.branch(many, by_rows, by_pieces)
 
     def _row(self, row: Expr, first: Expr, end: Expr) -> Expr:
@@ -257,26 +266,28 @@ class _Emitter:
         self._clear(rest, 1)
         self._clear(total, wide)
 
-        def take(into: Buffer, start: Expr, at: int, width: int) -> None:
-            with vector(width) as v:
-                term = form.term(k.load(self.x, [row, start + v]))
-                term = term if str(into.dtype) == form.dtype else tirx.Cast(self.total, term)
-                k.store(into, self._combined(k.load(into, [v + at]), term), [v + at])
+        with k.serial(self.before) as lead:
 
-        steps = k.let((end - first) // int32(wide))
-        with k.serial((steps + (_BLOCK - 1)) // int32(_BLOCK)) as group:
-            self._clear(block, wide)
-            with k.serial(tirx.min(steps - group * _BLOCK, int32(_BLOCK))) as s:
-                for u in range(_SETS):
-                    take(block, first + (group * _BLOCK + s) * wide + u * lanes, u * lanes, lanes)
-            self._join(total, block, wide)
-        done = k.let(first + steps * wide)
-        vectors = k.let((end - done) // int32(lanes))
-        with k.serial(vectors) as n:
-            take(total, done + n * lanes, 0, lanes)
-        done = k.let(done + vectors * lanes)
-        with k.serial(end - done) as n:
-            take(rest, done + n, 0, 1)
+            def take(into: Buffer, start: Expr, at: int, width: int) -> None:
+                with vector(width) as v:
+                    term = form.term(k.load(self.x, [lead, row, start + v]))
+                    term = term if str(into.dtype) == form.dtype else tirx.Cast(self.total, term)
+                    k.store(into, self._combined(k.load(into, [v + at]), term), [v + at])
+
+            steps = k.let((end - first) // int32(wide))
+            with k.serial((steps + (_BLOCK - 1)) // int32(_BLOCK)) as group:
+                self._clear(block, wide)
+                with k.serial(tirx.min(steps - group * _BLOCK, int32(_BLOCK))) as s:
+                    for u in range(_SETS):
+                        take(block, first + (group * _BLOCK + s) * wide + u * lanes, u * lanes, lanes)
+                self._join(total, block, wide)
+            done = k.let(first + steps * wide)
+            vectors = k.let((end - done) // int32(lanes))
+            with k.serial(vectors) as n:
+                take(total, done + n * lanes, 0, lanes)
+            done = k.let(done + vectors * lanes)
+            with k.serial(end - done) as n:
+                take(rest, done + n, 0, 1)
         width = wide
         while width > 1:
             width //= 2

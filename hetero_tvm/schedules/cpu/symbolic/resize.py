@@ -63,12 +63,12 @@ class _Emitter:
         self.k = Kernel()
 
     def emit(self) -> PrimFunc:
-        k, (batch, channels, height, width), (down, across) = self.k, self.image, self.after
+        k, across = self.k, self.after[1]
         with k:
             x = k.argument("X", self.image)
             self.places = k.argument("places", (2, across), "int32")
             self.weights = k.argument("weights", (2, across))
-            y = k.argument("Y", (batch, channels, *self.after))
+            y = k.argument("Y", (*self.image[:2], *self.after))
             # Read from memory: constants would be folded, and then differ by more than their values.
             extents = k.scratch((6,), "int32")
             for n, extent in enumerate((*self.image, *self.after)):

@@ -59,6 +59,9 @@ def function(axes, keep, kind, dtype, after):
         ((1,), False, "sum", "float32", "squares"),
         ((0,), True, "max", "int64", ""),
         ((0, 1), False, "sum", "float64", "mean"),
+        ((0, 2), False, "sum", "float32", "mean"),
+        ((0, 1, 2), False, "sum", "float32", "mean"),
+        ((0, 2), True, "max", "int32", ""),
     ],
 )
 def test_values(axes, keep, kind, dtype, after):
@@ -93,12 +96,13 @@ def test_nan_is_kept():
 
 
 def test_other_nests_are_scheduled():
-    """A reduction of axes that lie apart, and one of a product of two tensors."""
+    """A reduction of axes that lie apart before one that is kept, and one of a product of two tensors."""
     x, y = te.placeholder((A, B, C), name="x"), te.placeholder((A, B), name="y")
+    wide = te.placeholder((A, B, C, 7), name="wide")
     first, last = te.reduce_axis((0, A), name="i"), te.reduce_axis((0, C), name="j")
-    apart = te.compute((B,), lambda b: te.sum(x[first, b, last], axis=[first, last]))
+    apart = te.compute((B, 7), lambda b, n: te.sum(wide[first, b, last, n], axis=[first, last]))
     product = te.compute((A, C), lambda a, c: te.sum(x[a, first, c] * y[a, first], axis=first))
-    for arguments in ([x, apart], [x, y, product]):
+    for arguments in ([wide, apart], [x, y, product]):
         assert (
             "T.sblock"
             in kernels.schedule(

@@ -1,0 +1,76 @@
+"""Copies and elementwise loops whose sizes are known at run time: every tail, edges within and beyond."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import te, tirx, topi, tvm
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu.symbolic import kernels
+from tests.schedules.cpu.running import MACHINES, TARGET, UNWRITTEN
+
+A, B, C = (tirx.Var(name, "int64") for name in "abc")
+SIZES = ((1, 1, 1), (2, 3, 5), (3, 17, 40), (2, 16, 16), (1, 300, 9), (2, 9, 300), (2, 100, 130), (2, 0, 3))
+HERE = (MACHINES["avx2"], CpuModel("one", lanes=16, registers=32, threads=1))
+
+
+def kernel_of(arguments, machine):
+    function = te.create_prim_func(arguments).without_attr("global_symbol")
+    return kernels.schedule(function, 1 << 20, machine)
+
+
+def check(arguments, wanted, machine, sizes=SIZES):
+    run = compile_kernels(kernel_of(arguments, machine), TARGET).jit()["main"]
+    for shape in sizes:
+        x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+        expected = wanted(x)
+        result = tvm.runtime.tensor(np.full(expected.shape, UNWRITTEN, "float32"))
+        run(tvm.runtime.tensor(x), result)
+        np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 0, 1), (1, 2, 0), (2, 1, 0)])
+def test_axes_in_another_order(order):
+    for machine in HERE:
+        x = te.placeholder((A, B, C), name="x")
+        y = topi.transpose(x, order)
+        assert "hetero_tvm_transpose" in kernel_of([x, y], machine).script()
+        check([x, y], lambda x: x.transpose(order), machine)
+
+
+def test_rows_that_stay_whole_are_no_transposition():
+    x = te.placeholder((A, B, C), name="x")
+    arguments = [x, topi.transpose(x, (1, 0, 2))]
+    assert "hetero_tvm_transpose" not in kernel_of(arguments, HERE[0]).script()
+    check(arguments, lambda x: x.transpose(1, 0, 2), HERE[0])
+
+
+@pytest.mark.parametrize("before, after", [(2, 3), (0, 20), (17, 0), (0, 0)])
+def test_edges(before, after):
+    """A pad of rows and of columns: where the row is copied nothing is asked."""
+    x = te.placeholder((A, B, C), name="x")
+    y = topi.nn.pad(x, (0, 1, before), (0, 2, after), 7.0)
+    for machine in HERE:
+        check([x, y], lambda x: np.pad(x, ((0, 0), (1, 2), (before, after)), constant_values=7.0), machine)
+
+
+def test_joined_rows():
+    """The place at which one operand follows the other is an open size."""
+    x = te.placeholder((A, B, C), name="x")
+    y = topi.concatenate([x, te.compute((A, B, C), lambda *at: x[at] * 2.0)], axis=-1)
+    check([x, y], lambda x: np.concatenate([x, 2 * x], -1), HERE[0])
+
+
+def test_elements():
+    """Values of one element each, along an axis that is contiguous, repeated, or backwards."""
+    x = te.placeholder((A, B, C), name="x")
+    y = te.compute((A, B, C), lambda a, b, c: te.exp(x[a, b, c]) + x[a, b, 0] * x[a, b, C - 1 - c])
+    assert "T.vectorized" in kernel_of([x, y], HERE[0]).script()
+    check([x, y], lambda x: np.exp(x) + x[..., :1] * x[..., ::-1], HERE[0])
+
+
+def test_places_that_are_read_or_divided_go_one_by_one():
+    x = te.placeholder((A, B, C), name="x")
+    y = te.compute((A, B, C), lambda a, b, c: x[a, b, tirx.floordiv(c, 2)])
+    assert "T.vectorized" not in kernel_of([x, y], HERE[0]).script()
+    check([x, y], lambda x: x[..., np.arange(x.shape[-1]) // 2], HERE[0])
