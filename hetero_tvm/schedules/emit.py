@@ -303,8 +303,13 @@ def vector_loop(
     extent that is known at run time whole vectors, then items one by one."""
     if not isinstance(extent, int):
         whole = k.let(tirx.truncdiv(extent, int32(lanes)))
-        with k.serial(whole) as step:
-            body(step * lanes, lanes)
+        steps = k.let(tirx.truncdiv(whole, int32(unroll))) if unroll > 1 else whole
+        with k.serial(steps) as step:
+            for u in range(unroll):
+                body((step * unroll + u) * lanes, lanes)
+        if unroll > 1:
+            with k.serial(whole - steps * unroll) as step:
+                body((steps * unroll + step) * lanes, lanes)
         with k.serial(extent - whole * lanes) as n:
             body(whole * lanes + n, 1)
         return

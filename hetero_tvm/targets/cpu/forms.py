@@ -75,5 +75,7 @@ def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, .
         ),  # rows, then columns of a bin
         *((TileAsBroadcast(),) if ranges else ()),  # of known extents it is as fast, and fuses
         TakeOfKnownPlaces(),  # no division per element
-        ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
+        ScanAsKernel(
+            functools.partial(emit_scan, machine, ranges=ranges)
+        ),  # the runtime's scan goes element by element
     )

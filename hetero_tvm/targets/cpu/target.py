@@ -23,9 +23,7 @@ from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsKernel
 from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.forms.quantized_conv_transpose import QuantConvTransposeAsConv2d
-from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime, GatherAsKernel
-from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
 from hetero_tvm.relax_passes.fusions.convolutions.slices import ReadSlices
 from hetero_tvm.relax_passes.fusions.forest import FuseForest
@@ -377,7 +375,7 @@ class CpuTarget(Target):
 
     run_time_sizes = True
     fixed_size_passes = frozenset(
-        {ResizeAsKernel.name, ArgAsKernel.name, ScanAsKernel.name, JoinParts.name, GatherAsKernel.name}
+        {ArgAsKernel.name, JoinParts.name, GatherAsKernel.name}
     )  # constants and loops of each size
     fixed_image_passes = frozenset(
         {ReadSlices.name, RoundConvolutions.name}

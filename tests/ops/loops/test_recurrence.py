@@ -75,7 +75,7 @@ def test_state_that_is_reset_before_the_product(reverse):
     ]
     graph = helper.make_graph([node], "gru", infos, [helper.make_tensor_value_info("y", 11, None)])
     forward = ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
-    (wanted,) = forward.run(None, given | {"x": x[::-1].copy() if reverse else x})
+    (wanted,) = forward.run(None, {"x": x[::-1].copy() if reverse else x, "w": w, "r": r, "h": h})
     operands = x @ w[0].T, r[0].T, h[0]
     found = op.reference(*operands)
     np.testing.assert_allclose(found[-1][::-1] if reverse else found[-1], wanted[:, 0], atol=1e-12)

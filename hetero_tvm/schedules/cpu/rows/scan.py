@@ -16,12 +16,16 @@ and where it is::
 
 Only that last combination waits for the vector before.  What has been summed up so far is kept in float64
 where results are float32, else each step would add a rounding error as large as that of the sum.
+
+Of extents that may be known at run time only, strips have one width, and the columns that are left come by
+vectors and one by one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
@@ -29,6 +33,8 @@ from hetero_tvm.schedules.emit import Index, Kernel, for_graph, int32, vector_lo
 
 _STRIP_BYTES = 8 << 10
 """Bytes of a strip: it stays in L1, and is long enough for the hardware to fetch ahead in each row."""
+_ALONE = 8192
+"""Elements below which other threads are not woken."""
 
 
 def emit_scan(
@@ -40,13 +46,21 @@ def emit_scan(
     *,
     product: bool,
     exclusive: bool,
+    ranges: bool = False,
 ) -> PrimFunc:
-    """The kernel from a tensor of dtype ``given`` to one of ``dtype`` (what ``ScanAsKernel`` asks for)."""
-    return _ScanKernel(machine, shape, axis, given, dtype, product, exclusive).emit()
+    """The kernel from a tensor of dtype ``given`` to one of ``dtype`` (what ``ScanAsKernel`` asks for).
+
+    ``ranges`` : whether extents may be known at run time only; the loops are the same at all of them then.
+    """
+    kind = _OpenScanKernel if ranges else _ScanKernel
+    return kind(machine, shape, axis, given, dtype, product, exclusive).emit()
 
 
 class _ScanKernel:
     """Emits one scan."""
+
+    extent: Index
+    inner: Index
 
     def __init__(
         self,
@@ -94,6 +108,12 @@ class _ScanKernel:
                 whole = number < strips - 1
                 k.branch(whole, lambda: self._strip(base, strip), lambda: self._strip(base, last))
 
+    def _vectors_of(self, extent: Index) -> Index:
+        """Whole vectors of an extent."""
+        if isinstance(extent, int):
+            return extent // self.lanes
+        return self.k.let(tirx.truncdiv(extent, int32(self.lanes)))
+
     # values --------------------------------------------------------------------------------------
     def _combined(self, a: Expr, b: Expr) -> Expr:
         return a * b if self.product else a + b
@@ -140,11 +160,12 @@ class _ScanKernel:
         k, lanes = self.k, self.lanes
         last = k.scratch((1,), self.state)
         k.store(last, self._neutral(1, self.state), [0])
-        full, rest = divmod(self.extent, lanes)
-        if full:
+        full = self._vectors_of(self.extent)
+        rest = self.extent - full * lanes
+        if not isinstance(full, int) or full:
             with k.serial(full) as v:
                 self._vector(last, base + v * lanes)
-        if rest:
+        if not isinstance(rest, int) or rest:
             with k.serial(rest) as e:
                 at = base + full * lanes + e
                 value = self._load(at, 1, self.state)
@@ -171,6 +192,55 @@ class _ScanKernel:
         lanes = self.lanes
         places = [int32(lanes - step + n) for n in range(lanes)]
         return tirx.Shuffle([self._neutral(lanes, kind), value], places)
+
+
+class _OpenScanKernel(_ScanKernel):
+    """Emits one scan of any extents."""
+
+    def __init__(self, machine: CpuModel, shape: Sequence[int], axis: int, *of: Any):
+        super().__init__(machine, shape, axis, *of)
+        self.axis = axis
+
+    def emit(self) -> PrimFunc:
+        k = self.k
+        with k:
+            x, y = k.argument("X", self.shape, self.given), k.argument("Y", self.shape, self.dtype)
+            # Read from memory: constants would be folded, and then differ by more than their values.
+            extents = k.scratch((len(self.shape),), "int32")
+            for n, extent in enumerate(self.shape):
+                k.store(extents, int32(extent), [n])
+            counted = [k.let(k.load(extents, [n])) for n in range(len(self.shape))]
+            parts = counted[: self.axis], [counted[self.axis]], counted[self.axis + 1 :]
+            outer, self.extent, self.inner = (k.let(math.prod(part, start=int32(1))) for part in parts)
+            size = k.let(outer * self.extent * self.inner)
+            self.x, self.y = k.view(x, (size,)), k.view(y, (size,))
+            alone = True if self.threads == 1 else size < _ALONE
+            if self.axis == len(self.shape) - 1:
+                k.shared_unless(alone, outer, lambda row: self._row(k.let(row * self.extent)))
+            else:
+                self._open_strips(outer, alone)
+        return for_graph(k.function)
+
+    def _open_strips(self, outer: Expr, alone: Expr | bool) -> None:
+        k, wide = self.k, 4 * self.lanes
+        strips = k.let(tirx.truncdiv(self.inner + (wide - 1), int32(wide)))
+
+        def strip(item: Expr) -> None:
+            at = k.let(tirx.truncdiv(item, strips))
+            first = k.let((item - at * strips) * wide)
+            base = k.let(at * (self.extent * self.inner) + first)
+            left = k.let(self.inner - first)
+
+            def narrow() -> None:
+                vectors = self._vectors_of(left)
+                with k.serial(vectors) as v:
+                    self._strip(k.let(base + v * self.lanes), self.lanes)
+                with k.serial(left - vectors * self.lanes) as n:
+                    self._strip(k.let(base + vectors * self.lanes + n), 1)
+
+            k.branch(left >= wide, lambda: self._strip(base, wide), narrow)
+
+        k.shared_unless(alone, outer * strips, strip)
 
 
 def _cast(value: Expr, given: str, dtype: str, width: int) -> Expr:

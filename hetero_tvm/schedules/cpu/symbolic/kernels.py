@@ -18,6 +18,7 @@ from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKer
 from hetero_tvm.schedules.cpu.symbolic.blocked_attention import BlockedRunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
+from hetero_tvm.schedules.cpu.symbolic.group_norm import run_time_group_norm
 from hetero_tvm.schedules.cpu.symbolic.images import change_of_layout, conv2d_blocked, depthwise, pool2d
 from hetero_tvm.schedules.cpu.symbolic.innermost import in_vectors
 from hetero_tvm.schedules.cpu.symbolic.interleave import interleaved
@@ -92,6 +93,10 @@ def _forest(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     return run_time_forest(witnesses, point["walks"])
 
 
+def _group_norm(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    return run_time_group_norm(witnesses, point["chunks"], machine)
+
+
 def _interleave(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
     return interleaved(witnesses, point["pixels"])
 
@@ -124,6 +129,7 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
     "cpu.depthwise": depthwise,
     "cpu.forest": _forest,
     "cpu.gated_matmul": _gated_matmul,
+    "cpu.group_norm": _group_norm,
     "cpu.interleave": _interleave,
     "cpu.matmul": _matmul,
     "cpu.pool2d": pool2d,

@@ -24,10 +24,13 @@ CASES = [
 
 
 @pytest.mark.parametrize("machine", SWEPT)
-def test_scans(machine):
+@pytest.mark.parametrize("ranges", [False, True])
+def test_scans(machine, ranges):
     functions = {}
     for n, (shape, axis, given, dtype, product, exclusive) in enumerate(CASES):
-        function = emit_scan(machine, shape, axis, given, dtype, product=product, exclusive=exclusive)
+        function = emit_scan(
+            machine, shape, axis, given, dtype, product=product, exclusive=exclusive, ranges=ranges
+        )
         functions[f"f{n}"] = function.with_attr("global_symbol", f"f{n}")
     library = compile_kernels(tvm.IRModule(functions), TARGET).jit()
     for n, (shape, axis, given, dtype, product, exclusive) in enumerate(CASES):

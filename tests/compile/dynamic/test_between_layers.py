@@ -1,4 +1,4 @@
-"""Images of another size, and repeated tensors, at all sizes: kernels without constants of one size."""
+"""What stands between layers of images and sequences, at all sizes: kernels without constants of one size."""
 
 import numpy as np
 import pytest
@@ -65,3 +65,48 @@ def test_repeated_tensors(tmp_path, repeats):
     span = hetero_tvm.Span
     shapes = [(1, 1, 1), (3, 5, 7), (4, 9, 40)]
     check(model, tmp_path, (span(1, 4), span(1, 9), span(1, 40)), shapes, {"broadcast_to"})
+
+
+NORMALIZED = """
+agraph (float[n, 6, h, w] x) => (float[n, 6, h, w] y) {
+   own = InstanceNormalization(x, s, b)
+   y = Relu(own)
+}"""
+
+
+@pytest.mark.parametrize("height", [hetero_tvm.Span(1, 20), 1])
+def test_normalized_images(tmp_path, height):
+    model = text_model(NORMALIZED)
+    for name in "sb":
+        values = np.random.default_rng(len(name)).normal(size=6).astype("float32")
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    spans = (hetero_tvm.Span(1, 4), 6, height, hetero_tvm.Span(2, 90))
+    rows = [1, 1, 1] if height == 1 else [2, 20, 1]
+    shapes = [(n, 6, h, w) for n, h, w in zip((1, 4, 2), rows, (2, 90, 33), strict=True)]
+    check(model, tmp_path, spans, shapes, set())
+
+
+SUMS = """
+agraph (float[n, t, c] x) => (float[n, t, c] y) {
+   first = CumSum(x, zero)
+   second = CumSum<reverse=1>(first, one)
+   third = CumSum<exclusive=1>(second, two)
+   fourth = Constant<value_float=0.01>()
+   y = Mul(third, fourth)
+}"""
+
+
+def test_running_sums(tmp_path):
+    model = text_model(SUMS)
+    for n, name in enumerate(("zero", "one", "two")):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(n), name))
+    span = hetero_tvm.Span
+    spans, shapes = (span(1, 5), span(1, 40), span(1, 70)), [(1, 1, 1), (2, 17, 33), (5, 40, 70), (1, 40, 3)]
+    optimized = optimize_model(import_model(model, shapes={"x": spans}))
+    net = hetero_tvm.load(build_model(optimized).export(tmp_path))
+    for shape in shapes:
+        x = np.random.default_rng(len(shape)).normal(size=shape).astype("float32")
+        first = x.astype("float64").cumsum(0)[:, ::-1].cumsum(1)[:, ::-1]
+        wanted = 0.01 * np.concatenate([np.zeros_like(first[..., :1]), first.cumsum(2)[..., :-1]], 2)
+        # Three sums, each rounded to float32 of up to some hundred.
+        np.testing.assert_allclose(net(x), wanted, atol=2e-5 * max(1.0, float(np.abs(wanted).max())))
