@@ -110,3 +110,22 @@ def test_running_sums(tmp_path):
         wanted = 0.01 * np.concatenate([np.zeros_like(first[..., :1]), first.cumsum(2)[..., :-1]], 2)
         # Three sums, each rounded to float32 of up to some hundred.
         np.testing.assert_allclose(net(x), wanted, atol=2e-5 * max(1.0, float(np.abs(wanted).max())))
+
+
+COMPUTED = """
+agraph (float[n, 8, h, w] x, float[10, 4, 3, 3] z) => (float[n, 10, a, b] y) {
+   own = Conv<pads=[1, 0, 1, 2], group=2, strides=[2, 1]>(x, z)
+   y = Relu(own)
+}"""
+
+
+def test_filters_that_are_computed(tmp_path):
+    model = text_model(COMPUTED)
+    spans = (hetero_tvm.Span(1, 3), 8, hetero_tvm.Span(3, 30), hetero_tvm.Span(1, 50))
+    optimized = optimize_model(import_model(model, shapes={"x": spans, "z": (10, 4, 3, 3)}))
+    net = hetero_tvm.load(build_model(optimized).export(tmp_path))
+    reference = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for shape in ((1, 8, 3, 1), (2, 8, 17, 33), (3, 8, 30, 50)):
+        random = np.random.default_rng(len(shape))
+        x, z = (random.normal(size=s).astype("float32") for s in (shape, (10, 4, 3, 3)))
+        np.testing.assert_allclose(net(x, z), reference.run(None, {"x": x, "z": z})[0], atol=2e-5)

@@ -73,7 +73,7 @@ class ConvKernel:
                 self.planes = k.scratch((len(geometry.phases), op.batch * op.channels, self.blocks.plane))
                 self._fill_planes()
             if not op.constant_weight:
-                self._pack_weight(packed)
+                self.w = packed_weight(k, op, self.w, packed, self._place)
             with k.parallel(op.batch * self.blocks.count * self.groups, op.flops) as item:
                 self._item(item)
         return k.function
@@ -84,30 +84,6 @@ class ConvKernel:
             return int32(0), tile * self.rows
         each = self.tiles_each
         return tirx.floordiv(tile, each), tirx.floormod(tile, each) * self.rows
-
-    # the weight ----------------------------------------------------------------------------------
-    def _pack_weight(self, packed: tuple[int, ...]) -> None:
-        """Lay the weight out as constant ones are, with zero filters after the last."""
-        op, k = self.op, self.k
-        products = self.depth * len(self.geometry.taps)
-        plain, target = k.view(self.w, (op.filters, products)), k.scratch(packed)
-        flat = k.view(target, (self.tiles, products, self.rows))
-        with k.parallel(self.tiles, op.flops) as tile:
-            group, start = self._place(tile)
-            first = k.let(group * self.filters + start)
-
-            def rows(count: int) -> None:
-                with k.serial(products) as d:
-                    for r in range(self.rows):
-                        value = k.load(plain, [first + r, d]) if r < count else k.splat(0.0, 1)
-                        k.store(flat, value, [tile, d, int32(r)])
-
-            last = self.filters - (self.tiles_each - 1) * self.rows
-            if last == self.rows:
-                rows(last)
-            else:
-                k.branch(start + self.rows <= self.filters, lambda: rows(self.rows), lambda: rows(last))
-        self.w = target
 
     # the input -----------------------------------------------------------------------------------
     def _fill_planes(self) -> None:
@@ -339,6 +315,46 @@ def pixels_apart(k: Kernel, x: Buffer, plane: Expr, at: Index, step: int, width:
     both = [k.load(x, [plane, k.ramp(at + n, width)]) for n in (0, width - 1)]
     order = [*range(0, width, 2), *range(width + 1, 2 * width, 2)]
     return tirx.Shuffle(both, [int32(n) for n in order])
+
+
+def packed_weight(
+    k: Kernel,
+    op: Conv2d,
+    weight: Buffer,
+    packed: tuple[int, int, int, int],
+    place: Callable[[Expr], tuple[Expr, Expr]],
+) -> Buffer:
+    """Emit what lays a computed weight out as constant ones are, with zero filters after the last.
+
+    Returns
+    -------
+    The buffer that it lies in then.
+
+    Parameters
+    ----------
+    packed : tiles, channels of a group, taps, filters of a tile.
+    place : of a tile, its group and its first filter in it.
+    """
+    tiles, depth, taps, height = packed
+    filters = op.filters // op.groups
+    plain, target = k.view(weight, (op.filters, depth * taps)), k.scratch(packed)
+    flat = k.view(target, (tiles, depth * taps, height))
+    with k.parallel(tiles, op.flops) as tile:
+        group, start = place(tile)
+        first = k.let(group * filters + start)
+
+        def rows(count: int) -> None:
+            with k.serial(depth * taps) as d:
+                for r in range(height):
+                    value = k.load(plain, [first + r, d]) if r < count else k.splat(0.0, 1)
+                    k.store(flat, value, [tile, d, int32(r)])
+
+        last = (filters - 1) % height + 1
+        if last == height:
+            rows(last)
+        else:
+            k.branch(start + height <= filters, lambda: rows(height), lambda: rows(last))
+    return target
 
 
 def finished(

@@ -15,6 +15,7 @@ the pitch, the pixels and the number of their blocks are computed at the call::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.cpu.images.conv2d_geometry import Taps
-from hetero_tvm.schedules.cpu.images.conv2d_kernel import finished, pixels_apart
+from hetero_tvm.schedules.cpu.images.conv2d_kernel import finished, packed_weight, pixels_apart
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, told_sizes
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, pieces_of, vector_loop
@@ -39,7 +40,8 @@ _FEW_PIXELS = 64
 
 
 class RunTimeConvKernel:
-    """Emits one convolution of plain float32 images, with a weight that is packed as ``cpu.conv2d`` does.
+    """Emits one convolution of plain float32 images, with a weight that is packed as ``cpu.conv2d`` does, or
+    here where it is computed.
 
     Raises
     ------
@@ -51,8 +53,10 @@ class RunTimeConvKernel:
         self.op, self.witnesses, self.machine, self.lanes = op, witnesses, machine, machine.lanes
         if len({each.image[2:] for each in witnesses.ops}) == 1:
             raise Unfit("the images have one size")
-        if not (op.plain and op.constant_weight and op.dtype == "float32"):
-            raise Unfit("not a convolution of plain images with a constant weight")
+        if not (op.plain and op.dtype == "float32"):
+            raise Unfit("not a convolution of plain images")
+        if len({each.inputs[1].shape for each in witnesses.ops}) > 1:
+            raise Unfit("the filters depend on the sizes")
         taps = Taps.of(op)
         self.phases, self.taps = taps.phases, taps.places
         self.down, self.right = taps.down, taps.right
@@ -78,7 +82,8 @@ class RunTimeConvKernel:
             variables = shape_variables(self.witnesses.symbols)
             shapes = self.witnesses.shapes(variables)
             x = k.argument("X", shapes[0])
-            self.w = k.argument("W", (self.tiles, self.depth, len(self.taps), self.rows))
+            packed = (self.tiles, self.depth, len(self.taps), self.rows)
+            weight = k.argument("W", packed if op.constant_weight else op.inputs[1].shape)
             extra = [k.argument(o.name, shapes[2 + n]) for n, o in enumerate(op.inputs[2:])]
             told_sizes(k, self.witnesses, shapes[len(op.inputs) :])
             y = k.argument("Y", shapes[-1])
@@ -94,7 +99,9 @@ class RunTimeConvKernel:
             planes, plane, strip = self._bounds(narrowed(k, variables))
             self.planes = k.scratch((len(self.phases) * planes * plane,))
             self.strip_extent = strip
-            self.flat_w = k.view(self.w, (self.tiles * self.depth * len(self.taps) * self.rows,))
+            if not op.constant_weight:
+                weight = packed_weight(k, op, weight, packed, self._place)
+            self.flat_w = k.view(weight, (math.prod(packed),))
             with k.parallel(self.batch * op.channels, op.flops) as plane:
                 for index, phase in enumerate(self.phases) if not self.looped else ():
                     self._fill(plane, index, phase)
