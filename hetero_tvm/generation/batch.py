@@ -132,7 +132,7 @@ class Batch:
         if total > self.model.context:
             raise CapacityError(
                 f"{len(request.prompt)} tokens and {request.max_new_tokens} new ones do not fit: "
-                f"the context is {self.model.context}",
+                + self.model.limit,
                 hint="shorten the prompt, or ask for fewer new tokens",
             )
         request._pages = -(-total // self.model.facts.page)

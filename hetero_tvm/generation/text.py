@@ -47,8 +47,8 @@ class Tokenizer:
         if not path.is_file():
             raise LibraryError(
                 f"{path.parent} has no {FILE}, so there are no words for its tokens",
-                hint="give --prompt-ids, or copy the checkpoint's tokenizer.json there (where it has none: "
-                "transformers.AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(FOLDER) writes one)",
+                hint="give tokens (--prompt-ids, --stop-ids), or copy the checkpoint's tokenizer.json there "
+                "(where it has none: transformers.AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(FOLDER) writes one)",
             )
         try:
             import tokenizers
