@@ -79,7 +79,8 @@ class LanguageModel:
             return f"the context is {self.context}"
         return (
             f"the context is {self.context}, as many as the cache has "
-            f"(the model's own is {self.facts.context}: --cache-tokens, in Python cache_tokens=, makes it larger)"
+            f"(the model's own is {self.facts.context}: --cache-tokens, in Python cache_tokens=, makes "
+            "it larger)"
         )
 
     def session(self, source: Source | None = None) -> Session:

@@ -48,7 +48,8 @@ class Tokenizer:
             raise LibraryError(
                 f"{path.parent} has no {FILE}, so there are no words for its tokens",
                 hint="give tokens (--prompt-ids, --stop-ids), or copy the checkpoint's tokenizer.json there "
-                "(where it has none: transformers.AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(FOLDER) writes one)",
+                "(where it has none: transformers.AutoTokenizer.from_pretrained(CHECKPOINT)"
+                ".save_pretrained(FOLDER) writes one)",
             )
         try:
             import tokenizers
