@@ -145,6 +145,12 @@ class OpenShapes:
     at: Callable[[Mapping[str, int]], ImportedModel]
     decided: frozenset[str] = frozenset()
 
+    @property
+    def counted_at(self) -> str:
+        """Sizes that kernels are named by and work is counted at: ``batch=5, sequence=64``; in short ranges
+        they lie beyond the largest."""
+        return ", ".join(f"{one.name}={self.sizes[0][one.name]}" for one in self.symbols)
+
 
 def parse_shape_option(text: str) -> tuple[str, tuple[int | str | Span, ...]]:
     """Read one ``--shape`` value, ``NAME=1x128``, as (name, dimensions).
