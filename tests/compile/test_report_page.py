@@ -66,7 +66,9 @@ def test_work_of_open_sizes_is_counted_at_the_sizes_that_are_named():
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     optimized = api.optimize_model(api.import_model(model, shapes={"a": (Span(1, 4), Span(3, 9))}), "cpu")
     assert optimized.model.open.counted_at == "n=5, m=9"
-    assert "work at n=5, m=9" in report_html(api.build_model(optimized, use_shipped=False))
+    built = api.build_model(optimized, use_shipped=False)
+    assert "work at n=5, m=9" in report_html(built)
+    assert str(built.check()).startswith("output 0 (y): max error ")
 
 
 def test_the_time_of_all_kernels_has_those_that_were_not_compared_with_their_defaults(built, search):
