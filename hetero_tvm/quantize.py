@@ -69,7 +69,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--data",
         type=Path,
         metavar="FILE.npz",
-        help="arrays by input name to measure on, with an axis of samples in front (default: sampled)",
+        help="arrays by input name to measure on, with an axis of samples in front, or batch after batch "
+        "(default: sampled)",
     )
     parser.add_argument(
         "--least-cosine",

@@ -2,9 +2,10 @@
 
     python packaging/runtime_wheel.py --out dist
 
-It is made from the same tree: the rooms ``errors``, ``version``, ``host``, ``pages`` and ``runtime``,
-with TVM's two runtime libraries (5 MB) inside instead of the package apache-tvm (300 MB).  It brings
-the package ``hetero_tvm``, and is installed instead of hetero-tvm, not beside it.
+It is made from the same tree: the rooms ``errors``, ``version``, ``host``, ``pages``, ``runtime`` and
+``generation`` (texts of language models), with TVM's two runtime libraries (5 MB) inside instead of the
+package apache-tvm (300 MB).  It brings the package ``hetero_tvm``, and is installed instead of hetero-tvm,
+not beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("__init__.py", "__init__.pyi", "py.typed", "errors.py", "version.py", "host", "pages", "runtime")
+_FILES = ("__init__.py", "__init__.pyi", "py.typed", "errors.py", "version.py")
+ROOMS = (*_FILES, "host", "pages", "runtime", "generation")
 LIBRARIES = ("libtvm_runtime.so", "libtvm_runtime_extra.so")
 _SETUP = """\
 from setuptools import Distribution, find_packages, setup
@@ -44,6 +46,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     install_requires=["apache-tvm-ffi=={ffi}", "ml_dtypes>=0.3", "numpy>=1.25,<3"],
+    extras_require={{"generate": ["jinja2>=3.1", "tokenizers>=0.20"]}},
     packages=find_packages(),
     package_data={{"": ["*", "**/*"]}},
     distclass=Binary,

@@ -1,6 +1,8 @@
+import io
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 import hetero_tvm
@@ -45,6 +47,13 @@ def test_the_best_of_several_beams(capsys):
         (("--prompt-ids", "5", "--temperature", "-1"), "temperature"),
         (("--prompt", "hello"), "tokenizer.json"),
         (("--prompt-ids", "5", "--beams", "2", "--top-k", "3"), "draws none"),
+        (("--prompt-ids", "5", "--beams", "2", "--json", "--logprobs", "1"), "neither --stop nor --logprobs"),
+        (("--prompt-ids", "5", "--logprobs", "1"), "--json"),
+        (("--prompt-ids", "5", "--json", "--logprobs", "21"), "expected 0 to 20"),
+        (("--prompt-ids", "5", "--system", "s"), "needs --chat"),
+        (("--prompt-ids", "5", "--chat"), "--chat takes texts"),
+        (("--prompt-ids", "5", "--draft", "d", "--beams", "2"), "--draft"),
+        (("--prompt-file", "/nowhere/x"), "cannot read /nowhere/x: No such file"),
     ],
 )
 def test_what_cannot_be_is_told(capsys, arguments, message):
@@ -52,24 +61,92 @@ def test_what_cannot_be_is_told(capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-def test_words_of_a_tokenizer(capsys, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
+@pytest.fixture
+def with_words(tmp_path):
+    """The library in a folder with a tokenizer: ``w0 w1 ...``."""
     from tests.generation.test_text import write_tokenizer
 
-    out = tmp_path / "out"
+    tokenizers, out = pytest.importorskip("tokenizers"), tmp_path / "out"
     out.mkdir()
     for name in ("model.so", "model.manifest.json"):
         shutil.copy(tiny_llama.built() / name, out)
     write_tokenizer(tokenizers, out)
-    assert generate.main([str(out), "--prompt", "w5 w6 w7", "--max-new-tokens", "4", "--ignore-stop"]) == 0
-    want = " ".join(f"w{token}" for token in tiny_llama.greedy([5, 6, 7], 4))
+    return out
+
+
+def words(tokens):
+    return " ".join(f"w{token}" for token in tokens)
+
+
+def test_words_of_a_tokenizer(capsys, with_words):
+    rest = ("--max-new-tokens", "4", "--ignore-stop")
+    assert generate.main([str(with_words), "--prompt", "w5 w6 w7", *rest]) == 0
+    want = words(tiny_llama.greedy([5, 6, 7], 4))
     captured = capsys.readouterr()
     assert captured.out.strip() == want
     pytest.importorskip("jinja2")
-    (out / "chat_template.jinja").write_text("{{ messages[0].content }} w7")
-    assert (
-        generate.main([str(out), "--chat", "--prompt", "w5 w6", "--max-new-tokens", "4", "--ignore-stop"])
-        == 0
+    (with_words / "chat_template.jinja").write_text(
+        "{{ messages | map(attribute='content') | join(' ') }} w7"
     )
+    assert generate.main([str(with_words), "--chat", "--system", "w5", "--prompt", "w6", *rest]) == 0
     assert capsys.readouterr().out.strip() == want
     assert "new tokens" in captured.err
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--draft",)])
+def test_a_text_ends_before_a_stop_string(capsys, with_words, form):
+    """As it is printed, in the document, and with a draft; the rest of the prompts goes on."""
+    tokens = tiny_llama.greedy([5, 6, 7], 12)
+    form = ("--draft", str(tiny_llama.built())) if form == ("--draft",) else form
+    stop = f"{words(tokens[4:6])} "  # nothing follows a space but the next word
+    arguments = [str(with_words), "-q", "--prompt", "w5 w6 w7", "--max-new-tokens", "12", "--ignore-stop"]
+    assert generate.main([*arguments, "--stop", stop, "--stop", "none such", *form]) == 0
+    out, want = capsys.readouterr().out, words(tokens[:4])
+    if form != ("--json",):
+        assert out.strip() == want
+        return
+    document = json.loads(out)
+    assert document["text"].strip() == want and document["reason"] == "stop"
+    assert document["tokens"] == tokens[:7]
+
+
+def test_prompts_keep_the_order_of_the_command_line(capsys, monkeypatch, tmp_path, with_words):
+    """Tokens, texts, files and stdin."""
+    (tmp_path / "prompt.txt").write_text("w5\nw6\n", encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO("w9\n"))
+    given = ("--prompt", "w90", "--prompt-ids", "5,6,7", "--prompt-file", str(tmp_path / "prompt.txt"))
+    rest = ("--prompt-file", "-", "--max-new-tokens", "3", "--ignore-stop", "--json")
+    assert generate.main([str(with_words), *given, *rest]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["tokens"] == [tiny_llama.greedy(p, 3) for p in ([90], [5, 6, 7], [5, 6], [9])]
+
+
+def test_log_probabilities(capsys, with_words):
+    """Those of the tokens and of the likeliest, to 1e-4 of float64, with words where there is a tokenizer."""
+    rest = ("--prompt-ids", "5,6", "--json", "--logprobs", "2", "--max-new-tokens", "2", "--ignore-stop")
+    logits = tiny_llama.logits([5, 6])[-1]
+    want = logits - np.log(np.exp(logits).sum())
+    best = np.argsort(-want)[:2]
+    for folder, named in ((with_words, True), (tiny_llama.built(), False)):
+        assert generate.main([str(folder), *rest]) == 0
+        [first, _] = json.loads(capsys.readouterr().out)["logprobs"]
+        assert [one["token"] for one in first["top"]] == best.tolist()
+        assert first["logprob"] == pytest.approx(want[best[0]], abs=1e-4)
+        assert first["top"][1]["logprob"] == pytest.approx(want[best[1]], abs=1e-4)
+        assert first.get("text", "").strip() == (f"w{best[0]}" if named else "")
+
+
+def test_a_draft_changes_no_text(capsys):
+    draft = ("--draft", str(tiny_llama.built()))
+    prompts = ("--prompt-ids", "5,6,7", "--prompt-ids", "90")
+    assert run(*prompts, *draft, "--max-new-tokens", "9", "--ignore-stop", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["tokens"] == [tiny_llama.greedy(prompt, 9) for prompt in ([5, 6, 7], [90])]
+    assert document["reason"] == ["length", "length"] and document["prefill_s"] > 0
+
+
+def test_each_text_draws_numbers_of_its_own(capsys):
+    drawn = ("--temperature", "3", "--seed", "1", "--max-new-tokens", "9", "--json")
+    assert run("--prompt-ids", "5", "--prompt-ids", "5", *drawn) == 0
+    one, other = json.loads(capsys.readouterr().out)["tokens"]
+    assert one != other

@@ -27,17 +27,17 @@ _OPERATORS = (
 def _operator_cases(quick: bool) -> tuple[str, ...]:
     if quick:
         return _OPERATORS
-    from benchmarks.operator_cases import CASES
+    from benchmarks.operators import CASES  # with those of the files that add to the list
 
     return tuple(CASES)
 
 
 def _operator(name: str, setup: Setup) -> Iterator[Row]:
-    from benchmarks.operators import Turns, Worker, measure, prepare
+    from benchmarks.operators import Turns, Worker, build, measure, prepare
     from hetero_tvm import host
 
     folder = setup.folder / "operators" / name.replace(" ", "_")
-    prepare(name, folder, "cpu", keep=True)
+    prepare(build(name), folder, "cpu", keep=True)
 
     def start() -> list[Worker]:
         cores = list(host.available_cores())[:2]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetero_tvm.benchmarking.compare import Options, Result
+from hetero_tvm.host.tables import bytes_in_words
 from hetero_tvm.host.terminal import Column, console, milliseconds, table
 from hetero_tvm.runtime import DeviceCost
 
@@ -58,8 +59,8 @@ def alone_lines(name: str, figures: Mapping[str, Any]) -> list[str]:
         )
     grown = memory["peak"] - memory["before"]
     lines.append(
-        f"  memory       {_mega(grown)} beside Python and NumPy ({_mega(memory['before'])}); "
-        f"file {_mega(memory['file'])}"
+        f"  memory       {bytes_in_words(grown)} beside Python and NumPy "
+        f"({bytes_in_words(memory['before'])}); file {bytes_in_words(memory['file'])}"
     )
     return lines
 
@@ -77,7 +78,3 @@ def device_lines(latency_ms: float, cost: DeviceCost) -> str:
 def _rate(per_second: float) -> str:
     """Calls per second in four digits at least, never as a power of ten."""
     return f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.4g}"
-
-
-def _mega(size: float) -> str:
-    return f"{size / 1e6:,.1f} MB"

@@ -72,13 +72,15 @@ def plan_lines(
         else [f"         load {load:.1f} now: trials wait for idle cores, as long as --patience says"]
     )
     lengths = () if optimized.lengths is None else optimized.lengths.representative
+    opened = optimized.model.open
+    work_at = f" at {opened.counted_at}" if opened is not None and not lengths else ""
     at = [f"{'/'.join(map(str, one.sizes.values()))} ({one.weight:.0%})" for one in lengths]
     return [
         f"model    {optimized.model.name}({inputs})",
         *([f"lengths  {', '.join(at)}"] if at else []),
         f"target   {described['kind']} {' '.join(filter(None, device))}, "
         f"{threads} thread{'s' * (threads > 1)}{cores}",
-        f"kernels  {len(tasks)} distinct in {calls} calls, {operations(work)}",
+        f"kernels  {len(tasks)} distinct in {calls} calls, {operations(work)}{work_at}",
         "spaces   "
         + ", ".join(f"{name} {count}" for name, count in spaces.most_common(4))
         + (", ..." if len(spaces) > 4 else ""),

@@ -143,7 +143,8 @@ class BuiltModel:
 
         def verdict(results: Sequence[np.ndarray]) -> Accuracy:
             floor, cosine = target.relative_tolerance, target.least_cosine
-            return judge(results, reference, inputs, lambda: model, floor=floor, least_cosine=cosine)
+            found = judge(results, reference, inputs, lambda: model, floor=floor, least_cosine=cosine)
+            return dataclasses.replace(found, names=tuple(spec.name for spec in model.signature.outputs))
 
         self.accuracy = verdict(results)
         if self.optimized.lengths is not None:

@@ -20,6 +20,7 @@ from hetero_tvm.compile.rounding import (
 )
 from hetero_tvm.errors import AccuracyError, InputError, UsageError
 from hetero_tvm.frontend import ImportedModel
+from hetero_tvm.host.tables import bytes_in_words
 from hetero_tvm.host.tvm import Expr, relax
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
@@ -103,9 +104,7 @@ class QuantizationReport:
         lines.append(f"{self.quantized} products in {self.bits} bits, {len(self.kept)} kept in float32")
         if self.smoothed:
             lines.append(f"{self.smoothed} of them with smoothed operands")
-        lines.append(
-            "weights: {:.1f} MB in float32, {:.1f} MB now".format(*(b / 1e6 for b in self.weight_bytes))
-        )
+        lines.append("weights: {} in float32, {} now".format(*map(bytes_in_words, self.weight_bytes)))
         lines += [f"kept in float32: {node}" for node in self.kept]
         lines += [f"left in float32: {node}: {reason}" for node, reason in self.left.items()]
         return "\n".join(lines)
@@ -294,15 +293,13 @@ def _weight_bytes(built: BuiltModel) -> int:
 
 
 def samples_of(model: ImportedModel, data: Mapping[str, np.ndarray] | None) -> Samples:
-    """Inputs, one mapping per sample."""
+    """Inputs, one mapping per sample: arrays have an axis of samples in front, or as many rows as several
+    batches of the model have."""
     if data is None:
         return [sample_inputs(model, seed) for seed in range(SAMPLES)]
-    specs = {spec.name: spec for spec in model.signature.inputs}
-    counts = {}
-    for name, array in data.items():
-        spec = specs.get(name)
-        if spec is not None and array.ndim == len(spec.shape) + 1 and array.shape[1:] == tuple(spec.shape):
-            counts[name] = len(array)
+    shapes = {spec.name: tuple(spec.shape) for spec in model.signature.inputs}
+    data = {name: _by_sample(np.asarray(array), shapes.get(name)) for name, array in data.items()}
+    counts = {n: len(a) for n, a in data.items() if n in shapes and a.shape[1:] == shapes[n]}
     if len(set(counts.values())) > 1 or 0 in counts.values():
         raise InputError(
             "the numbers of samples differ or are zero", problems=[f"{n}: {c}" for n, c in counts.items()]
@@ -312,6 +309,16 @@ def samples_of(model: ImportedModel, data: Mapping[str, np.ndarray] | None) -> S
         checked_inputs(model.signature, {n: a[row] if n in counts else a for n, a in data.items()})
         for row in rows
     ]
+
+
+def _by_sample(array: np.ndarray, shape: tuple[int | str, ...] | None) -> np.ndarray:
+    """An array of several batches of ``shape``, one after the other, with an axis of batches in front;
+    others as they are."""
+    if not shape or array.ndim != len(shape) or array.shape[1:] != shape[1:]:
+        return array
+    batch = shape[0]
+    several = isinstance(batch, int) and 0 < batch < len(array) and len(array) % batch == 0
+    return array.reshape(-1, *shape) if several else array
 
 
 _QUANTIZED = (DynamicMatmul, DynamicGatedMatmul, QuantMatmul, QuantConv2d, StoredMatmul)

@@ -12,6 +12,7 @@ from hetero_tvm import host
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.truth import EndToEnd
 from hetero_tvm.errors import BuildError
+from hetero_tvm.host.tables import bytes_in_words
 from hetero_tvm.host.terminal import milliseconds, operations
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.pages import charts, views
@@ -142,9 +143,10 @@ def _headlines(built: Built, search: TuneReport | None, end_to_end: EndToEnd | N
         total = sum(task.uses * task.tuned_seconds for task in timed)
         facts.append((which, f"{milliseconds(1e3 * total)} ms"))
     facts.append(("kernels", f"{len(kernels)} in {sum(row['calls'] for row in kernels)} calls"))
-    work = "work" if built.optimized.model.open is None else "work at the largest sizes"
+    opened = built.optimized.model.open
+    work = "work" if opened is None else f"work at {opened.counted_at}"
     facts.append((work, operations(sum(row["calls"] * row["flops"] for row in kernels))))
-    facts.append(("arena", f"{built.memory.peak / 1e6:.3g} MB"))
+    facts.append(("arena", bytes_in_words(built.memory.peak)))
     if search is not None:
         facts.append(("trials", f"{search.trials} in {search.elapsed:.0f} s"))
     return facts

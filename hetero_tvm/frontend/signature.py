@@ -12,6 +12,7 @@ import onnx
 
 from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend.stored import StoredModel
+from hetero_tvm.host.tables import bytes_in_words
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.pages import views
 from hetero_tvm.runtime.signature import Signature, Symbol, TensorSpec
@@ -77,11 +78,11 @@ class ImportedModel:
 
     def __repr__(self) -> str:
         return (
-            f"<ImportedModel {self.name!r}: {self.signature}, {self.weight_bytes / 1e6:,.1f} MB of weights>"
+            f"<ImportedModel {self.name!r}: {self.signature}, {bytes_in_words(self.weight_bytes)} of weights>"
         )
 
     def _repr_html_(self) -> str:
-        facts = [("weights", f"{self.weight_bytes / 1e6:,.1f} MB"), ("stored as", self.stored)]
+        facts = [("weights", bytes_in_words(self.weight_bytes)), ("stored as", self.stored)]
         return views.view(self.name, facts, views.ends(self.signature.inputs, self.signature.outputs))
 
     @property
@@ -143,6 +144,12 @@ class OpenShapes:
     others: tuple[ImportedModel, ...]
     at: Callable[[Mapping[str, int]], ImportedModel]
     decided: frozenset[str] = frozenset()
+
+    @property
+    def counted_at(self) -> str:
+        """Sizes that kernels are named by and work is counted at: ``batch=5, sequence=64``; in short ranges
+        they lie beyond the largest."""
+        return ", ".join(f"{one.name}={self.sizes[0][one.name]}" for one in self.symbols)
 
 
 def parse_shape_option(text: str) -> tuple[str, tuple[int | str | Span, ...]]:

@@ -67,6 +67,12 @@ class Request:
         if self.reason is None:
             self.reason = "cancelled"
 
+    def add(self, token: int) -> None:
+        """Note a token that was generated, and tell who waits for it."""
+        self.tokens.append(token)
+        if self.on_token is not None:
+            self.on_token(token)
+
 
 class Batch:
     """Texts that are generated together.
@@ -126,7 +132,7 @@ class Batch:
         if total > self.model.context:
             raise CapacityError(
                 f"{len(request.prompt)} tokens and {request.max_new_tokens} new ones do not fit: "
-                f"the context is {self.model.context}",
+                + self.model.limit,
                 hint="shorten the prompt, or ask for fewer new tokens",
             )
         request._pages = -(-total // self.model.facts.page)
@@ -194,14 +200,12 @@ class Batch:
         token = request.sampling.choose(logits, text, request._random)
         if request.logprobs is not None:
             request.likelihoods += likelihoods(logits[None], [token], request.logprobs)
-        request.tokens.append(token)
         request.decode_s = time.perf_counter() - request._started - request.prefill_s
-        if request.on_token is not None:
-            try:
-                request.on_token(token)
-            except Exception as error:
-                self._end(request, "error", error)
-                return
+        try:
+            request.add(token)
+        except Exception as error:
+            self._end(request, "error", error)
+            return
         if token in request.stop:
             self._end(request, "stop")
         elif len(request.tokens) == request.max_new_tokens:

@@ -44,7 +44,9 @@ class ChatTemplate:
             from jinja2 import TemplateError
             from jinja2.sandbox import ImmutableSandboxedEnvironment
         except ImportError:
-            raise LibraryError("the package jinja2 is not installed", hint=extra_command("serve")) from None
+            raise LibraryError(
+                "the package jinja2 is not installed", hint=extra_command("generate")
+            ) from None
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ import numpy as np
 
 MOST = 20
 """Likeliest tokens that can be asked for at each place: as many as OpenAI's API gives."""
+
+_IMPOSSIBLE = -9999.0
 
 
 class Likelihood(NamedTuple):
@@ -24,6 +27,11 @@ class Likelihood(NamedTuple):
     token: int
     logprob: float | None
     top: tuple[tuple[int, float], ...] = ()
+
+
+def in_json(logprob: float | None) -> float | None:
+    """A log-probability as JSON can say it, which has no infinity: -9999 for a probability of 0."""
+    return _IMPOSSIBLE if logprob is not None and not math.isfinite(logprob) else logprob
 
 
 def likelihoods(logits: np.ndarray, tokens: Sequence[int], count: int) -> list[Likelihood]:

@@ -72,6 +72,17 @@ class LanguageModel:
         f = self.facts
         return f"<LanguageModel {f.architecture} {f.precision}, context {self.context}>"
 
+    @property
+    def limit(self) -> str:
+        """The number of tokens that a text may have, in words, and whether the cache is what sets it."""
+        if self.context == self.facts.context:
+            return f"the context is {self.context}"
+        return (
+            f"the context is {self.context}, as many as the cache has "
+            f"(the model's own is {self.facts.context}: --cache-tokens, in Python cache_tokens=, makes "
+            "it larger)"
+        )
+
     def session(self, source: Source | None = None) -> Session:
         """A new, empty text; of an encoder-decoder, one about a source that :meth:`encode` gave.
 

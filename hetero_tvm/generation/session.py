@@ -123,7 +123,7 @@ class Session:
         length = len(self.tokens)
         if length + count > self.model.context:
             raise CapacityError(
-                f"a text of {length + count} tokens does not fit: the context is {self.model.context}",
+                f"a text of {length + count} tokens does not fit: {self.model.limit}",
                 hint="shorten the prompt, ask for fewer new tokens, or rewind the session",
             )
         needed = -(-(length + count) // facts.page) - len(self.pages)

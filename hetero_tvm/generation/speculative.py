@@ -7,6 +7,7 @@ The texts have exactly the distribution of the large model alone: a guess x is k
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +15,10 @@ from hetero_tvm.errors import InputError
 from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.sampling import GREEDY, Sampling, drawn
 from hetero_tvm.generation.session import Session
+
+_PADDED = 0.02
+"""Share of a vocabulary by which the sizes of two may differ: models of one family pad one vocabulary to
+different sizes (Qwen2.5 has 151,936 tokens up to 3 B, and 152,064 from 7 B on)."""
 
 
 def speculate(
@@ -30,7 +35,8 @@ def speculate(
 
     Parameters
     ----------
-    model, draft : the large and the small model, of one vocabulary.
+    model, draft : the large and the small model, of one tokenizer; sizes of the vocabulary may differ by the
+        rows that pad them.
     guesses : tokens that the small model guesses before the large one looks at them.
 
     Other parameters are those of :func:`hetero_tvm.generation.generate.stream`.
@@ -40,14 +46,19 @@ def speculate(
     InputError : the vocabularies differ, or the prompt has no tokens.
     CapacityError : the text is longer than the context of one of the models, or a cache is full.
     """
-    if model.facts.vocab != draft.facts.vocab:
-        raise InputError(f"{model.facts.vocab} tokens in the model, {draft.facts.vocab} in the draft")
+    vocab, shared = model.facts.vocab, min(model.facts.vocab, draft.facts.vocab)
+    if max(vocab, draft.facts.vocab) - shared > _PADDED * shared:
+        raise InputError(
+            f"{vocab} tokens in the model, {draft.facts.vocab} in the draft",
+            hint="take a small model of the same family, which has the tokenizer of the large one",
+        )
     if guesses < 1 or max_new_tokens < 1:
         raise InputError(f"{guesses} guesses and {max_new_tokens} new tokens are asked for")
     stop = frozenset(model.facts.stop if stop is None else stop)
     random = np.random.default_rng(sampling.seed)
     text, end = list(prompt), len(prompt) + max_new_tokens
     sampling = sampling.behind(len(text))
+    draft_sampling = replace(sampling, bias=tuple(pair for pair in sampling.bias if pair[0] < shared))
     with model.session() as large, draft.session() as small:
         first = sampling.distribution(large.append(text), text)
         fresh = [drawn(first, random)]
@@ -60,7 +71,9 @@ def speculate(
             count = min(guesses, end - len(text) - 1)
             if len(text) <= model.facts.short_texts:  # positions of long texts are others: all rows or none
                 count = min(count, model.facts.short_texts - len(text))
-            guessed, chances = _guess(small, text, count, sampling, random)
+            if max(text) >= shared:  # tokens that the draft cannot read
+                count = 0
+            guessed, chances = _guess(small, text, count, draft_sampling, random, vocab)
             new = [*text[len(large) :], *guessed]
             logits = model.step([(large, new)], [len(guessed) + 1])
             fresh = _checked(logits, text, guessed, chances, sampling, random)
@@ -70,14 +83,16 @@ def speculate(
 
 
 def _guess(
-    small: Session, text: list[int], count: int, sampling: Sampling, random: np.random.Generator
+    small: Session, text: list[int], count: int, sampling: Sampling, random: np.random.Generator, vocab: int
 ) -> tuple[list[int], list[np.ndarray]]:
-    """Tokens that the small model would say next, and the distributions that they were drawn from."""
+    """Tokens that the small model would say next, and the distributions [vocab] that they were drawn from."""
     guessed: list[int] = []
     chances: list[np.ndarray] = []
     for _ in range(count):
         whole = [*text, *guessed]
-        chance = sampling.distribution(small.append(whole[len(small) :]), whole)
+        logits = small.append(whole[len(small) :])[:vocab]  # the model has no tokens beyond
+        chance = sampling.distribution(logits, whole)
+        chance = np.pad(chance, (0, vocab - len(chance)))
         guessed.append(drawn(chance, random))
         chances.append(chance)
     return guessed, chances

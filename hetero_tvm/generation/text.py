@@ -47,7 +47,9 @@ class Tokenizer:
         if not path.is_file():
             raise LibraryError(
                 f"{path.parent} has no {FILE}, so there are no words for its tokens",
-                hint="give --prompt-ids, or copy the checkpoint's tokenizer.json there",
+                hint="give tokens (--prompt-ids, --stop-ids), or copy the checkpoint's tokenizer.json there "
+                "(where it has none: transformers.AutoTokenizer.from_pretrained(CHECKPOINT)"
+                ".save_pretrained(FOLDER) writes one)",
             )
         try:
             import tokenizers
@@ -170,6 +172,38 @@ class StopText:
         """Text that was held back, when nothing follows."""
         held, self._held = self._held, ""
         return held
+
+
+class TextUntil:
+    """Text of tokens that come one by one, up to the first of some strings.
+
+    Parameters
+    ----------
+    strings : those that end the text; they are no part of it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, strings: Sequence[str] = ()):
+        self._words, self._stop = Words(tokenizer), StopText(strings)
+        self.text = ""
+        """Text that can be told by now."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether one of the strings has come."""
+        return self._stop.stopped
+
+    def add(self, token: int) -> str:
+        """The text that one more token brings; empty while it is unfinished, or may begin a string."""
+        return self._told(self._stop.add(self._words.add(token)))
+
+    def finish(self) -> str:
+        """The text that is left when no token follows."""
+        rest = self._stop.add(self._words.finish())
+        return self._told(rest if self.stopped else rest + self._stop.finish())
+
+    def _told(self, piece: str) -> str:
+        self.text += piece
+        return piece
 
 
 def _begun(text: str, string: str) -> int:

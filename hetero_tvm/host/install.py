@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -59,14 +60,15 @@ def extra_command(extra: str) -> str:
 
 
 def requirements(extra: str) -> list[str]:
-    """Requirements of an extra, by the metadata of what is installed; empty where there is none."""
+    """Requirements of an extra, by the metadata of what is installed, the whole package or what only runs
+    libraries; empty where there is none."""
     import importlib.metadata
 
-    try:
-        declared: Iterable[str] = importlib.metadata.requires("hetero-tvm") or ()
-    except importlib.metadata.PackageNotFoundError:
-        return []
-    found = []
+    found: list[str] = []
+    declared: list[str] = []
+    for package in ("hetero-tvm-runtime", "hetero-tvm"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            declared = importlib.metadata.requires(package) or declared
     for text in declared:
         name, _, marker = text.partition(";")
         if f'extra == "{extra}"' in marker.replace("'", '"') and _is_for_here(text, extra):

@@ -175,6 +175,13 @@ def _fitting(text: str, width: int) -> int:
     return len(text)
 
 
+def bytes_in_words(size: float) -> str:
+    """Bytes in words, never all zeros: ``86.5 MB``, ``23 kB``, ``512 bytes``."""
+    if size >= 1e5:
+        return f"{size / 1e6:,.1f} MB"
+    return f"{size / 1e3:.3g} kB" if size >= 1e3 else f"{size:.0f} bytes"
+
+
 def paragraphs(text: str, width: int) -> str:
     """Text with lines of at most ``width`` columns, whose words stay whole.
 

@@ -39,11 +39,12 @@ def describe(config: Config) -> tuple[Decoder, Names]:
                 config[name] = outer[name]
         kind, part = kind_of(config), True
     if kind not in ARCHITECTURES:
+        lack = _LACKING.get(kind)
         raise ModelError(
-            f"there is no language model of type {kind!r}",
-            hint="export another model to ONNX or by torch.export.save(program, 'net.pt2') and "
-            "build that file, or run it in PyTorch by torch.compile(model, backend='hetero_tvm'); "
-            f"known: {', '.join(sorted(ARCHITECTURES))}",
+            f"there is no language model of type {kind!r}" + (f": it has {lack}" if lack else ""),
+            hint="export the model to ONNX or by torch.export.save(program, 'net.pt2') and "
+            "build that file, or run it in PyTorch by torch.compile(model, backend='hetero_tvm')"
+            + ("" if lack else f"; known: {', '.join(sorted(ARCHITECTURES))}"),
         )
     if config.get("quantization_config"):
         method = dict(config["quantization_config"]).get("quant_method", "an unknown method")
@@ -58,6 +59,50 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     decoder = dataclasses.replace(decoder, tied=bool(config.get("tie_word_embeddings", decoder.tied)))
     check_sizes(decoder)
     return decoder, names
+
+
+_LACKING = {
+    **dict.fromkeys(
+        ("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"),
+        "layers whose state is no list of keys and values (a scan), for which there are no kernels here",
+    ),
+    **dict.fromkeys(
+        (
+            "jamba",
+            "bamba",
+            "zamba",
+            "zamba2",
+            "nemotron_h",
+            "falcon_h1",
+            "granitemoehybrid",
+            "recurrent_gemma",
+        ),
+        "scans between its layers of attention, for which there are no kernels here",
+    ),
+    **dict.fromkeys(
+        ("lfm2", "lfm2_moe", "lfm3"),
+        "short convolutions between its layers of attention, for which there are no kernels here",
+    ),
+    **dict.fromkeys(
+        (
+            "qwen3_next",
+            "qwen3_5",
+            "qwen3_5_text",
+            "qwen3_5_moe",
+            "qwen3_5_moe_text",
+            "kimi_linear",
+            "minimax",
+            "olmo_hybrid",
+            "bailing_hybrid",
+        ),
+        "linear attention, whose state is no list of keys and values: there are no kernels for it here",
+    ),
+    **dict.fromkeys(
+        ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
+        "embeddings of every layer and layers that share keys and values, which are not read here",
+    ),
+}
+"""Parts of models that nothing here computes, by the type of the model."""
 
 
 def kind_of(config: Config) -> str:

@@ -46,9 +46,13 @@ class OutputAccuracy:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Errors of all outputs; ``ok`` when every one is within its tolerance."""
+    """Errors of all outputs; ``ok`` when every one is within its tolerance.
+
+    ``names`` : those of the outputs, where they are known.
+    """
 
     outputs: tuple[OutputAccuracy, ...]
+    names: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -58,7 +62,9 @@ class Accuracy:
         return f"<Accuracy: {'ok' if self.ok else 'WRONG'}; {'; '.join(str(self).splitlines())}>"
 
     def __str__(self) -> str:
-        return "\n".join(f"output {index}: {output}" for index, output in enumerate(self.outputs))
+        called = [f" ({name})" for name in self.names] or [""] * len(self.outputs)
+        rows = zip(called, self.outputs, strict=True)
+        return "\n".join(f"output {index}{name}: {output}" for index, (name, output) in enumerate(rows))
 
 
 def compare(

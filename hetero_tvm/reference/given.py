@@ -75,7 +75,10 @@ def checked_inputs(signature: Signature, arrays: Mapping[str, np.ndarray]) -> di
     if not problems:
         problems = signature.misfits({name: array.shape for name, array in found.items()})
     if problems:
-        raise InputError("these inputs do not fit the model", problems=problems)
+        ends = ", ".join(map(str, signature.inputs))
+        sizes = ", ".join(map(str, signature.symbols))
+        hint = f"the model takes ({ends}){f' for {sizes}' if sizes else ''}"
+        raise InputError("these inputs do not fit the model", problems=problems, hint=hint)
     return found
 
 

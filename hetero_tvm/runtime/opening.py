@@ -93,6 +93,11 @@ def resolve(path: Path) -> Path:
     for candidate in found:
         if candidate.name == "model.so" or len(found) == 1:
             return candidate.resolve()
+    if (path / "config.json").is_file() and not found:
+        raise LibraryError(
+            f"{path} is a checkpoint, and a library that was built from one is wanted",
+            hint=f"python -m hetero_tvm.build {quote(str(path))} --out out, then name out",
+        )
     if not found:
         deeper = [str(one.parent) for one in sorted(path.glob("*/model.so"))]
         models = sorted(str(one) for one in path.glob("*") if one.suffix in _MODELS)

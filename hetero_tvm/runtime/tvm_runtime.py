@@ -49,8 +49,13 @@ def start() -> TVMRuntime:
         if extra.exists():
             ctypes.CDLL(str(extra), ctypes.RTLD_GLOBAL)
     except (ImportError, OSError) as error:
+        archive = next((str(parent) for parent in BUNDLED.parents if parent.is_file()), None)
         raise LibraryError(
-            f"TVM's runtime cannot be loaded: {error}", hint=f"pip install {' '.join(PINS)}"
+            f"TVM's runtime cannot be loaded: {error}",
+            hint=f"pip install {' '.join(PINS)}"
+            if archive is None
+            else f"{archive} is an archive, and no library can be loaded out of one: unpack its folder "
+            "hetero_tvm/runtime/lib, and export TVM_LIBRARY_PATH=/path/to/lib",
         ) from error
     return TVMRuntime(ffi, library)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from hetero_tvm.generation.likelihood import in_json
 from hetero_tvm.generation.text import Tokenizer
 from hetero_tvm.serving.answer import Told
-
-_IMPOSSIBLE = -9999.0
-"""Logarithm of a probability of 0: JSON has no infinity."""
 
 
 def completion_scores(tokenizer: Tokenizer, told: Sequence[Told]) -> dict[str, Any]:
@@ -21,10 +18,10 @@ def completion_scores(tokenizer: Tokenizer, told: Sequence[Told]) -> dict[str, A
             tops.append(None)
             continue
         # The token itself is among them always, so there may be one more than is asked for.
-        tops.append({_name(tokenizer.piece(n)): _number(value) for n, value in (*top, (token, logprob))})
+        tops.append({_name(tokenizer.piece(n)): in_json(value) for n, value in (*top, (token, logprob))})
     return {
         "tokens": [_name(tokenizer.piece(one.likelihood.token)) for one in told],
-        "token_logprobs": [_number(one.likelihood.logprob) for one in told],
+        "token_logprobs": [in_json(one.likelihood.logprob) for one in told],
         "top_logprobs": tops,
         "text_offset": [one.at for one in told],
     }
@@ -36,17 +33,13 @@ def chat_scores(tokenizer: Tokenizer, told: Sequence[Told]) -> dict[str, Any]:
     def entry(token: int, logprob: float | None) -> dict[str, Any]:
         piece = tokenizer.piece(token)
         text = piece.decode(errors="replace")
-        return {"token": text, "logprob": _number(logprob), "bytes": list(piece)}
+        return {"token": text, "logprob": in_json(logprob), "bytes": list(piece)}
 
     content = [
         {**entry(token, logprob), "top_logprobs": [entry(*one) for one in top]}
         for (token, logprob, top), _ in told
     ]
     return {"content": content, "refusal": None}
-
-
-def _number(logprob: float | None) -> float | None:
-    return _IMPOSSIBLE if logprob is not None and not math.isfinite(logprob) else logprob
 
 
 def _name(piece: bytes) -> str:

@@ -6,10 +6,12 @@ from hetero_tvm.benchmarking.baseline import compare_documents, read_baseline
 from hetero_tvm.errors import UsageError
 
 
-def document(median, p10, rate=None, **more):
+def document(median, p10, rate=None, best=None, **more):
     found = {"model": "m", "threads": 2, "runtimes": [{"median_ms": median, "p10_ms": p10}], **more}
     if rate is not None:
         found["streams"] = [{"streams": 2, "per_second": rate}]
+    if best is not None:
+        found["streams"][0]["undisturbed_per_second"] = best
     return found
 
 
@@ -30,6 +32,20 @@ def test_slower_is_what_both_the_median_and_the_fast_calls_say(now, slower, fast
 def test_throughput_counts_as_time():
     changes, _ = compare_documents(document(10, 9, 100.0), document(10, 9, 50.0), 0.05)
     assert changes[1].ratio == 2.0 and changes[1].slower and "2 streams" in str(changes[1])
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "slower"),
+    [
+        ((100.0, 110.0), (50.0, 108.0), False),
+        ((100.0, 110.0), (50.0, 60.0), True),
+        ((100.0,), (50.0, 99.0), False),
+    ],
+)
+def test_streams_that_others_disturbed_are_no_slower(was, now, slower):
+    """Also beside a document without their best windows."""
+    changes, _ = compare_documents(document(10, 9, *was), document(10, 9, *now), 0.05)
+    assert changes[1].slower is slower
 
 
 def test_what_differs_besides_is_told():

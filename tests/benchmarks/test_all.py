@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks import all as command
+from benchmarks import operators
 from benchmarks.measured import Figure, Others, ResultsFile, Row, failed, noise_of, read
 from benchmarks.suites import SUITES, Setup
 from benchmarks.suites.models import peers_of
@@ -61,6 +62,18 @@ def test_the_file_is_whole_after_every_row_and_goes_on_where_it_was_cut_off(tmp_
     assert {row["case"] for row in again.rows} == {"a", "c"} and failed(again.rows[1])
     assert read(path)["continued"] == HEAD["date"]
     assert ResultsFile(path, HEAD, keep=False).rows == []
+
+
+def test_single_operators_are_built_and_measured(tmp_path, monkeypatch):
+    """Also all that a quick run names are cases."""
+    suite = SUITES["operators"]
+    assert set(suite.cases(True)) <= set(suite.cases(False)) == set(operators.CASES)
+    times = {"p10_ms": 2.0, "rounds_p10_ms": [2.0, 2.1]}
+    monkeypatch.setattr(operators, "measure", lambda *_: {"hetero_tvm": times, "onnxruntime": times})
+    setup = Setup(True, tmp_path, ())
+    setup.shared("operators", list)
+    [row] = suite.run("erf gelu", setup)
+    assert row.ours.value == 2.0 and (tmp_path / "operators" / "erf_gelu" / "model.so").is_file()
 
 
 @pytest.mark.parametrize("change", [{"quick": False}, {"versions": {}}, {"machine": {"model_name": "c"}}])

@@ -103,6 +103,9 @@ def test_samples(model):
     (one,) = samples_of(model, {s.name: np.ones(s.shape, s.dtype) for s in model.signature.inputs})
     several = {s.name: np.ones((3, *s.shape), s.dtype) for s in model.signature.inputs}
     assert len(samples_of(model, several)) == 3 and set(one) == set(several)
+    rows = {name: array.reshape(-1, *array.shape[2:]) for name, array in several.items()}  # batch after batch
+    for sample, wanted in zip(samples_of(model, rows), samples_of(model, several), strict=True):
+        assert all(np.array_equal(sample[name], wanted[name]) for name in several)
     name = model.signature.inputs[0].name
     with pytest.raises(InputError, match="differ"):
         samples_of(model, {**several, name: several[name][:2]})

@@ -4,11 +4,13 @@ import dataclasses
 import json
 
 import pytest
+from onnx import TensorProto, helper
 
 from hetero_tvm import api
 from hetero_tvm.compile.report_page import report_html, write_report
 from hetero_tvm.compile.truth import EndToEnd
 from hetero_tvm.errors import BuildError
+from hetero_tvm.frontend.signature import Span
 from hetero_tvm.host.terminal import milliseconds
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 from tests.pages.test_page import parsed
@@ -55,6 +57,18 @@ def test_the_page_of_a_build(built, tmp_path):
     assert write_report(tmp_path / "b.so", markup) == tmp_path / "b.report.html"
     with pytest.raises(BuildError, match="cannot write"):
         write_report(tmp_path / "none" / "model.so", markup)
+
+
+def test_work_of_open_sizes_is_counted_at_the_sizes_that_are_named():
+    """A batch of 4 at most is imported at 5."""
+    a, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", "m"]) for n in "ay")
+    graph = helper.make_graph([helper.make_node("Softplus", ["a"], ["y"])], "open", [a], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    optimized = api.optimize_model(api.import_model(model, shapes={"a": (Span(1, 4), Span(3, 9))}), "cpu")
+    assert optimized.model.open.counted_at == "n=5, m=9"
+    built = api.build_model(optimized, use_shipped=False)
+    assert "work at n=5, m=9" in report_html(built)
+    assert str(built.check()).startswith("output 0 (y): max error ")
 
 
 def test_the_time_of_all_kernels_has_those_that_were_not_compared_with_their_defaults(built, search):

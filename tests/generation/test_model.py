@@ -1,6 +1,11 @@
 """A built model against NumPy; sessions, errors, memory."""
 
 import gc
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -94,7 +99,7 @@ def test_a_text_beyond_the_context_and_a_full_cache():
     assert model.context == 32
     with model.session() as one, model.session() as two:
         one.append(list(range(17)))
-        with pytest.raises(CapacityError, match="the context is 32"):
+        with pytest.raises(CapacityError, match=r"the context is 32, .*own is 128: --cache-tokens"):
             two.append([1] * 33)
         with pytest.raises(CapacityError, match="cache is full"):
             two.append([1])
@@ -137,3 +142,19 @@ def test_logits_after_several_of_the_new_tokens(model):
         close(got[10], other)
         with pytest.raises(InputError, match="not so many"):
             model.step([(one, [1])], [2])
+
+
+def test_the_runtime_wheel_generates(tmp_path):
+    """What the wheel consists of, alone: the tokens are those of NumPy, and no compiler is loaded."""
+    script = Path(hetero_tvm.__file__).parents[1] / "packaging" / "runtime_wheel.py"
+    runpy.run_path(str(script))["stage"](tmp_path)
+    code = (
+        "import sys, hetero_tvm; from hetero_tvm.generation.generate import generate; "
+        f"model = hetero_tvm.load_language_model({str(tiny_llama.built())!r}); "
+        "print(generate(model, [[5, 6, 7]], max_new_tokens=9, stop=())[0].tokens, 'tvm' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == f"{tiny_llama.greedy([5, 6, 7], 9)} False", done.stderr

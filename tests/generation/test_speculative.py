@@ -1,5 +1,6 @@
 """Speculative decoding gives what the large model alone would give."""
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm.errors import CapacityError, InputError
+from hetero_tvm.generation.generate import stream
 from hetero_tvm.generation.sampling import Sampling
 from hetero_tvm.generation.speculative import speculate
 from tests import tiny_llama
@@ -61,8 +63,39 @@ def test_draws_have_the_distribution_of_the_model(model):
         assert abs(counts[pair] / count - chance) < 5 * (chance * (1 - chance) / count) ** 0.5
 
 
+class Padded(Noisy):
+    """The model with a vocabulary of another size: of fewer tokens, or with rows that pad it."""
+
+    def __init__(self, model, vocab):
+        super().__init__(model, 0.0)
+        self.facts = dataclasses.replace(model.facts, vocab=vocab)
+
+    def session(self):
+        session, vocab = self._model.session(), self.facts.vocab
+        append = session.append
+
+        def resized(tokens):
+            assert max(tokens) < vocab
+            return np.pad(append(tokens), (0, 1), constant_values=100.0)[:vocab]  # the pad is the likeliest
+
+        session.append = resized
+        return session
+
+
+@pytest.mark.parametrize("vocab", [96, 98])
+@pytest.mark.parametrize("prompt", [PROMPT, [5, 96]])
+def test_a_draft_may_have_another_number_of_padded_tokens(model, vocab, prompt):
+    """Also where the text has a token that the draft cannot read."""
+    bias = Sampling(bias=((96, -1.0),))
+    want = list(stream(model, prompt, max_new_tokens=20, sampling=bias, stop=()))
+    draft = Padded(model, vocab)
+    assert list(speculate(model, draft, prompt, max_new_tokens=20, sampling=bias, stop=())) == want
+
+
 def test_what_cannot_be(model):
     other = Noisy(model, 0.0)
+    with pytest.raises(InputError, match="97 tokens in the model, 90 in the draft"):
+        next(speculate(model, Padded(model, 90), PROMPT))
     with pytest.raises(InputError, match="guesses"):
         next(speculate(model, other, PROMPT, guesses=0))
     with pytest.raises(InputError, match="no tokens"):

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from hetero_tvm.host.tables import Column, Console, Table, fold, paragraphs, width_of
+from hetero_tvm.host.tables import Column, Console, Table, bytes_in_words, fold, paragraphs, width_of
 
 TABLE = Table(
     [Column("kernel", text=True), Column("ms")],
@@ -85,6 +85,20 @@ def test_long_lines_are_folded_unless_they_shall_stay_whole():
     printer.print("pip install something")
     printer.print("pip install something", whole=True)
     assert stream.getvalue() == "pip\ninstall\nsomething\npip install something\n"
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (86_530_000, "86.5 MB"),
+        (1.2e10, "12,000.0 MB"),
+        (99_999, "100 kB"),
+        (23_040, "23 kB"),
+        (512, "512 bytes"),
+    ],
+)
+def test_sizes_are_never_all_zeros(size, words):
+    assert bytes_in_words(size) == words
 
 
 def test_paragraphs_go_on_under_what_they_belong_to():

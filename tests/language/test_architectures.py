@@ -252,4 +252,22 @@ def test_all_that_are_known():
 def test_a_model_of_another_kind_is_to_be_exported():
     with pytest.raises(ModelError, match="there is no language model of type 'bert'") as caught:
         describe({**CONFIG, "model_type": "bert"})
-    assert caught.value.hint.startswith("export another model") and "mistral" in caught.value.hint
+    assert caught.value.hint.startswith("export the model") and "mistral" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "lack"),
+    [
+        ("mamba2", "no list of keys and values"),
+        ("jamba", "scans"),
+        ("lfm2", "short convolutions"),
+        ("qwen3_next", "linear attention"),
+        ("gemma3n_text", "embeddings of every layer"),
+    ],
+)
+def test_what_a_model_has_that_nothing_here_computes_is_said(kind, lack):
+    """Also of the text part of a model of several kinds."""
+    for config in ({"model_type": kind}, {"model_type": "several", "text_config": {"model_type": kind}}):
+        with pytest.raises(ModelError, match=f"type '{kind}': it has .*{lack}") as caught:
+            describe(config)
+        assert "ONNX" in caught.value.hint and "mistral" not in caught.value.hint

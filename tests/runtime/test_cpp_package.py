@@ -110,6 +110,34 @@ def test_arrays_of_every_kind_are_read(programs, mlp, tmp_path):
         assert result.returncode == 1 and f"given {shown}" in result.stderr, result.stderr
 
 
+def test_dimensions_of_one_name(programs, tmp_path):
+    """Made-up inputs have the smallest sizes; what is unequal is named, and a range begins where it does."""
+    from onnx import TensorProto, helper
+
+    import hetero_tvm
+
+    def value(name, shape):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    ends = [value("a", ["n", "m"]), value("b", ["m"])], [value("y", ["n", "m"])]
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["y"])], "open", *ends)
+    model = hetero_tvm.import_model(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]),
+        shapes={"a": (hetero_tvm.Span(2, 5), hetero_tvm.Span(3, 9)), "b": (hetero_tvm.Span(3, 9),)},
+    )
+    path = tmp_path / "open.so"
+    hetero_tvm.build_model(hetero_tvm.optimize_model(model), use_shipped=False).export(path)
+    result = run(programs / "run", path)
+    assert result.returncode == 0 and "y: float32[2,3]" in result.stdout, result.stderr
+    files = [saved(tmp_path, f"of{n}", np.zeros(shape, "float32")) for n, shape in enumerate([(2, 4), 5, 4])]
+    result = run(programs / "plain", path, files[0], files[1])
+    wanted = "b: dimension 0 (m) is 5, and dimension 1 of a is 4: they must be equal"
+    assert result.returncode == 1 and wanted in result.stderr
+    assert run(programs / "plain", path, files[0], files[2]).returncode == 0
+    result = run(programs / "plain", path, files[1], files[1])
+    assert result.returncode == 1 and "the model takes float32[n,m]" in result.stderr
+
+
 @pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
 def test_the_cmake_project(mlp, tmp_path):

@@ -41,6 +41,10 @@ def test_missing_and_foreign_files_are_refused(tmp_path):
     for model in (str(tmp_path / "bert.onnx"), "zoo:minilm-l6"):
         with pytest.raises(LibraryError, match=rf"is a model, and a library[\s\S]*build {model} --out out"):
             load(model)
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text("{}")
+    with pytest.raises(LibraryError, match=r"llama is a checkpoint[\s\S]*build .*llama --out out"):
+        load(tmp_path / "llama")
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "model.so").write_text("hello")
     with pytest.raises(LibraryError, match=f"did you mean {tmp_path}/bert?"):

@@ -38,6 +38,20 @@ except LibraryError as error:
     assert f"no libtvm_runtime.so ({tmp_path})" in text and "pip install apache-tvm==" in text
 
 
+def test_a_package_in_an_archive_says_what_to_unpack(monkeypatch, tmp_path):
+    """As where ``zipapp`` packs a program with the runtime wheel."""
+    (tmp_path / "app.pyz").touch()
+    monkeypatch.setattr(tvm_runtime, "BUNDLED", tmp_path / "app.pyz" / "hetero_tvm" / "runtime" / "lib")
+
+    def nowhere():
+        raise ImportError("no libtvm_runtime.so")
+
+    monkeypatch.setattr(tvm_runtime, "_library_folder", nowhere)
+    with pytest.raises(LibraryError, match=r"app.pyz is an archive[\s\S]*TVM_LIBRARY_PATH") as caught:
+        tvm_runtime.start.__wrapped__()
+    assert "pip install" not in caught.value.hint
+
+
 def test_the_same_series_passes():
     installed = current_versions()
     patched = {key: ".".join([*version.split(".")[:2], "99"]) for key, version in installed.items()}

@@ -36,13 +36,16 @@
 
 #define HETERO_TVM_MAX_RANK 8
 #define HETERO_TVM_MAX_NAME 128
+#define HETERO_TVM_MAX_SYMBOL 64
 
-/* An input or output of a model, as its manifest says.  A dimension of -1 is known only at run time. */
+/* An input or output of a model, as its manifest says.  A dimension of -1 is known only at run time: `symbol` is
+ * its name there (dimensions of one name are equal), and `least` the smallest extent that it may have. */
 typedef struct {
   char name[HETERO_TVM_MAX_NAME];
   char dtype[16]; /* NumPy's name: float32, int64, ... */
   int rank;
-  int64_t shape[HETERO_TVM_MAX_RANK];
+  int64_t shape[HETERO_TVM_MAX_RANK], least[HETERO_TVM_MAX_RANK];
+  char symbol[HETERO_TVM_MAX_RANK][HETERO_TVM_MAX_SYMBOL];
 } hetero_tvm_spec;
 
 /* A dense array.  `data` is aligned to 64 bytes where hetero_tvm_alloc has made it; others are copied. */
@@ -273,6 +276,20 @@ static inline const char* hetero_tvm_copy(const char* at, char* out, size_t size
   return at;
 }
 
+/* Smallest extent of the dimensions of a name; 1 where the manifest says none. */
+static inline int64_t hetero_tvm_least(const char* json, const char* symbol) {
+  const char* at = hetero_tvm_behind(json, NULL, "\"signature\":{");
+  at = hetero_tvm_behind(at, NULL, "\"symbols\":[");
+  const char* end = at ? strchr(at, ']') : NULL;
+  while (end && (at = hetero_tvm_behind(at, end, "\"name\":\""))) {
+    char name[HETERO_TVM_MAX_SYMBOL];
+    at = hetero_tvm_copy(at, name, sizeof name);
+    const char* low = hetero_tvm_behind(at, end, "\"low\":");
+    if (low && strcmp(name, symbol) == 0) return strtoll(low, NULL, 10);
+  }
+  return 1;
+}
+
 /* Reads the specs of the array `key` of the signature, as our manifests are written: compact, keys in order. */
 static inline hetero_tvm_spec* hetero_tvm_specs(const char* json, const char* key, int* count) {
   const char* at = hetero_tvm_behind(json, NULL, "\"signature\":{");
@@ -294,13 +311,16 @@ static inline hetero_tvm_spec* hetero_tvm_specs(const char* json, const char* ke
     while (*at && *at != ']') {
       if (spec->rank == HETERO_TVM_MAX_RANK) { free(specs); return NULL; }
       if (*at == '"') { /* a dimension with a name */
-        char name[64];
-        at = hetero_tvm_copy(at + 1, name, sizeof name);
+        char* symbol = spec->symbol[spec->rank];
+        at = hetero_tvm_copy(at + 1, symbol, HETERO_TVM_MAX_SYMBOL);
         if (*at) ++at;
+        spec->least[spec->rank] = hetero_tvm_least(json, symbol);
         spec->shape[spec->rank++] = -1;
       } else {
         char* end;
-        spec->shape[spec->rank++] = strtoll(at, &end, 10);
+        spec->least[spec->rank] = strtoll(at, &end, 10);
+        spec->shape[spec->rank] = spec->least[spec->rank];
+        ++spec->rank;
         if (end == at) { free(specs); return NULL; }
         at = end;
       }
@@ -487,10 +507,30 @@ static inline int hetero_tvm_check_input(const hetero_tvm_spec* spec, const hete
   for (int i = 0; i < array->rank; ++i)
     used += snprintf(text + used, sizeof text - (size_t)used, "%s%lld", i ? "," : "", (long long)array->shape[i]);
   used += snprintf(text + used, sizeof text - (size_t)used, "], the model takes %s[", spec->dtype);
-  for (int i = 0; i < spec->rank; ++i)
-    used += snprintf(text + used, sizeof text - (size_t)used, "%s%lld", i ? "," : "", (long long)spec->shape[i]);
+  for (int i = 0; i < spec->rank; ++i) {
+    const size_t left = sizeof text - (size_t)used;
+    if (spec->shape[i] < 0) used += snprintf(text + used, left, "%s%.24s", i ? "," : "", spec->symbol[i]);
+    else used += snprintf(text + used, left, "%s%lld", i ? "," : "", (long long)spec->shape[i]);
+  }
   snprintf(text + used, sizeof text - (size_t)used, "]");
   return hetero_tvm_fail(spec->name, text);
+}
+
+/* Check that dimensions of one name are equal, of input `index` beside itself and those before it. */
+static inline int hetero_tvm_check_equal(const hetero_tvm_spec* specs, const hetero_tvm_array* arrays, int index) {
+  const hetero_tvm_spec* spec = &specs[index];
+  for (int i = 0; i < spec->rank; ++i)
+    for (int other = 0; spec->shape[i] < 0 && other <= index; ++other)
+      for (int j = 0; j < specs[other].rank; ++j) {
+        const long long one = arrays[index].shape[i], two = arrays[other].shape[j];
+        if (one == two || specs[other].shape[j] >= 0 || strcmp(spec->symbol[i], specs[other].symbol[j])) continue;
+        if (strlen(spec->symbol[i]) == HETERO_TVM_MAX_SYMBOL - 1) continue; /* cut off: it may be another one */
+        char text[384];
+        snprintf(text, sizeof text, "dimension %d (%s) is %lld, and dimension %d of %s is %lld: they must be equal", i,
+                 spec->symbol[i], one, j, specs[other].name, two);
+        return hetero_tvm_fail(spec->name, text);
+      }
+  return 0;
 }
 
 /* Describe the output of a number, which `value` is, in `out`. */
@@ -513,7 +553,8 @@ static inline int hetero_tvm_run(hetero_tvm_model* model, const hetero_tvm_array
     return hetero_tvm_fail(model->name, text);
   }
   for (int i = 0; i < count; ++i)
-    if (hetero_tvm_check_input(&model->input[i], &inputs[i])) return 1;
+    if (hetero_tvm_check_input(&model->input[i], &inputs[i]) || hetero_tvm_check_equal(model->input, inputs, i))
+      return 1;
   hetero_tvm_drop(&model->result);
   TVMFFIAny* args = (TVMFFIAny*)calloc((size_t)count + 1, sizeof *args);
   int made = 0, status = args ? 0 : hetero_tvm_fail(model->name, "out of memory");

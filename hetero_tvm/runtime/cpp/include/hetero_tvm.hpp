@@ -101,10 +101,19 @@ inline Array copy(const hetero_tvm_array& found) {
 }
 }  // namespace detail
 
-// Name, dtype and shape of an input or output; -1 for a dimension that is known only at run time.
+// Name, dtype and shape of an input or output; -1 for a dimension that is known only at run time, whose name is
+// in `symbols` then ("" elsewhere), and whose smallest extent is in `least`.
 struct Spec {
   std::string name, dtype;
-  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> shape, least;
+  std::vector<std::string> symbols;
+
+  explicit Spec(const hetero_tvm_spec& one)
+      : name(one.name),
+        dtype(one.dtype),
+        shape(one.shape, one.shape + one.rank),
+        least(one.least, one.least + one.rank),
+        symbols(one.symbol, one.symbol + one.rank) {}
 };
 
 class Model {
@@ -135,8 +144,7 @@ class Model {
   friend class Session;
   static std::vector<Spec> specs(const hetero_tvm_spec* first, int count) {
     std::vector<Spec> found;
-    for (int i = 0; i < count; ++i)
-      found.push_back({first[i].name, first[i].dtype, {first[i].shape, first[i].shape + first[i].rank}});
+    for (int i = 0; i < count; ++i) found.emplace_back(first[i]);
     return found;
   }
   struct Close {
@@ -177,8 +185,7 @@ class Session {
   template <typename Find>
   std::vector<Spec> specs(Find find) const {
     std::vector<Spec> found;
-    for (int i = 0; const hetero_tvm_spec* one = find(session_.get(), i); ++i)
-      found.push_back({one->name, one->dtype, {one->shape, one->shape + one->rank}});
+    for (int i = 0; const hetero_tvm_spec* one = find(session_.get(), i); ++i) found.emplace_back(*one);
     return found;
   }
   struct Close {

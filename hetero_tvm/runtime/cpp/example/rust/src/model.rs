@@ -4,8 +4,10 @@ use std::ffi::{c_char, c_int, c_void, CStr, CString};
 
 const MAX_RANK: usize = 8;
 const MAX_NAME: usize = 128;
+const MAX_SYMBOL: usize = 64;
 
-/// Name, dtype (NumPy's name of it) and shape of an input; a dimension of -1 is known only at run time.
+/// Name, dtype (NumPy's name of it) and shape of an input; a dimension of -1 is known only at run time, and has its
+/// smallest extent in `least` and its name in `symbol`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Spec {
@@ -13,6 +15,8 @@ pub struct Spec {
     dtype: [c_char; 16],
     rank: c_int,
     shape: [i64; MAX_RANK],
+    least: [i64; MAX_RANK],
+    symbol: [[c_char; MAX_SYMBOL]; MAX_RANK],
 }
 
 #[repr(C)]
@@ -64,10 +68,10 @@ impl Array {
         Array(RawArray { data: std::ptr::null_mut(), dtype: [0; 16], rank: 0, shape: [0; MAX_RANK] })
     }
 
-    /// Ones for an input; integers too.
+    /// Ones for an input, of the smallest shape that it takes; integers too.
     pub fn ones(spec: &Spec) -> Result<Self, String> {
         let mut array = Self::empty();
-        checked(unsafe { array_alloc(&mut array.0, spec.dtype.as_ptr(), spec.rank, spec.shape.as_ptr()) })?;
+        checked(unsafe { array_alloc(&mut array.0, spec.dtype.as_ptr(), spec.rank, spec.least.as_ptr()) })?;
         let count = unsafe { array_count(&array.0) } as usize;
         let data = array.0.data;
         // Alignment is 64 bytes, and the memory as long as `count` numbers of this dtype.
