@@ -2,7 +2,7 @@
 
 Loop structure, as in ``products/batch_matmul.py``::
 
-    parallel over batch x panels of NR columns:                              (their number: a run-time value)
+    parallel over batch x panels of NR columns x pieces of rows, where there are fewer than threads:
         pack the panel of B as [k][NR], zeros behind the last column
         for each tile of MR rows:
             acc[MR][NR] = A panel, stored where Y lies
@@ -28,6 +28,9 @@ from hetero_tvm.schedules.emit import Index, Kernel, as_index, in_powers_of_two,
 from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
+_TILES_OF_A_PIECE = 4
+"""Register tiles of rows of a piece at least."""
+
 
 class RunTimeBatchMatmulKernel:
     """Emits one product for all sizes of its witnesses' range.
@@ -37,11 +40,12 @@ class RunTimeBatchMatmulKernel:
     Unfit : it is not one of float32, or an operand lies in another order at other sizes.
     """
 
-    def __init__(self, witnesses: Witnesses, tile: RegisterTile, unroll: int, lanes: int):
+    def __init__(self, witnesses: Witnesses, tile: RegisterTile, unroll: int, lanes: int, threads: int = 1):
         op: BatchMatmul = witnesses.largest
         if op.dtype != "float32":
             raise Unfit("not a product of float32")
         self.witnesses, self.tile, self.unroll, self.lanes = witnesses, tile, unroll, lanes
+        self.threads = threads
         self.columns = tile.columns(lanes)
         self.by_rows = all(each.right_at[-1] == 1 for each in witnesses.ops)
         self.by_columns = all(each.right_at[-2] == 1 for each in witnesses.ops)
@@ -75,14 +79,27 @@ class RunTimeBatchMatmulKernel:
             self.y_place = (0, *strides_in_order((*self.lead, self.rows, self.width), largest.order))
             batch, packed = math.prod(self.lead, start=int32(1)), as_index(depth) * self.columns
             panels = k.let(pieces_of(self.width, self.columns))
-            with k.imported(transpose.ir(self.lanes)), k.parallel(batch * panels, largest.flops) as work:
+            tiles = k.let(pieces_of(self.rows, self.tile.rows))
+            # Each piece packs its panel, which a few tiles of rows are worth.
+            several = tirx.min(int32(self.threads), tirx.truncdiv(tiles, int32(_TILES_OF_A_PIECE)))
+            alone = batch * panels >= self.threads
+            pieces = k.let(tirx.Select(alone, int32(1), tirx.max(several, int32(1))))
+            share = k.let(tirx.truncdiv(tiles + pieces - 1, pieces) * self.tile.rows)
+            with (
+                k.imported(transpose.ir(self.lanes)),
+                k.parallel(batch * panels * pieces, largest.flops) as work,
+            ):
                 self.packed = k.scratch((packed,))
-                self._panel(k.let(tirx.truncdiv(work, panels)), k.let(tirx.truncmod(work, panels)))
+                piece, rest = k.let(tirx.truncmod(work, pieces)), k.let(tirx.truncdiv(work, pieces))
+                begin = k.let(piece * share)
+                count = k.let(tirx.max(tirx.min(share, self.rows - begin), int32(0)))
+                self._panel(k.let(tirx.truncdiv(rest, panels)), tirx.truncmod(rest, panels), begin, count)
         return k.function
 
-    def _panel(self, item: Expr, panel: Expr) -> None:
-        """Emit one panel of columns of one product."""
-        k, first = self.k, panel * self.columns
+    def _panel(self, item: Expr, panel: Expr, begin: Expr, count: Expr) -> None:
+        """Emit ``count`` rows, from ``begin`` on, of one panel of columns of one product."""
+        k = self.k
+        first = k.let(panel * self.columns)
         *a_lead, self.a_row, self.a_column = self.a_place
         *b_lead, self.b_row, self.b_column = self.b_place
         *y_lead, self.y_row = self.y_place
@@ -92,11 +109,11 @@ class RunTimeBatchMatmulKernel:
         self.valid = k.let(tirx.min(self.width - first, int32(self.columns)))
         whole = self.valid >= self.columns
         k.branch(whole, self._pack_whole, self._pack_part)
-        full = k.let(tirx.truncdiv(self.rows, int32(self.tile.rows)))
+        full = k.let(tirx.truncdiv(count, int32(self.tile.rows)))
         with k.serial(full) as t:
-            self._tile(t * self.tile.rows, self.tile.rows)
+            self._tile(begin + t * self.tile.rows, self.tile.rows)
         done = k.let(full * self.tile.rows)
-        in_powers_of_two(k, done, self.rows - done, self.tile.rows, self._tile)
+        in_powers_of_two(k, begin + done, count - done, self.tile.rows, self._tile)
 
     def _position(self, index: Expr, place: Sequence[Index]) -> Expr:
         """Position of item ``index`` of the lead extents; ``place``: an offset, then a stride per extent."""

@@ -82,7 +82,7 @@ def _attention(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFun
 
 def _batch_matmul(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     tile = RegisterTile.of(point["tile"])
-    return RunTimeBatchMatmulKernel(witnesses, tile, point["unroll"], machine.lanes).emit()
+    return RunTimeBatchMatmulKernel(witnesses, tile, point["unroll"], machine.lanes, machine.threads).emit()
 
 
 def _conv2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:

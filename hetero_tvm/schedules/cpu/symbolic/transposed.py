@@ -123,7 +123,7 @@ class _Emitter:
         return found
 
     def _around(self, item: Expr) -> tuple[Expr, Expr]:
-        """Where the other axes' item ``item`` begins, in X and in Y."""
+        """Places in X and in Y where an item of the axes around begins."""
         source = target = int32(0)
         for n, extent in reversed(self.around):
             place = self.k.let(tirx.truncmod(item, extent))
