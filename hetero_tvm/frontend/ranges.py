@@ -26,6 +26,9 @@ _DEFAULT_LENGTH = 512
 LEAST_TELLING = 5
 """Least of the largest sizes that tell: below, too many numbers of a model are the same by accident."""
 
+_MOST_CONFIRMING = 6
+"""Sizes that are tried where those that confirm are a special case."""
+
 _STEPS = (2, 4, 8, 16, 32, 64)
 """Steps that are tried where a model does not import at all sizes of a range."""
 
@@ -93,6 +96,8 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
         ) from error
     if (usual := _at_usual_sizes(symbols, models, at)) is not None:
         sizes, models = usual
+    if (last := _confirming(symbols, sizes, models, at)) is not None:
+        sizes, models = (*sizes[:-1], last[0]), [*models[:-1], last[1]]
     first, *others = models
     for other, at_size in zip(others, sizes[1:], strict=True):
         for node, branch in branches(first).items():
@@ -289,6 +294,35 @@ def _at_usual_sizes(
     except HeteroTVMError:  # a table of positions may end at the largest size
         return None
     return (sizes, found) if len({tuple(steps(model)) for model in found}) == 1 else None
+
+
+def _confirming(
+    symbols: Sequence[Symbol],
+    sizes: Sequence[Mapping[str, int]],
+    models: Sequence[ImportedModel],
+    at: Callable[[Mapping[str, int]], ImportedModel],
+) -> tuple[dict[str, int], ImportedModel] | None:
+    """Sizes that confirm, and the model there, where those that are to are the only special case; else None.
+
+    A Vision Transformer stretches its table of positions but at the size that the table was trained for.
+    """
+    kinds = [[kind for kind, _ in steps(model)] for model in models]
+    if kinds[-1] == kinds[0] or any(other != kinds[0] for other in kinds[:-1]):
+        return None
+    values = []  # the others' first: an axis of a table may be a special case alone
+    for symbol in symbols:
+        top, last = sizes[0][symbol.name], sizes[-1][symbol.name]
+        others = [one[symbol.name] for one in sizes[1:-1] if one[symbol.name] != top]
+        values.append(list(dict.fromkeys((*others, last + symbol.step, top, last))))
+    mixed = (dict(zip(sizes[0], several, strict=True)) for several in itertools.product(*values))
+    for one in itertools.islice((one for one in mixed if one not in sizes), _MOST_CONFIRMING):
+        try:
+            model = at(one)
+        except HeteroTVMError:
+            continue
+        if [kind for kind, _ in steps(model)] == kinds[0]:
+            return one, model
+    return None
 
 
 def branches(model: ImportedModel) -> dict[str, str]:

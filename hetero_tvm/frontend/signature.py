@@ -39,7 +39,7 @@ class Original(Protocol):
     available: bool
     """Whether it is installed here."""
     coarse: bool
-    """Whether it rounds to steps of 8 bits that are not those of its translation."""
+    """Whether it rounds to 8 or 16 bits where its translation does not."""
 
     def run(self, inputs: Mapping[str, np.ndarray], *, double: bool = False) -> tuple[np.ndarray, ...]:
         """Compute all outputs in signature order, in float32 or (``double``) float64."""

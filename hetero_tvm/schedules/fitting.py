@@ -21,6 +21,8 @@ _Items = tuple[tuple[tuple[str, int], ...], ...]
 """Witnesses, each as its names with their values."""
 _MOST_GROUPED = 5
 """Symbols of one number that all groupings are tried for."""
+CONFIRMING = 3
+"""Last witnesses of a model with quotients, which only confirm."""
 _MOST_TOGETHER = 3
 """Names of one symbol (itself, quotients) of which a number may be a sum."""
 
@@ -93,7 +95,7 @@ def telling(
                 missing = [pair for pair in missing if _rank(chosen, name, pair) < len(pair) + 2]
         alone += [{**tops, name: value} for value in chosen[1:]]
         spare[name] = [value for value in values if value not in chosen] or chosen[1:] or [top]
-    confirming = 3 if quotients else 1
+    confirming = CONFIRMING if quotients else 1
     last = [{name: values[n % len(values)] for name, values in spare.items()} for n in range(confirming)]
     return tuple(completed(one, quotients) for one in (dict(tops), *alone, *last))
 

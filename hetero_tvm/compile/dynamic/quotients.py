@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from hetero_tvm.frontend.signature import OpenShapes, Symbol
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.runtime.signature import quotient_parts
 from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed, ordered, quotient, symbols_of
-from hetero_tvm.schedules.fitting import fit, telling
+from hetero_tvm.schedules.fitting import CONFIRMING, fit, telling
 
 _MOST_IMPORTS = 48
 """Imports at other sizes, for one symbol, after which what is not known is left open."""
@@ -68,12 +68,28 @@ def with_quotients(model: ImportedModel) -> ImportedModel:
         if any(_does_more(one, usual) for one in several):
             raise _special_at_the_top(model, opened, usual)
         fewer = {name: _others(each, tops[name], name, special, names) for name, each in others.items()}
-        if not special or not all(fewer.values()):
+        if special and not all(fewer.values()):
+            sizes, several = _usual(sizes, special, completed(opened.sizes[-1], names), imported)
             break  # the lifting says where they differ
+        if not special:
+            break
         others = fewer
     _refuse_untold(model, opened, names, sizes)
     fresh = dataclasses.replace(opened, sizes=sizes, others=tuple(several[1:]))
     return dataclasses.replace(several[0], open=fresh)
+
+
+def _usual(
+    sizes: Sequence[Sizes], special: Sequence[Sizes], last: Sizes, imported: Mapping[Any, ImportedModel]
+) -> tuple[tuple[Sizes, ...], list[ImportedModel]]:
+    """Sizes without those that only confirm and at which the model is another one (at the size of a table a
+    network does not stretch it), and the models there; ``last`` confirmed the import."""
+    kept = [at for at in sizes if at not in special]
+    telling_alone = len(sizes) - CONFIRMING
+    if all(at in kept for at in sizes[:telling_alone]) and last not in special:
+        kept += [] if last in kept else [last]
+        sizes = kept
+    return tuple(sizes), [imported[_key(at)] for at in sizes]
 
 
 def _others(

@@ -194,6 +194,13 @@ def _is_negative_zero(op: Op, name: str) -> str:
     return op.emit("Less", op.emit("Reciprocal", name), _zero(op))
 
 
+def _negated(op: Op) -> str:
+    """``negate``: ONNX's Neg is for signed numbers, others wrap."""
+    if op.dtype().startswith("uint"):
+        return op.emit("Sub", op.const(0, op.dtype()), op.inputs[0])
+    return op.emit("Neg", op.inputs[0])
+
+
 def _cbrt(op: Op) -> str:
     power = op.emit("Pow", op.emit("Abs", op.inputs[0]), op.const(1 / 3, op.dtype()))
     return op.emit("Mul", op.emit("Sign", op.inputs[0]), power)
@@ -205,7 +212,6 @@ _PLAIN = {
     "divide": "Div",
     "exponential": "Exp",
     "logistic": "Sigmoid",
-    "negate": "Neg",
     "power": "Pow",
     "round_nearest_even": "Round",
     "select": "Where",
@@ -222,6 +228,7 @@ TRANSLATIONS: Mapping[str, Callable[[Op], str]] = {
     "stablehlo.and": _boolean("BitwiseAnd", "And"),
     "stablehlo.or": _boolean("BitwiseOr", "Or"),
     "stablehlo.xor": _boolean("BitwiseXor", "Xor"),
+    "stablehlo.negate": _negated,
     "stablehlo.not": _boolean("BitwiseNot", "Not"),
     "stablehlo.bitcast_convert": bits.bitcast,
     "stablehlo.broadcast_in_dim": _broadcast,

@@ -16,7 +16,9 @@ from hetero_tvm.frontend.stablehlo.load import bindings
 class StableHloProgram:
     """A program run as it is written: by XLA where JAX is installed, else by the interpreter in jaxlib.
 
-    Its numbers have the types that it is written in, in float64 too.
+    Its numbers have the types that it is written in, in float64 too.  What it rounds to 16 bits on the way is
+    not rounded in what is compiled, so that such a program judges its translation alone, which tells what is
+    exact.
 
     Parameters
     ----------
@@ -24,11 +26,12 @@ class StableHloProgram:
     model : the same program in ONNX, for other runtimes.
     """
 
-    exact = available = True
-    coarse = False
+    available = True
 
     def __init__(self, module: Any, model: onnx.ModelProto):
         self._module, self._model = module, model
+        self.coarse = _has_narrow_floats(model)
+        self.exact = not self.coarse
         self.engine, self._run = self._made()
 
     def _made(self) -> tuple[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]]:
@@ -81,3 +84,25 @@ class StableHloProgram:
     def to_onnx(self) -> onnx.ModelProto:
         """The same program for other runtimes."""
         return self._model
+
+
+def _has_narrow_floats(model: onnx.ModelProto) -> bool:
+    """Whether some numbers of a program have 16 bits or fewer: given, constant, or rounded on the way."""
+    graph = model.graph
+    kinds = {value.type.tensor_type.elem_type for value in graph.input}
+    kinds |= {tensor.data_type for tensor in graph.initializer} | _casts(graph)
+    wide = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
+    names = {kind: onnx.TensorProto.DataType.Name(kind) for kind in kinds}
+    return any("FLOAT" in name and kind not in wide for kind, name in names.items())
+
+
+def _casts(graph: onnx.GraphProto) -> set[int]:
+    """Types of the casts in a graph, and in those inside it."""
+    found = set()
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to":
+                found.add(attribute.i)
+            elif attribute.type == onnx.AttributeProto.GRAPH:
+                found |= _casts(attribute.g)
+    return found

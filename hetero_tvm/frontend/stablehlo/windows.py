@@ -91,8 +91,12 @@ def _arg_extremum(op: Op) -> list[str] | None:
     kind = "Max" if "GT" in directions else "Min" if "LT" in directions else None
     if kind is None or "EQ" not in directions:
         return None
-    extremum = op.emit(f"Reduce{kind}", op.inputs[0], op.const([axis]), keepdims=0)
-    index = op.emit(f"Arg{kind}", op.inputs[0], axis=axis, keepdims=0)
+    is_truth = op.dtype() == "bool"  # ONNX has places of numbers alone
+    x = op.emit("Cast", op.inputs[0], to=onnx_type("uint8")) if is_truth else op.inputs[0]
+    extremum = op.emit(f"Reduce{kind}", x, op.const([axis]), keepdims=0)
+    if is_truth:
+        extremum = op.emit("Cast", extremum, to=onnx_type("bool"))
+    index = op.emit(f"Arg{kind}", x, axis=axis, keepdims=0)
     return [extremum, op.emit("Cast", index, to=onnx_type(dtype_of(op.raw.results[1].type)))]
 
 

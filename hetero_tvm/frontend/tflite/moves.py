@@ -101,32 +101,47 @@ def _sliced(op: Op) -> None:
 
 def _strided(op: Op) -> None:
     """``STRIDED_SLICE`` with its masks."""
-    begin, end, steps = op.ints(1), op.ints(2), op.ints(3)
-    if op.option("EllipsisMask", 0) or op.option("NewAxisMask", 0):
-        raise Untranslatable("with an ellipsis or new axes")
-    for axis in range(len(begin)):
-        bit, back = 1 << axis, steps[axis] < 0
-        extent = op.shape()[axis]
+    given = zip(op.ints(1), op.ints(2), op.ints(3), strict=True)
+    masks = {
+        name: op.option(f"{name}Mask", 0) for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")
+    }
+    parts = [
+        (*part, {name: bool(mask >> place & 1) for name, mask in masks.items()})
+        for place, part in enumerate(given)
+    ]
+    named = sum(not (on["Ellipsis"] or on["NewAxis"]) for *_, on in parts)
+    begins, ends, axes, strides = [], [], [], []
+    axis = 0
+    for begin, end, step, on in parts:
+        if on["Ellipsis"]:
+            axis += len(op.shape()) - named
+        if on["Ellipsis"] or on["NewAxis"]:  # the result's shape has the new axes
+            continue
+        back, extent = step < 0, op.shape()[axis]
         if op.option("Offset", False):
-            end[axis] += begin[axis]
-        if op.option("BeginMask", 0) & bit:
-            begin[axis] = extent - 1 if back else 0
-        if op.option("EndMask", 0) & bit:
-            end[axis] = -_LAST if back else _LAST
-        if op.option("ShrinkAxisMask", 0) & bit:
-            begin[axis] += extent if begin[axis] < 0 else 0
-            end[axis], steps[axis] = begin[axis] + 1, 1
-    parts = [op.const(x) for x in (begin, end, list(range(len(begin))), steps)]
-    op.moved([0], lambda x: [op.reshaped(op.emit("Slice", x, *parts), op.result().shape)])
+            end += begin
+        if on["Begin"]:
+            begin = extent - 1 if back else 0
+        if on["End"]:
+            end = -_LAST if back else _LAST
+        if on["ShrinkAxis"]:
+            begin += extent if begin < 0 else 0
+            end, step = begin + 1, 1
+        for found, value in zip((begins, ends, axes, strides), (begin, end, axis, step), strict=True):
+            found.append(value)
+        axis += 1
+    bounds = [op.const(np.array(part, np.int64)) for part in (begins, ends, axes, strides)]
+    op.moved([0], lambda x: [op.reshaped(op.emit("Slice", x, *bounds), op.result().shape)])
 
 
 def _gathered(op: Op) -> None:
     """``GATHER``."""
     axis = int(op.option("Axis", 0)) % len(op.shape())
-    if op.option("BatchDims", 0):
-        if op.option("BatchDims") != axis or len(op.shape(1)) != axis + 1 or len(op.shape()) != axis + 1:
-            raise Untranslatable("by batch, of more than numbers")
-        op.moved([0], lambda x: [op.emit("GatherElements", x, op.cast(op.raw(1), "int64"), axis=axis)])
+    if batch := op.option("BatchDims", 0) % max(len(op.shape(1)), 1):
+        if batch != axis:
+            raise Untranslatable("by batch, of axes behind others")
+        places = op.reshaped(op.cast(op.raw(1), "int64"), [*op.shape(1), 1])
+        op.moved([0], lambda x: [op.emit("GatherND", x, places, batch_dims=batch)])
         return
     op.moved([0], lambda x: [op.emit("Gather", x, op.cast(op.raw(1), "int64"), axis=axis)])
 
@@ -223,6 +238,22 @@ def _reversed(op: Op) -> None:
     op.moved([0], lambda x: [op.emit("Slice", x, *(op.const(part) for part in ends))])
 
 
+def _reversed_in_part(op: Op) -> None:
+    """``REVERSE_SEQUENCE``: the first few of each row."""
+    time, batch = int(op.option("SeqDim")), int(op.option("BatchDim"))
+    rank = len(op.shape())
+    order = [batch, time, *(axis for axis in range(rank) if axis not in (batch, time))]
+    back = np.argsort(order).tolist()
+    lengths = op.cast(op.raw(1), "int64")
+
+    def move(x: str) -> list[str]:
+        turned = op.emit("Transpose", x, perm=order)
+        found = op.emit("ReverseSequence", turned, lengths, batch_axis=0, time_axis=1)
+        return [op.emit("Transpose", found, perm=back)]
+
+    op.moved([0], move)
+
+
 def _scattered(op: Op) -> None:
     """``SCATTER_ND``: places, numbers, shape; numbers for one place are added."""
     base = op.const(np.zeros(op.result().shape), op.result().dtype)
@@ -267,6 +298,7 @@ MOVES: dict[str, Callable[[Op], None]] = {
     "TOPK_V2": _largest,
     "ONE_HOT": _one_hot,
     "REVERSE_V2": _reversed,
+    "REVERSE_SEQUENCE": _reversed_in_part,
     "SCATTER_ND": _scattered,
     "DYNAMIC_UPDATE_SLICE": _updated,
 }

@@ -11,12 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from hetero_tvm.frontend.nodes import Nodes, Untranslatable, onnx_type
 from hetero_tvm.frontend.tflite.load import Graph, Operator, Tensor
 
 Values = dict[int, dict[bool, str]]
 """ONNX names by number of a tensor and by whether channels come first."""
+
+Step = Callable[..., Sequence[str]]
+"""Takes a row and states; gives the next states, and what is kept of the row."""
 
 _STEPS = ("int8", "uint8")
 """Types that ONNX's quantisers have in every opset."""
@@ -87,6 +91,12 @@ class Op:
                 raise Untranslatable(f"without the option {name}")
             return default
         return read()
+
+    def has_value(self, index: int) -> bool:
+        """Whether something gives an operand; a variable of the file has no value before it is run."""
+        return self.has(index) and (
+            self._operator.inputs[index] in self._known or self._operator.inputs[index] in self._values
+        )
 
     def is_constant(self, index: int) -> bool:
         return self.has(index) and self._operator.inputs[index] in self._known
@@ -268,6 +278,30 @@ class Op:
     def several(self, kind: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
         """Names of the results of a new node that has several."""
         return self._nodes.several(kind, *inputs, count=count, **attributes)
+
+    def scanned(
+        self, rows: str, row: Sequence[int], states: Sequence[tuple[str, Sequence[int]]], step: Step
+    ) -> str:
+        """Rows that ``step`` makes of the rows of a tensor, along its first axis; float32 all.
+
+        ``states`` : first values of what goes from one row to the next, with their shapes.
+        """
+        given = [self._nodes.fresh() for _ in (*states, row)]
+        with self._nodes.inside() as nodes:
+            *after, made = step(given[-1], *given[:-1])
+            ends = [self.several("Identity", name, count=1)[0] for name in (*after, made)]
+        shapes = [shape for _, shape in states]
+        infos = [
+            [
+                helper.make_tensor_value_info(n, onnx_type("float32"), s)
+                for n, s in zip(names, kinds, strict=True)
+            ]
+            for names, kinds in ((given, [*shapes, row]), (ends, [*shapes, None]))
+        ]
+        body = helper.make_graph(nodes, "step", *infos)
+        count = len(states) + 1
+        first = [name for name, _ in states]
+        return self.several("Scan", *first, rows, count=count, body=body, num_scan_inputs=1)[-1]
 
     def const(self, value: Any, dtype: str = "int64") -> str:
         return self._nodes.constant(value, dtype)

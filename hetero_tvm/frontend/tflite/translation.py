@@ -16,6 +16,7 @@ from hetero_tvm.frontend.tflite.images import IMAGES
 from hetero_tvm.frontend.tflite.load import Graph, Operator, Program
 from hetero_tvm.frontend.tflite.moves import MOVES
 from hetero_tvm.frontend.tflite.op import Op, Values
+from hetero_tvm.frontend.tflite.recurrence import RECURRENCE
 from hetero_tvm.frontend.tflite.rounds import folded, rounds
 
 _OPSET = 20
@@ -26,7 +27,7 @@ _MOST_ROUNDS = 1024
 _LISTED = 50
 """Faults that one message tells."""
 
-_TRANSLATIONS = {**IMAGES, **ELEMENTWISE, **MOVES}
+_TRANSLATIONS = {**IMAGES, **ELEMENTWISE, **MOVES, **RECURRENCE}
 
 _State = dict[bool, str] | np.ndarray
 """A value that goes in or out of a graph: its ONNX names by layout, or a constant."""

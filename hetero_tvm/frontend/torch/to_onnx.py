@@ -72,6 +72,7 @@ def to_onnx(program: ExportedProgram) -> StoredModel:
         _refuse_changes(translated.exported_program.graph_signature)
         stored = _stored(translated.model)
     guard_attention(stored.proto.graph)
+    _give_types(torch, program, stored.proto.graph)
     _name_nodes(stored.proto.graph)
     _name_dimensions(stored.proto.graph)
     return stored
@@ -126,6 +127,32 @@ def _exact_numbers() -> Iterator[None]:
         yield
     finally:
         building._process_python_constants = known
+
+
+def _give_types(torch: ModuleType, program: ExportedProgram, graph: onnx.GraphProto) -> None:
+    """Give the results the program's types: sums of 16 bits are written in 32, and cast for readers alone."""
+    kinds = torch.export.graph_signature
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    given = [
+        values.get(spec.arg.name)
+        for spec in program.graph_signature.output_specs
+        if spec.kind is kinds.OutputKind.USER_OUTPUT and isinstance(spec.arg, kinds.TensorArgument)
+    ]
+    narrow = {torch.float16: onnx.TensorProto.FLOAT16, torch.bfloat16: onnx.TensorProto.BFLOAT16}
+    for result, value in zip(graph.output, given, strict=True):
+        kind = narrow.get(getattr(value, "dtype", None))
+        if kind is None or result.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
+            continue
+        name = result.name
+        for node in graph.node:
+            for names in (node.input, node.output):
+                for place, other in enumerate(names):
+                    if other == name:
+                        names[place] = f"{name}/wide"
+        graph.node.append(
+            onnx.helper.make_node("Cast", [f"{name}/wide"], [name], name=f"{name}/cast", to=kind)
+        )
+        result.type.tensor_type.elem_type = kind
 
 
 def _guesses_numbers(pattern: Iterable[Any]) -> bool:

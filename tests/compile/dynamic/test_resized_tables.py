@@ -66,6 +66,14 @@ def test_positions_are_resized_to_the_image(tmp_path, mode):
     check(model, spans, [(8, 8), (64, 64), (8, 64), (16, 20), (44, 12), (60, 32)], tmp_path)
 
 
+def test_the_size_of_a_table_is_a_size_like_others(tmp_path):
+    """At its own size a table is not resized: the import found another network there."""
+    table = np.random.default_rng(0).standard_normal((1, 3, 4, 4)).astype("float32")
+    model = with_arrays(POSITIONS.format(mode="cubic"), table=table)
+    spans = (Span(8, 32, 8), Span(8, 32, 8))
+    check(model, spans, [(8, 8), (16, 16), (32, 32), (8, 24), (16, 32)], tmp_path)
+
+
 def test_images_are_resized_between_two_open_grids(tmp_path):
     check(
         with_arrays(BETWEEN),

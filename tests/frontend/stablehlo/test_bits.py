@@ -20,6 +20,7 @@ FUNCTIONS = {
     "shifts too far": lambda a, b: (lax.shift_left(a, b), lax.shift_right_logical(a, b)),
     "arithmetic": lax.shift_right_arithmetic,
     "counts": lambda a, b: (lax.population_count(a), lax.clz(b)),
+    "signs": lambda a, b: (-a, 3 - b),
     "logic": lambda a, b: (a & b, a | b, a ^ b, ~a),
 }  # fmt: skip
 

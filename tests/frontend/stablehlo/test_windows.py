@@ -43,6 +43,7 @@ FUNCTIONS = {
     "running": (lambda x: (lax.cumprod(x, 1), lax.cummax(x, 0), lax.cummin(x, 1, reverse=True)), [M]),
     "running logarithms": (lambda x: lax.cumlogsumexp(x, axis=0), [M]),
     "of pairs": (spread, [M, M]),
+    "places of truths": (lambda x: (jnp.argmax(x > 0, 1), jnp.argmin(x > -1, 0)), [M]),
     "along no axis": (lambda x: lax.reduce(x > 0, False, lax.bitwise_or, ()), [M]),
     "of bits": (lambda x: lax.reduce(x > 0, False, lax.bitwise_xor, (0,)), [M]),
     "gradient": (gradient(2, 2, "VALID"), [IMAGE]),

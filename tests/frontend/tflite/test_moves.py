@@ -77,3 +77,32 @@ def test_indices():
 def test_mirrors(mode):
     pads = const(np.array([[1, 2], [2, 0]], "int32"))
     assert_same(one("MIRROR_PAD", [T((4, 5)), pads], [T((7, 7))], "MirrorPadOptions", Mode=mode))
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "steps", "masks", "shape"),
+    [
+        ([0, 1], [0, 4], [1, 2], {"EllipsisMask": 1}, (4, 6, 2)),
+        ([0, 1, 0], [0, 3, 2], [1, 1, 1], {"NewAxisMask": 1}, (1, 2, 2, 5)),
+        (
+            [-1, 0, 9, -2],
+            [0, 0, 9, 0],
+            [1, 1, 1, -1],
+            {"ShrinkAxisMask": 1, "EllipsisMask": 2, "NewAxisMask": 4, "EndMask": 8},
+            (6, 1, 4),
+        ),
+    ],
+)
+def test_slices_that_leave_axes_out_or_add_some(begin, end, steps, masks, shape):
+    bounds = [ints(*part) for part in (begin, end, steps)]
+    assert_same(one("STRIDED_SLICE", [T((4, 6, 5)), *bounds], [T(shape)], "StridedSliceOptions", **masks))
+
+
+def test_rows_by_batch_and_rows_turned_in_part():
+    fields = {"Axis": 1, "BatchDims": 1}
+    data = one("GATHER", [T((2, 5, 4)), ints([4, 0], [1, 1])], [T((2, 2, 4))], "GatherOptions", **fields)
+    assert_same(data)
+    for shape, time, batch in (((3, 5), 1, 0), ((2, 5, 3, 2), 1, 2)):
+        fields = {"SeqDim": time, "BatchDim": batch}
+        operands = [T(shape), ints(2, 5, 1)]
+        assert_same(one("REVERSE_SEQUENCE", operands, [T(shape)], "ReverseSequenceOptions", **fields))

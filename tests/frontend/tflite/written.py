@@ -11,7 +11,7 @@ TYPES = {name: name.upper() for name in "float32 float16 int8 uint8 int16 int32 
 
 @dataclass
 class T:
-    """A tensor: ``data`` for a constant; scales and zero points for a quantised one."""
+    """A tensor: ``data`` for a constant; ``variable`` for a state; scales, zero points where quantised."""
 
     shape: tuple
     dtype: str = "float32"
@@ -20,6 +20,7 @@ class T:
     zero: tuple = ()
     axis: int = 0
     declared: tuple | None = None
+    variable: bool = False
 
 
 def const(array, **more):
@@ -61,6 +62,8 @@ def _tensor(b, number, tensor):
         "Buffer": number + 1,
         "Name": name,
     }
+    if tensor.variable:
+        fields["IsVariable"] = True
     if tensor.declared is not None:
         fields["ShapeSignature"] = b.CreateNumpyVector(np.array(tensor.declared, np.int32))
     if tensor.scale:
@@ -128,6 +131,6 @@ def one(kind, operands, results, options="", **fields):
     tensors = [tensor for tensor in operands if tensor is not None]
     numbers = iter(range(len(tensors)))
     taken = tuple(-1 if tensor is None else next(numbers) for tensor in operands)
-    given = [n for n, tensor in enumerate(tensors) if tensor.data is None]
+    given = [n for n, tensor in enumerate(tensors) if tensor.data is None and not tensor.variable]
     out = tuple(range(len(tensors), len(tensors) + len(results)))
     return file([*tensors, *results], [Call(kind, taken, out, options, fields)], given, out)

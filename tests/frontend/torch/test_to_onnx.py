@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 rewriter = pytest.importorskip("onnxscript.rewriter")
 
+import onnx
 from onnx.reference import ReferenceEvaluator
 from torch import nn
 from torch.export import Dim, export
@@ -140,3 +141,16 @@ def test_bounds_keep_their_order():
     got = ReferenceEvaluator(to_onnx(export(Bounded(), (x,))).proto).run(None, {"x": x.numpy()})
     for ours, truth in zip(got, Bounded()(x), strict=True):
         assert torch.equal(torch.from_numpy(ours), truth)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_results_have_the_types_of_the_program(dtype):
+    class Sums(nn.Module):
+        def forward(self, x):
+            total = x.sum(0)
+            return total, total.view(2, 2) + x[:2, :2], x.amax(0), x.prod(), x.cumsum(0)
+
+    x = torch.rand(4, 4).to(dtype)
+    kinds = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.BFLOAT16: torch.bfloat16}
+    outputs = to_onnx(export(Sums(), (x,))).proto.graph.output
+    assert {kinds.get(value.type.tensor_type.elem_type) for value in outputs} == {dtype}

@@ -134,6 +134,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     resizes = (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d)
     return {
         aten.sign.default: sign,
+        aten.neg.default: lambda x: 0 - x if x.dtype == torch.uint8 else NotImplemented,
         aten.signbit.default: negative,
         aten.copysign.Tensor: with_sign,
         aten.copysign.Scalar: with_sign,
@@ -177,7 +178,12 @@ def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
     def is_truth(node: Node) -> bool:
         return node.args[0].meta["val"].dtype == torch.bool
 
+    def is_unsigned(node: Node) -> bool:
+        """Whether ONNX's Neg leaves the operand out: it has signed numbers alone."""
+        return node.args[0].meta["val"].dtype == torch.uint8
+
     return {
+        aten.neg.default: is_unsigned,
         **dict.fromkeys((aten.max.dim, aten.min.dim), is_truth),
         aten.clamp.default: lambda node: has_uneven_bounds(node.args),
         **dict.fromkeys(ranges, lambda node: has_fractions(node.args)),

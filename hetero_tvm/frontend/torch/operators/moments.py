@@ -1,4 +1,4 @@
-"""Means and variances of no values, or of no more than are taken off their count."""
+"""Means, variances and truths of no values, or of no more than are taken off their count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """``mean``, ``var``, ``std``, and their pairs where PyTorch divides by zero."""
+    """``mean``, ``var``, ``std``, and their pairs where PyTorch divides by zero; ``any`` of nothing."""
     aten = torch.ops.aten
 
     def mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -43,7 +43,14 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
 
         return both
 
+    def any_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+        """False of no values: the exporter takes the greatest integer, which is the least one there is."""
+        if _count(x.shape, dim) != 0:
+            return NotImplemented
+        return x.bool().sum(_axes(dim, x.dim()), keepdim=keepdim) != 0
+
     table: dict[Any, Callable[..., Any]] = {
+        **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), any_of),
         aten.mean.default: lambda x, *, dtype=None: mean(x, dtype=dtype),
         aten.mean.dim: mean,
     }
@@ -72,13 +79,13 @@ def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
 
 
 def is_degenerate(node: Node) -> bool:
-    """Whether a mean or a variance is one of so few values that it divides by zero."""
+    """Whether a mean or a variance is one of so few values that it divides by zero, or a truth of none."""
     value = getattr(node.args[0], "meta", {}).get("val") if node.args else None
     if value is None:
         return False
     second = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     count = _count(value.shape, None if isinstance(second, bool) else second)
-    taken = 0 if node.target._schema.name == "aten::mean" else node.kwargs.get("correction")
+    taken = 0 if node.target._schema.name in ("aten::mean", "aten::any") else node.kwargs.get("correction")
     return count is not None and count <= (1 if taken is None else taken)
 
 

@@ -145,3 +145,15 @@ def test_sums_and_products_of_truth_values():
     built = build_model(optimize_model(import_model(torch.export.export(Truths(), (a, b))), "cpu"))
     for ours, theirs in zip(built.run({"a": a.numpy(), "b": b.numpy()}), Truths()(a, b), strict=True):
         assert torch.equal(torch.tensor(ours), theirs)
+
+
+class Bytes(torch.nn.Module):
+    def forward(self, x):
+        return -x, 3 - x, x // 2, x.sign(), x.abs()
+
+
+def test_bytes_that_change_their_sign_wrap():
+    x = torch.tensor([250, 3, 17, 0], dtype=torch.uint8)
+    built = build_model(optimize_model(import_model(torch.export.export(Bytes(), (x,))), "cpu"))
+    for ours, theirs in zip(built.run({"x": x.numpy()}), Bytes()(x), strict=True):
+        assert torch.equal(torch.tensor(ours), theirs)

@@ -1,4 +1,4 @@
-"""Means and variances of few values or none, against PyTorch's own."""
+"""Means, variances and truths of few values or none, against PyTorch's own."""
 
 import pytest
 import torch
@@ -45,6 +45,13 @@ def test_mean_of_none():
         model, x = Spread("mean", *arguments), torch.zeros(0, 3)
         program = decomposed(torch.export.export(model, (x,)))
         torch.testing.assert_close(program.module()(x)[0], model(x)[0], equal_nan=True)
+
+
+def test_any_of_none():
+    for arguments in ((), (0,), ((0, 1), True)):
+        model, x = Spread("any", *arguments), torch.zeros(0, 3)
+        built = build_model(optimize_model(import_model(torch.export.export(model, (x,))), "cpu"))
+        torch.testing.assert_close(torch.from_numpy(built.run({"x": x.numpy()})[0]), model(x)[0])
 
 
 def test_variance_of_one_value_is_built():
