@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -52,6 +53,7 @@ from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vector
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import TRACED_SIZES_HINT, fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
+from hetero_tvm.frontend.sizing import Sizing
 from hetero_tvm.frontend.stored import BRANCH, StoredModel, is_stub, stub
 from hetero_tvm.host import mapped
 
@@ -132,9 +134,9 @@ def clean(
             settled = settle_axes(model.graph, types, pool) or settle_pools(
                 model.graph, types, opset_of(model)
             )
-    inferred = _simplify(model, pool, supported, limits, promises, open_sizes)
+    inferred, sizing = _simplify(model, pool, supported, limits, promises, open_sizes)
     refuse_unsupported(model.graph, opset_of(model), supported)
-    return _join(model, pool, inferred)
+    return dataclasses.replace(_join(model, pool, inferred), sizing=sizing)
 
 
 def _is_misread(node: onnx.NodeProto) -> bool:
@@ -324,8 +326,9 @@ def _simplify(
     limits: Limits,
     promises: Promises,
     open_sizes: bool,
-) -> onnx.GraphProto:
-    """Inline, fold and remove until nothing changes; returns the graph with its inferred types."""
+) -> tuple[onnx.GraphProto, Sizing]:
+    """Inline, fold and remove until nothing changes; returns the graph with its inferred types, and what was
+    computed of sizes."""
     folder = Folder(pool, {o.domain: o.version for o in model.opset_import}, limits, open_sizes)
     tracker, opset = Tracker(), opset_of(model)
     for _ in range(_MOST_ROUNDS):
@@ -363,7 +366,7 @@ def _simplify(
     merge_identities(model.graph)
     inferred = _infer(model, pool, limits)
     refuse_types(model.graph, _types(inferred.graph), pool)
-    return inferred.graph
+    return inferred.graph, folder.sizing
 
 
 def _infer(
