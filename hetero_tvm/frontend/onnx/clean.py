@@ -42,7 +42,9 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     ConstantPool,
     Types,
+    dense,
     names_used,
+    sparse_problem,
     tensor_problem,
     tensor_type,
 )
@@ -157,11 +159,6 @@ def _has_doubles(graph: onnx.GraphProto, pool: ConstantPool) -> bool:
 def _split(stored: StoredModel) -> tuple[onnx.ModelProto, ConstantPool]:
     """Copy the model without its initializers; gives the copy and the initializers (not copied)."""
     pool, source = ConstantPool(), stored.proto
-    if source.graph.sparse_initializer:
-        raise ModelError(
-            "The model stores sparse initializers, which are not supported.",
-            hint="Export it with dense weights.",
-        )
     problems = []
     for tensor in source.graph.initializer:
         problem = None if is_stub(tensor) else tensor_problem(tensor)
@@ -172,6 +169,12 @@ def _split(stored: StoredModel) -> tuple[onnx.ModelProto, ConstantPool]:
             pool.add_array(tensor.name, stored.arrays[tensor.name])
         else:
             pool.add_tensor(tensor)
+    for sparse in source.graph.sparse_initializer:
+        name = sparse.values.name
+        if problem := "its name is used twice" if name in pool else sparse_problem(sparse):
+            problems.append(f"{name or '(unnamed)'}: {problem}")
+        else:
+            pool.add_array(name, dense(sparse))
     if problems:
         raise ModelError("The model's weights are damaged.", problems=shortened(problems))
     model = onnx.ModelProto(ir_version=min(max(source.ir_version, 8), onnx.IR_VERSION))

@@ -22,6 +22,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     ConstantPool,
     Type,
     Types,
+    dense,
     rename_inputs,
     tensor_type,
     to_array,
@@ -412,12 +413,14 @@ def _is_empty(type_: Type | None) -> bool:
 
 
 def constant_value(node: onnx.NodeProto) -> list[np.ndarray] | None:
-    """Value of a Constant node in any of its spellings; None for strings and sparse tensors."""
+    """Value of a Constant node in any of its spellings; None for strings."""
     if len(node.attribute) != 1:
         raise ModelError(f"Node {node.name!r} (Constant) has {len(node.attribute)} values instead of one.")
     attribute = node.attribute[0]
     if attribute.name == "value":
         return [to_array(attribute.t)]
+    if attribute.name == "sparse_value":
+        return [dense(attribute.sparse_tensor)]
     if attribute.name == "value_int":
         return [np.array(attribute.i, np.int64)]
     if attribute.name == "value_ints":
