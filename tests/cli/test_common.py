@@ -2,8 +2,8 @@
 
 import argparse
 import dataclasses
-import importlib
 import errno
+import importlib
 import json
 import warnings
 
