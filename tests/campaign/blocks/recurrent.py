@@ -40,9 +40,6 @@ def _layer(
     if b.chance(0.3):
         one = {"LSTM": ["HardSigmoid", "Relu", "Tanh"], "GRU": ["Sigmoid", "Softsign"], "RNN": ["Relu"]}[op]
         attributes["activations"] = one * ways
-    if batch_major:  # which ONNX Runtime does not run, and the evaluator knows none of these
-        for name in ("input_forget", "clip", "activations"):
-            attributes.pop(name, None)
     while args and not args[-1]:
         args.pop()
     out = b.node(op, *args, results=3 if op == "LSTM" else 2, **attributes)
