@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import signal
@@ -39,6 +40,8 @@ if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is
 
 DEFAULT_MODEL = "zoo:minilm-l6"
 DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Reasons of the system's why a file cannot be written that are no fault of ours."""
 _FAILURES = (TuningError, BuildError, NativeBuildError, AccuracyError)
 
 
@@ -422,8 +425,12 @@ def run(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except Exception as error:
-            where = f"(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)"
-            print(f"error: {type(error).__name__}: {error}\n{where}", file=sys.stderr)
+            if isinstance(error, OSError) and (error.errno in _NO_ROOM or "temporary" in str(error)):
+                what, where = str(error), "What to do: free some space, or name another folder with TMPDIR"
+            else:
+                where = f"(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)"
+                what = f"{type(error).__name__}: {error}"
+            print(f"error: {what}\n{where}", file=sys.stderr)
             if as_json:
                 print_error(type(error).__name__, str(error), where)
             return 1

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from hetero_tvm.frontend.sizing import Sizing
 from hetero_tvm.host import mapped
 
 _PLACE = "memory"
@@ -27,10 +28,12 @@ class StoredModel:
     ----------
     proto : the model; initializers that are in ``arrays`` are stubs, without their bytes.
     arrays : large initializers by name.
+    sizing : what was computed of the sizes of inputs, of a model that is clean.
     """
 
     proto: onnx.ModelProto
     arrays: Mapping[str, np.ndarray]
+    sizing: Sizing | None = None
 
     def whole(self) -> onnx.ModelProto:
         """The model in one piece; it takes the memory of all weights, and is new with every call."""

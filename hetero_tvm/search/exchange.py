@@ -8,6 +8,7 @@ trace.  The workload is the operator's unscheduled TensorIR, which carries the c
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from hetero_tvm.search.metaschedule import load_metaschedule
 _SPACE, _POINT = "hetero.space", "hetero.point"
 """Annotations of the root block: the space with its version, the point as JSON."""
 
+_FILES = ("database_workload.json", "database_tuning_record.json")
+
 
 def export(
     folder: Path, records: Iterable[Record], spaces: Mapping[str, DesignSpace], machine: Machine
@@ -36,9 +39,16 @@ def export(
     Returns
     -------
     How many records went in, and for the others reason -> number.
+
+    Raises
+    ------
+    RecordError : the files could not be written whole; they are as they were.
     """
     ms = load_metaschedule()
     folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / name for name in _FILES]
+    before = [path.stat().st_size if path.exists() else None for path in paths]
+    known = _lines(paths[1])
     database = ms.database.JSONDatabase(work_dir=str(folder), allow_missing=True)
     target = tvm.target.Target(machine.codegen_target())
     workloads: dict[str, Any] = {}
@@ -62,7 +72,27 @@ def export(
             ms.database.TuningRecord(trace, workload, [record.seconds], target, arguments)
         )
         count += 1
+    del database
+    # MetaSchedule does not look, and writes no workload twice.
+    if count and (_lines(paths[1]) != known + count or not paths[0].read_bytes().endswith(b"]\n")):
+        for path, size in zip(paths, before, strict=True):
+            if size is None:
+                path.unlink(missing_ok=True)
+            else:
+                os.truncate(path, size)
+        raise RecordError(
+            f"the database in {folder} could not be written whole",
+            hint="free some space, or name another folder",
+        )
     return count, left_out
+
+
+def _lines(path: Path) -> int:
+    """Number of the lines of a file that are whole."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        return sum(line.endswith(b"]\n") for line in file)
 
 
 def _refusal(record: Record, spaces: Mapping[str, DesignSpace]) -> str | None:
@@ -105,7 +135,7 @@ def read(folder: Path, spaces: Mapping[str, DesignSpace], site: Site) -> list[Re
     ------
     RecordError : there is no database in ``folder``, or it cannot be read.
     """
-    paths = folder / "database_workload.json", folder / "database_tuning_record.json"
+    paths = [folder / name for name in _FILES]
     if missing := [path.name for path in paths if not path.is_file()]:
         raise RecordError(f"{folder} holds no database of MetaSchedule: no {', '.join(missing)}")
     ms = load_metaschedule()

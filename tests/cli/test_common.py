@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import errno
 import importlib
 import json
 import warnings
@@ -72,6 +73,8 @@ def run(raised, options=(), capsys=None):
         (AccuracyError("wrong numbers"), 1),
         (KeyboardInterrupt(), 130),
         (ValueError("a defect"), 1),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), 1),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), 1),
     ],
 )
 def test_exit_codes(error, code, capsys):
@@ -80,6 +83,8 @@ def test_exit_codes(error, code, capsys):
     assert "Traceback" not in said
     if isinstance(error, ValueError):
         assert "a defect of hetero_tvm" in said and "HETERO_TVM_DEBUG=1" in said
+    if isinstance(error, OSError):
+        assert "defect" not in said and "name another folder with TMPDIR" in said
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import resource
 
 import pytest
 
@@ -88,3 +89,19 @@ def test_a_folder_without_a_database(tmp_path):
         (tmp_path / name).write_text("{rubbish\n")
     with pytest.raises(RecordError, match="cannot be read"):
         exchange.read(tmp_path, SPACES, SITE)
+
+
+def test_a_database_that_does_not_fit_is_told_and_leaves_what_was_there(tmp_path):
+    exchange.export(tmp_path, records(), SPACES, MACHINE)
+    assert exchange.export(tmp_path, records(), SPACES, MACHINE) == (3, {})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for folder in (tmp_path, tmp_path / "new"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max(map(len, before.values())) + 100, hard))
+        try:
+            with pytest.raises(RecordError, match="could not be written whole"):
+                exchange.export(folder, [*records(m=8), *records(m=24)], SPACES, MACHINE)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    assert not list((tmp_path / "new").iterdir())

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hetero_tvm.compile.dynamic.choices import Choices
 from hetero_tvm.compile.dynamic.quotients import extents_of
 from hetero_tvm.errors import HeteroTVMError, ShapeError
 from hetero_tvm.frontend import ImportedModel, source_names
@@ -27,6 +29,13 @@ Fitted = Sequence["int | Extent"]
 _COMPARED = ("bool", "int32", "int64", "float32", "float64")
 _FEW = 64
 """Elements of constants that are compared: what follows from sizes is a number, or some."""
+# fmt: off
+_MOVING = frozenset("relax." + name for name in (
+    "astype", "broadcast_to", "concat", "expand_dims", "flatten", "nn.pad", "permute_dims", "reshape",
+    "split", "squeeze", "strided_slice", "take", "tile",
+))
+# fmt: on
+"""Operators that may do nothing at some sizes; others compute something else there."""
 _SHARES = (0.01, 0.03, 0.07, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Shares of a range at which branches are compared."""
 
@@ -48,14 +57,14 @@ def with_low_ends(model: ImportedModel) -> ImportedModel:
         return model
     problem = why(_lows(opened.symbols))
     if problem is None:
-        why.refuse_other_branches(opened.symbols)
+        why.refuse_others(opened.symbols)
         return model
     found = _narrowed(opened.symbols, why)
     if found is None:
         return model  # no small size tells: the lifting, and the check at both ends, have the word
     symbols, changed = found, {s.name for s, f in zip(opened.symbols, found, strict=True) if s != f}
     if changed <= opened.decided:
-        why.refuse_other_branches(symbols)
+        why.refuse_others(symbols)
         return dataclasses.replace(model, open=dataclasses.replace(opened, symbols=symbols))
     at = ", ".join(f"{name} = {size}" for name, size in _lows(opened.symbols).items())
     raise ShapeError(
@@ -99,33 +108,45 @@ class _Judge:
         self._extents, self._results = fitted(extents_of), fitted(_results)
         self._windows, cuts = fitted(_windows), fitted(_cuts)
         self._cuts = list(zip(cuts[::2], cuts[1::2], strict=True))
-        self._branches, constants = branches(model), list(map(_constants, several))
+        self._choices = Choices(model)
+        self._branches, self._counted, constants = (
+            branches(model),
+            _counted(model),
+            list(map(_constants, several)),
+        )
         alike = len(set(map(len, constants))) == 1
         self._constants = [
-            first if all(_is_same(first, other) for other in others) else None
-            for first, *others in (zip(*constants, strict=True) if alike else ())
+            _form(several, sizes) for several in (zip(*constants, strict=True) if alike else ())
         ]
 
-    def refuse_other_branches(self, symbols: Sequence[Symbol]) -> None:
-        """Refuse branches of If nodes that sizes between the ends decide otherwise, as far as some tell.
+    def refuse_others(self, symbols: Sequence[Symbol]) -> None:
+        """Refuse ranges among whose sizes the model is another one, as far as comparisons of sizes tell.
 
         Raises
         ------
-        ShapeError : they do; names the node and a size.
+        ShapeError : they do; names a size, and the node of an If.
         """
-        for sizes in _between(symbols) if self._branches else ():
+        for sizes, ends in self._choices.sizes(symbols):
+            if (problem := self(sizes)) is not None:
+                raise self._refusal(sizes, problem, ends)
+        for sizes in () if self._choices.known else _between(symbols):
             try:
                 found = branches(self._at(sizes))
             except HeteroTVMError:  # the lifting, and the check, have the word
                 continue
             for node, branch in self._branches.items():
                 if found.get(node, branch) != branch:
-                    at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-                    raise ShapeError(
-                        f"{self._model.name}: node {node!r} (If) takes another branch at {at} than at "
-                        "the ends of the range.",
-                        hint="give ranges of which all sizes take one branch, one library each",
-                    )
+                    raise self._refusal(sizes, _other_branch(node), {})
+
+    def _refusal(self, sizes: Sizes, problem: str, ends: Mapping[str, tuple[int, int]]) -> ShapeError:
+        at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        alike = ", ".join(f"{name} = {low}..{high}" for name, (low, high) in ends.items())
+        return ShapeError(
+            f"{self._model.name} does something else at {at} than at the ends of its range.",
+            problems=[problem],
+            hint="give ranges of which all sizes decide alike, one library each"
+            + (f"; sizes like this one lie in {alike}" if alike else ""),
+        )
 
     def _cut_by(self, number: int) -> str:
         """Name of the node of a slice, as part of a sentence."""
@@ -152,9 +173,12 @@ class _Judge:
             return error.message
         for node, branch in self._branches.items():
             if branches(one).get(node, branch) != branch:
-                return f"node {node!r} (If) takes its other branch"
+                return _other_branch(node)
         # Where it takes other steps (a reshape that does nothing at 1), its results alone can be compared.
         same = steps(one) == steps(self._model) and len(extents_of(one)) == len(self._extents)
+        there = _counted(one)
+        if other := sorted({*(there - self._counted), *(self._counted - there)} - _MOVING):
+            return f"it computes otherwise: {', '.join(other)}"
         wanted = self._extents if same else self._results
         found = extents_of(one) if same else _results(one)
         if len(found) != len(wanted):
@@ -165,10 +189,15 @@ class _Judge:
         constants = _constants(one)
         if not same or len(constants) != len(self._constants):
             return None
-        for known, here in zip(self._constants, constants, strict=True):
+        for form, here in zip(self._constants, constants, strict=True):
+            known = _form_at(form, at)
             if known is not None and here is not None and not _is_same(known, here):
                 return f"a constant is {here.tolist()}, where other sizes make it {known.tolist()}"
         return None
+
+
+def _other_branch(node: str) -> str:
+    return f"node {node!r} (If) takes its other branch"
 
 
 def _narrowed(symbols: tuple[Symbol, ...], why: _Judge) -> tuple[Symbol, ...] | None:
@@ -218,20 +247,51 @@ def _cuts(model: ImportedModel) -> list[int]:
 
 
 def _constants(model: ImportedModel) -> list[np.ndarray | None]:
-    """Constants in the order in which they are read; None for those of many elements."""
+    """Constants in the order in which they are read, None for those of many elements; where slices begin."""
     found: list[np.ndarray | None] = []
     for _, call in _calls(model):
         for value in call.args:
             if isinstance(value, tvm.ir.GenericConst):
                 few = math.prod(_shape(value)) <= _FEW and str(value.ty.dtype) in _COMPARED
                 found.append(value.value.numpy() if few else None)
+        if call.op.name == "relax.strided_slice":
+            found.append(np.array([int(place.value) for place in call.args[2].fields]))
     return found
+
+
+def _form(several: Sequence[np.ndarray | None], sizes: Sequence[Sizes]) -> np.ndarray | None:
+    """Value of a constant at all sizes, whole numbers as polynomials of them; None where it is not known."""
+    first, *others = several
+    if first is None or all(_is_same(first, other) for other in others):
+        return first
+    if any(other is None or other.shape != first.shape for other in others):
+        return None
+    if first.dtype.kind not in "if" or any((each != np.rint(each)).any() for each in several):
+        return None
+    try:
+        forms = [fit(list(map(int, each)), sizes) for each in zip(*map(np.ravel, several), strict=True)]
+    except Unfit:
+        return None
+    found = np.empty(len(forms), object)
+    found[:] = forms
+    return found.reshape(first.shape)
+
+
+def _form_at(form: np.ndarray | None, at: Sizes) -> np.ndarray | None:
+    if form is None or form.dtype != object:
+        return form
+    return np.array([_value(extent, at) for extent in form.ravel()], float).reshape(form.shape)
 
 
 def _is_same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
     if one is None or other is None:
         return False
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def _counted(model: ImportedModel) -> Counter[str]:
+    """Number of calls by operator."""
+    return Counter(call.op.name for _, call in _calls(model))
 
 
 def _windows(model: ImportedModel) -> list[int]:

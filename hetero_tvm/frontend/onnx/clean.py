@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +42,9 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     ConstantPool,
     Types,
+    dense,
     names_used,
+    sparse_problem,
     tensor_problem,
     tensor_type,
 )
@@ -52,6 +55,7 @@ from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vector
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import TRACED_SIZES_HINT, fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
+from hetero_tvm.frontend.sizing import Sizing
 from hetero_tvm.frontend.stored import BRANCH, StoredModel, is_stub, stub
 from hetero_tvm.host import mapped
 
@@ -132,9 +136,9 @@ def clean(
             settled = settle_axes(model.graph, types, pool) or settle_pools(
                 model.graph, types, opset_of(model)
             )
-    inferred = _simplify(model, pool, supported, limits, promises, open_sizes)
+    inferred, sizing = _simplify(model, pool, supported, limits, promises, open_sizes)
     refuse_unsupported(model.graph, opset_of(model), supported)
-    return _join(model, pool, inferred)
+    return dataclasses.replace(_join(model, pool, inferred), sizing=sizing)
 
 
 def _is_misread(node: onnx.NodeProto) -> bool:
@@ -155,11 +159,6 @@ def _has_doubles(graph: onnx.GraphProto, pool: ConstantPool) -> bool:
 def _split(stored: StoredModel) -> tuple[onnx.ModelProto, ConstantPool]:
     """Copy the model without its initializers; gives the copy and the initializers (not copied)."""
     pool, source = ConstantPool(), stored.proto
-    if source.graph.sparse_initializer:
-        raise ModelError(
-            "The model stores sparse initializers, which are not supported.",
-            hint="Export it with dense weights.",
-        )
     problems = []
     for tensor in source.graph.initializer:
         problem = None if is_stub(tensor) else tensor_problem(tensor)
@@ -170,6 +169,12 @@ def _split(stored: StoredModel) -> tuple[onnx.ModelProto, ConstantPool]:
             pool.add_array(tensor.name, stored.arrays[tensor.name])
         else:
             pool.add_tensor(tensor)
+    for sparse in source.graph.sparse_initializer:
+        name = sparse.values.name
+        if problem := "its name is used twice" if name in pool else sparse_problem(sparse):
+            problems.append(f"{name or '(unnamed)'}: {problem}")
+        else:
+            pool.add_array(name, dense(sparse))
     if problems:
         raise ModelError("The model's weights are damaged.", problems=shortened(problems))
     model = onnx.ModelProto(ir_version=min(max(source.ir_version, 8), onnx.IR_VERSION))
@@ -324,8 +329,9 @@ def _simplify(
     limits: Limits,
     promises: Promises,
     open_sizes: bool,
-) -> onnx.GraphProto:
-    """Inline, fold and remove until nothing changes; returns the graph with its inferred types."""
+) -> tuple[onnx.GraphProto, Sizing]:
+    """Inline, fold and remove until nothing changes; returns the graph with its inferred types, and what was
+    computed of sizes."""
     folder = Folder(pool, {o.domain: o.version for o in model.opset_import}, limits, open_sizes)
     tracker, opset = Tracker(), opset_of(model)
     for _ in range(_MOST_ROUNDS):
@@ -363,7 +369,7 @@ def _simplify(
     merge_identities(model.graph)
     inferred = _infer(model, pool, limits)
     refuse_types(model.graph, _types(inferred.graph), pool)
-    return inferred.graph
+    return inferred.graph, folder.sizing
 
 
 def _infer(

@@ -22,12 +22,15 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     ConstantPool,
     Type,
     Types,
+    dense,
     rename_inputs,
     tensor_type,
     to_array,
 )
 from hetero_tvm.frontend.onnx.graph.nodes import in_its_place
 from hetero_tvm.frontend.onnx.graph.open_values import OpenValues, is_held
+from hetero_tvm.frontend.onnx.graph.short_cuts import SHORT_CUTS, integer_attribute
+from hetero_tvm.frontend.sizing import Sizing
 
 # fmt: off
 _KEEP = frozenset({
@@ -102,6 +105,7 @@ class Folder:
     ):
         self.pool, self._open_sizes = pool, open_sizes
         self.sized: set[str] = set()  # constants that follow from sizes of inputs
+        self.sizing = Sizing()
         self.opsets, self.limits = dict(opsets), limits or Limits()
         self.branches: dict[str, str] = {}  # of an If by its name, which follow from sizes
         self._staying: set[str] = set()
@@ -156,6 +160,7 @@ class Folder:
             refuse_picks_of_nothing(node, self.pool, self._types)
             return self._unflattened(node)
         if self._follows_sizes(node):
+            self.sizing.note(node, results, self.pool.array, self._elements, self.sized)
             self.sized.update(node.output)
         for name, array in zip(node.output, results, strict=False):
             if name:
@@ -243,6 +248,10 @@ class Folder:
             node.CopyFrom(helper.make_node("Identity", [source], [result], name=node.name))
         return False
 
+    def _elements(self, name: str) -> int:
+        """Number of elements of a constant."""
+        return math.prod(self.pool.type_of(name)[1])
+
     def _type(self, name: str) -> Type | None:
         """Type of a constant or of a tensor whose type is known."""
         if name in self.pool:
@@ -257,11 +266,15 @@ class Folder:
         """
         self._made.update((name, node) for name in node.output)
         flatten = self._made.get(node.input[0]) if node.op_type in ("Softmax", "LogSoftmax") else None
-        if flatten is None or flatten.op_type != "Flatten" or _attribute(node, "axis", -1) not in (-1, 1):
+        if (
+            flatten is None
+            or flatten.op_type != "Flatten"
+            or integer_attribute(node, "axis", -1) not in (-1, 1)
+        ):
             return [node]
         source = flatten.input[0]
         type_ = self._type(source)
-        if not _known(type_) or _attribute(flatten, "axis", 1) != len(type_[1]) - 1:
+        if not _known(type_) or integer_attribute(flatten, "axis", 1) != len(type_[1]) - 1:
             return [node]
         self._moved += 1
         result = f"{node.output[0]}/unflattened"
@@ -287,6 +300,7 @@ class Folder:
             self.pool.add_tensor(tensor)
         if self._follows_sizes(node):
             self.branches[node.name] = wanted
+            self.sizing.conditions.append(node.input[0])
         return in_its_place(node, graph)
 
     # ---- evaluation ----------------------------------------------------------------------
@@ -308,7 +322,7 @@ class Folder:
             self._staying.add(node.output[0])  # in other forms too, whose sizes are constants of their own
             return None
         arrays = {name: self.pool.array(name) for name in inputs}
-        fast = _FAST.get(node.op_type)
+        fast = SHORT_CUTS.get(node.op_type)
         try:
             if fast is not None and all(node.input) and not any(a.dtype == object for a in arrays.values()):
                 results = fast(node, [arrays[name] for name in node.input])
@@ -399,12 +413,14 @@ def _is_empty(type_: Type | None) -> bool:
 
 
 def constant_value(node: onnx.NodeProto) -> list[np.ndarray] | None:
-    """Value of a Constant node in any of its spellings; None for strings and sparse tensors."""
+    """Value of a Constant node in any of its spellings; None for strings."""
     if len(node.attribute) != 1:
         raise ModelError(f"Node {node.name!r} (Constant) has {len(node.attribute)} values instead of one.")
     attribute = node.attribute[0]
     if attribute.name == "value":
         return [to_array(attribute.t)]
+    if attribute.name == "sparse_value":
+        return [dense(attribute.sparse_tensor)]
     if attribute.name == "value_int":
         return [np.array(attribute.i, np.int64)]
     if attribute.name == "value_ints":
@@ -414,36 +430,3 @@ def constant_value(node: onnx.NodeProto) -> list[np.ndarray] | None:
     if attribute.name == "value_floats":
         return [np.array(attribute.floats, np.float32)]
     return None
-
-
-# ---- frequent shape arithmetic, without the half millisecond that an evaluator costs -----------
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    """An integer attribute, or its default."""
-    return next((a.i for a in node.attribute if a.name == name), default)
-
-
-def _gather(node: onnx.NodeProto, inputs: list[np.ndarray]) -> list[np.ndarray] | None:
-    data, indices = inputs
-    axis = _attribute(node, "axis", 0)
-    if (
-        data.ndim == 0
-        or indices.size == 0
-        or not -data.shape[axis] <= indices.min() <= indices.max() < data.shape[axis]
-    ):
-        return None
-    return [np.take(data, indices, axis=axis)]
-
-
-def _unsqueeze(node: onnx.NodeProto, inputs: list[np.ndarray]) -> list[np.ndarray] | None:
-    if len(inputs) != 2 or inputs[0].ndim != 0 or inputs[1].tolist() != [0]:
-        return None  # only scalar -> vector is worth a short cut
-    return [inputs[0].reshape(1)]
-
-
-def _concat(node: onnx.NodeProto, inputs: list[np.ndarray]) -> list[np.ndarray] | None:
-    return [np.concatenate(inputs, axis=_attribute(node, "axis", 0))]
-
-
-_FAST = {"Gather": _gather, "Unsqueeze": _unsqueeze, "Concat": _concat}

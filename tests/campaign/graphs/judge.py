@@ -220,6 +220,7 @@ def by_onnxruntime(model: onnx.ModelProto, draw: Mapping[str, np.ndarray]) -> li
     """
     import onnxruntime
 
+    model = _steps_first(model)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -234,6 +235,34 @@ def by_onnxruntime(model: onnx.ModelProto, draw: Mapping[str, np.ndarray]) -> li
             raise
         values = _node_by_node(model, draw, first=RUNTIME)
         return [np.asarray(values[output.name]) for output in model.graph.output]
+
+
+def _steps_first(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with recurrent layers whose steps come first: ONNX Runtime runs no others."""
+    if not any(a.name == "layout" and a.i for node in model.graph.node for a in node.attribute):
+        return model
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    del changed.graph.node[:]
+    for source in model.graph.node:
+        node = onnx.NodeProto.FromString(source.SerializeToString())
+        layout = [a for a in node.attribute if a.name == "layout"]
+        if not layout or not layout[0].i or node.op_type not in ("LSTM", "GRU", "RNN"):
+            changed.graph.node.append(node)
+            continue
+        node.attribute.remove(layout[0])
+        before, behind = [], []
+        for n, name in enumerate(source.input):
+            if name and n in (0, 5, 6):  # rows and the states before them
+                node.input[n] = f"{name}/{source.output[0]}/{n}"
+                before.append(helper.make_node("Transpose", [name], [node.input[n]], perm=[1, 0, 2]))
+        for n, name in enumerate(source.output):
+            if name:
+                node.output[n] = f"{name}/steps"
+                perm = [1, 0, 2] if n else [2, 0, 1, 3]
+                behind.append(helper.make_node("Transpose", [node.output[n]], [name], perm=perm))
+        changed.graph.node.extend([*before, node, *behind])
+    return changed
 
 
 def by_reference(model: onnx.ModelProto, draw: Mapping[str, np.ndarray]) -> list[np.ndarray]:

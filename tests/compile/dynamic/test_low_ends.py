@@ -114,14 +114,87 @@ def test_least_sizes_that_are_like_the_others():
     assert [s.low for s in optimized.lengths.symbols] == [1, 1]
 
 
-def test_a_branch_that_sizes_between_the_ends_take_names_the_node():
-    source = text_model(
-        "g (float[n, 3] x) => (float[n, 3] y) <int64 least = {5}, int64 most = {12}> {"
-        " s = Shape<end = 1>(x) m = Squeeze(s) a = Greater(m, least) b = Less(m, most) c = And(a, b)"
-        " y = If (c) <then_branch = t () => (float[n, 3] p) { p = Tanh(x) },"
-        " else_branch = e () => (float[n, 3] q) { q = Exp(x) }> }"
-    )
+IF = (
+    "y = If (c) <then_branch = t () => (float[n, 3] p) { p = Tanh(x) },"
+    " else_branch = e () => (float[n, 3] q) { q = Exp(x) }>"
+)
+WHERE = "u = Tanh(x) v = Exp(x) y = Where(c, u, v)"
+FACTOR_OF = "f = Cast<to = 1>(c) y = Mul(x, f)"
+NARROW = {
+    "branch": ("int64 a = {777}", f"c = Equal(m, a) {IF}", 777),
+    "choice": ("int64 a = {777}", f"c = Equal(m, a) {WHERE}", 777),
+    "factor": ("int64 a = {777}", f"c = Equal(m, a) {FACTOR_OF}", 777),
+    "slice": (
+        "int64 a = {777}, int64[1] z = {0}, int64[1] o = {1}",
+        "c = Equal(m, a) f = Cast<to = 7>(c) b = Unsqueeze(f, z) e = Add(b, o)"
+        " p = Slice(x, b, e, o) y = Add(x, p)",
+        777,
+    ),
+    "window": (
+        "int64 a = {40}, int64 b = {42}",
+        f"d = Greater(m, a) e = Less(m, b) c = And(d, e) {WHERE}",
+        41,
+    ),
+    "remainder": ("int64 a = {997}, int64 b = {13}", f"d = Mod(m, a) c = Equal(d, b) {WHERE}", 13),
+    "quotient": ("int64 a = {97}, int64 b = {3}", f"d = Div(m, a) c = Equal(d, b) {WHERE}", 291),
+    "square": ("int64 b = {1369}", f"d = Mul(m, m) c = Equal(d, b) {WHERE}", 37),
+    "table": (
+        "int64[8] t = {4, 4, 4, 9, 4, 4, 4, 4}, int64 a = {130}",
+        "d = Div(m, a) v = Gather(t, d) f = Cast<to = 1>(v) y = Mul(x, f)",
+        390,
+    ),
+    "clip": (
+        "int64 a = {-1}, int64 h = {0}, int64 q = {200}",
+        "d = Sub(m, q) e = Abs(d) k = Neg(e) v = Clip(k, a, h) f = Cast<to = 1>(v) y = Mul(x, f)",
+        200,
+    ),
+    "other rule": (
+        "int64 a = {50}, int64 o = {1}",
+        "c = Equal(m, a) p = Add(m, o) v = Where(c, p, m) f = Cast<to = 1>(v) y = Mul(x, f)",
+        50,
+    ),
+}
+
+
+@pytest.mark.parametrize("constants, body, size", NARROW.values(), ids=NARROW)
+def test_sizes_that_decide_otherwise_are_found_in_any_window(constants, body, size):
+    ends = "g (float[n, 3] x) => (float[n, 3] y)"
+    source = text_model(f"{ends} <{constants}> {{ s = Shape<end = 1>(x) m = Squeeze(s) {body} }}")
     source.graph.node[-1].name = "/guard"
-    with pytest.raises(ShapeError, match="'/guard'.*another branch at n = "):
-        optimize_model(import_model(source, shapes={"x": (Span(1, 60), 3)}))
-    optimize_model(import_model(source, shapes={"x": (Span(12, 60), 3)}))
+    with pytest.raises(ShapeError, match=rf"something else at n = {size}\D") as refused:
+        optimize_model(import_model(source, shapes={"x": (Span(1, 1000), 3)}))
+    assert ("'/guard' (If) takes its other branch" in str(refused.value)) == (IF in body)
+    if body.startswith("c = Equal(m, a)"):
+        optimize_model(import_model(source, shapes={"x": (Span(size + 1, 1000), 3)}))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "d = Sub(a, b) c = Equal(d, k)",
+        "d = Mul(a, b) c = Equal(d, k)",
+        "d = Add(a, b) c = Equal(d, k)",
+        "d = Equal(a, k) e = Equal(b, k) c = And(d, e)",
+    ],
+    ids=["difference", "product", "sum", "one point"],
+)
+def test_sizes_that_are_compared_with_each_other(body):
+    """Among four million pairs."""
+    source = text_model(
+        "g (float[n, 3] x, float[m, 3] z) => (float[n, 3] y, float[m, 3] w) <int64 k = {1230}> {"
+        " s = Shape<end = 1>(x) a = Squeeze(s) t = Shape<end = 1>(z) b = Squeeze(t) w = Relu(z)"
+        f" {body} {WHERE} }}"
+    )
+    with pytest.raises(ShapeError, match="something else at n = "):
+        optimize_model(import_model(source, shapes={"x": (Span(1, 2000), 3), "z": (Span(1, 2000), 3)}))
+
+
+def test_comparisons_that_come_out_alike_leave_the_range_as_it_is():
+    """The guard of an Expand, as PyTorch's exporter writes it."""
+    source = text_model(
+        "g (float[n, 3] x) => (float[n, 3] y) <int64[1] k = {3}, int64[1] m = {-1}, int64[2] o = {1, 1},"
+        " int64[1] z = {0}, int64[1] e = {1}> { s = Shape<end = 1>(x) a = Concat<axis = 0>(s, k)"
+        " c = Equal(a, m) v = Where(c, o, a) f = Slice(x, z, e) r = Expand(f, v) y = Add(x, r) }"
+    )
+    optimized = optimize_model(import_model(source, shapes={"x": (Span(1, 300), 3)}))
+    assert [s.low for s in optimized.lengths.symbols] == [1]

@@ -21,6 +21,9 @@ ONNX_DOMAINS = ("", "ai.onnx")
 #: Larger constants take part in shape inference as inputs: their values decide no shapes.
 VALUE_BYTES = 8192
 
+#: A sparse tensor is stored with its zeros: of so many elements at most, for each value and in all.
+_SPARSE_SHARE, _FEW_SPARSE, _MOST_SPARSE = 1 << 12, 1 << 16, 1 << 29
+
 #: Element type and dimensions of a tensor; None for dimensions, or all of them, that are not known.
 Type = tuple[int, "tuple[int | None, ...] | None"]
 
@@ -167,6 +170,34 @@ def to_array(tensor: TensorProto) -> np.ndarray:
         return numpy_helper.to_array(tensor)
     except Exception as error:  # the decoder has no error family of its own
         raise ModelError(f"Tensor {tensor.name!r} is damaged: {error}.") from error
+
+
+def sparse_problem(sparse: onnx.SparseTensorProto) -> str | None:
+    """Reason why a sparse tensor cannot be written out, or None; nothing is allocated for it."""
+    if problem := tensor_problem(sparse.values) or tensor_problem(sparse.indices):
+        return problem
+    dims, count = list(sparse.dims), math.prod(sparse.values.dims)
+    if not dims or any(dim < 0 for dim in dims) or sparse.values.data_type == TensorProto.STRING:
+        return f"it has the shape {dims}"
+    if (elements := math.prod(dims)) > min(max(_FEW_SPARSE, _SPARSE_SHARE * count), _MOST_SPARSE):
+        return f"it says {elements:,} elements by {count:,} values"
+    indices = numpy_helper.to_array(sparse.indices)
+    if indices.dtype != np.int64 or indices.shape not in ((count,), (count, len(dims))):
+        return f"{count} values have indices of shape {list(indices.shape)}"
+    most = np.array(dims if indices.ndim > 1 else elements)
+    return "an index is out of range" if ((indices < 0) | (indices >= most)).any() else None
+
+
+def dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
+    """Values of a sparse tensor with the zeros between; raises :class:`ModelError` where it is damaged."""
+    if problem := sparse_problem(sparse):
+        raise ModelError(f"Sparse tensor {sparse.values.name!r} is damaged: {problem}.")
+    values, indices = to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    if indices.ndim > 1:
+        indices = np.ravel_multi_index(tuple(indices.T), tuple(sparse.dims))
+    whole = np.zeros(math.prod(sparse.dims), values.dtype)
+    whole[indices] = values.reshape(-1)
+    return whole.reshape(tuple(sparse.dims))
 
 
 def tensor_problem(tensor: TensorProto) -> str | None:

@@ -14,30 +14,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Expr, Var, relax, tvm_ffi
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.attention import Attention, standard
+from hetero_tvm.relax_passes.fusions.attention.masks import MASK_NAME, Step, mask_operand, with_masks
 from hetero_tvm.relax_passes.fusions.attention.operands import (
     Candidate,
     Layout,
     Output,
     attention_of,
     candidates,
-    causal_window,
     distinct,
-    mask_extents,
     same_base,
-    shortened,
     solve,
 )
-from hetero_tvm.relax_passes.fusions.attention.scores import MASKED, Mask, Scores, trace_scores
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
+from hetero_tvm.relax_passes.fusions.attention.scores import Scores, trace_scores
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule, check_float32
 from hetero_tvm.relax_passes.rewriting.views import below
-
-_MASK_NAME = "#mask"
-"""Mark in the names of bindings that compute masks, by which equal ones are found again."""
-
-_LOWEST = float(np.finfo(np.float32).min)
 
 
 @dataclass
@@ -47,7 +40,7 @@ class _Found:
     scores: Scores
     shapes: list[tuple[int, ...]]
     """Shapes of the scores from the first product to the second."""
-    constant_mask: np.ndarray | None
+    masks: list[Step]
     absorbed: list[Var]
 
 
@@ -105,7 +98,7 @@ class FuseAttention(Rule):
             _check_row_factors(layout, first.args[0], scores.row_factors)
         op = attention_of(layout, q_len, kv_len, dim, value_dim, scores.scale)
         op = replace(op, zero_masked=guard is not None and not guard.idle, softcap=scores.softcap)
-        op, constant_mask = _with_masks(graph, op, scores, shapes)
+        op, masks = with_masks(graph, op, scores, shapes)
         hides = op.causal or op.window
         if not op.mask and (op.q_len <= op.kv_len or not hides):
             op = replace(op, zero_masked=False)  # every query sees a key
@@ -120,17 +113,19 @@ class FuseAttention(Rule):
             product,
             *layout.output.passed,
         ]
-        return _Found(standard(op), layout, scores, shapes, constant_mask, absorbed)
+        return _Found(standard(op), layout, scores, shapes, masks, absorbed)
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         op, output = found.op, found.layout.output
-        earlier = [v for v in graph.bindings() if _MASK_NAME in v.name]
+        earlier = [v for v in graph.bindings() if MASK_NAME in v.name]
         operands = []
         for index, (candidate, shape) in enumerate(zip(distinct(found.layout), op.shapes, strict=True)):
             factors = [] if index else found.scores.row_factors
             operands.append(_operand(graph, candidate, shape, output.top, factors))
         if op.mask:
-            operands.append(_mask_operand(graph, op, found, earlier))
+            operands.append(
+                mask_operand(graph, op, found.scores, found.shapes, found.masks, output.top, earlier)
+            )
         _emit(graph, op, operands, output, found.absorbed)
 
 
@@ -237,138 +232,6 @@ def _nan_guard(graph: Graph, weights: Var) -> _Guard | None:
     condition, replaced, kept = graph.value(choice).args
     zero = scalar_of(graph.value(replaced)) == 0.0
     return _Guard([test, choice]) if zero and condition.same_as(test) and kept.same_as(weights) else None
-
-
-# ---- masks ---------------------------------------------------------------------------------
-
-
-def _with_masks(
-    graph: Graph, op: Attention, scores: Scores, shapes: list[tuple[int, ...]]
-) -> tuple[Attention, np.ndarray | None]:
-    """The operator with its masks: constant ones summed up, causality and windows found in them."""
-    full = op.batch, op.heads, op.q_len, op.kv_len
-    constant: np.ndarray | None = None
-    computed: list[tuple[int, ...]] = []
-    for mask in scores.masks:
-        array = array_of(graph.value(mask.expr))
-        if array is None:
-            computed.append(_extents(graph, mask, scores, shapes, full))
-            continue
-        values = _broadcast_array(_values(array, mask), _steps(mask, scores, shapes), full)
-        if values is None:
-            raise Miss(f"a mask of shape {array.shape} does not follow the heads")
-        constant = values if constant is None else constant + values
-    if constant is not None:
-        constant = shortened(constant)
-        window = causal_window(constant, MASKED)
-        if window is not None:
-            op, constant = replace(op, causal=True, window=window), None
-        elif not constant.any():
-            constant = None
-    parts = [*computed, *([] if constant is None else [constant.shape])]
-    if not parts:
-        return op, None
-    first = {extents[0] for extents in parts} - {1}
-    batch = first.pop() if len(first) == 1 else op.batch if first else 1
-    extents = (batch, *(max(sizes) for sizes in list(zip(*parts, strict=True))[1:]))
-    return replace(op, mask=extents), constant
-
-
-def _steps(mask: Mask, scores: Scores, shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The shapes from that to which a mask is added to the second product's."""
-    return shapes[len(scores.shapes) - 1 - mask.step :]
-
-
-def _values(array: np.ndarray, mask: Mask) -> np.ndarray:
-    """Addends to the scores that a constant mask stands for, float32."""
-    if mask.hidden is None:
-        with np.errstate(over="ignore"):
-            return array.astype(np.float32) * np.float32(mask.factor)
-    hidden = np.float32(_hidden(mask))
-    return np.where(array.astype(bool) == mask.hides, hidden, np.float32(0))
-
-
-def _hidden(mask: Mask) -> float:
-    """Addend for scores that a mask hides."""
-    # The lowest number swallows the score, as replacing it does: a query that sees nothing gets the same.
-    return mask.hidden if mask.hidden == -np.inf else _LOWEST
-
-
-def _broadcast_array(
-    array: np.ndarray, steps: list[tuple[int, ...]], full: tuple[int, ...]
-) -> np.ndarray | None:
-    """A constant mask at [B, H, Sq, Sk]."""
-    current = np.broadcast_to(array, steps[0])
-    for step in steps[1:]:
-        lead, rows = step[:-2], current.shape[-2:]
-        if np.prod(lead) == np.prod(current.shape[:-2]):
-            current = current.reshape(*lead, *rows)
-        else:
-            current = np.broadcast_to(current, (*lead, *rows))
-    return current.reshape(full)
-
-
-def _extents(
-    graph: Graph, mask: Mask, scores: Scores, shapes: list[tuple[int, ...]], full: tuple[int, ...]
-) -> tuple[int, ...]:
-    steps = _steps(mask, scores, shapes)
-    extents = mask_extents(shape_of(mask.expr), steps, full)
-    if extents is None and steps[0][-2:] + (np.prod(steps[0][:-2]),) != (*full[2:], full[0] * full[1]):
-        raise Miss(f"a mask of shape {shape_of(mask.expr)} does not follow the heads")
-    return full if extents is None else extents
-
-
-def _mask_operand(graph: Graph, op: Attention, found: _Found, earlier: list[Var]) -> Expr:
-    """The mask operand: all masks that are computed at run time, and the constant, as one sum.
-
-    ``earlier`` are such bindings of attentions before this one, which are used again.
-    """
-    full, top = (op.batch, op.heads, op.q_len, op.kv_len), found.layout.output.top
-
-    def put(value: Expr) -> Expr:
-        for var in earlier:
-            known = graph.value(var)
-            if known.op.same_as(value.op) and all(map(_same, known.args, value.args)):
-                return var
-        return graph.insert_before(top, value, f"{top.name}{_MASK_NAME}")
-
-    def full_batch(mask: Expr) -> Expr:
-        """A mask that repeats with a period along the batch, written out."""
-        period, *rest = shape_of(mask)
-        if period in (1, op.batch):
-            return mask
-        wide = put(relax.op.broadcast_to(mask, (op.batch // period, period, *rest)))
-        return put(relax.op.reshape(wide, (op.batch, *rest)))
-
-    total = None if found.constant_mask is None else relax.const(np.ascontiguousarray(found.constant_mask))
-    for mask in found.scores.masks:
-        if array_of(graph.value(mask.expr)) is not None:
-            continue
-        steps = _steps(mask, found.scores, found.shapes)
-        extents = mask_extents(shape_of(mask.expr), steps, full)
-        expr = mask.expr
-        if extents is None:
-            expr, extents = put(relax.op.broadcast_to(expr, steps[0])), full
-        if shape_of(expr) != extents:
-            expr = put(relax.op.reshape(expr, extents))
-        if mask.hidden is not None:
-            hidden, zero = relax.const(_hidden(mask), "float32"), relax.const(0.0, "float32")
-            one, other = (hidden, zero) if mask.hides else (zero, hidden)
-            if dtype_of(expr) != "bool":
-                expr = put(relax.op.astype(expr, "bool"))
-            expr = put(relax.op.where(expr, one, other))
-        elif mask.factor != 1.0:
-            expr = put(relax.op.multiply(expr, relax.const(mask.factor, "float32")))
-        if total is not None and shape_of(total)[0] != shape_of(expr)[0]:
-            total, expr = full_batch(total), full_batch(expr)
-        total = expr if total is None else put(relax.op.add(total, expr))
-    return total
-
-
-def _same(one: Expr, other: Expr) -> bool:
-    if one.same_as(other):
-        return True
-    return not isinstance(one, relax.Var) and tvm_ffi.structural_equal(one, other)
 
 
 # ---- rewriting -----------------------------------------------------------------------------

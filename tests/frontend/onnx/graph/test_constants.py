@@ -6,16 +6,19 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend import import_onnx
+from hetero_tvm.frontend.onnx.fold import constant_value
 from hetero_tvm.frontend.onnx.graph.constants import (
     VALUE_BYTES,
     ConstantPool,
+    dense,
     names_used,
     node_inputs,
     subgraphs,
     tensor_problem,
     to_array,
 )
-from tests.frontend.onnx.helpers import text_model
+from tests.frontend.onnx.helpers import run_onnxruntime, text_model
 
 
 def test_arrays_and_tensors_replace_each_other():
@@ -123,3 +126,44 @@ def damaged(**changes):
 def test_damage_is_named(tensor, words):
     with pytest.raises(ModelError, match=f"Tensor 't' is damaged: .*{words}"):
         to_array(tensor)
+
+
+def sparse(values, indices, dims):
+    return helper.make_sparse_tensor(
+        numpy_helper.from_array(np.array(values, np.float32), "w"),
+        numpy_helper.from_array(np.array(indices, np.int64), "w_at"),
+        dims,
+    )
+
+
+@pytest.mark.parametrize("indices", [[1, 5, 7], [[0, 1], [1, 2], [2, 1]]], ids=["flat", "by axis"])
+def test_sparse_tensors_are_written_out(indices):
+    weights = sparse([1, 2, 3], indices, [4, 3])
+    wanted = np.zeros((4, 3), np.float32)
+    wanted[0, 1], wanted[1, 2], wanted[2, 1] = 1, 2, 3
+    np.testing.assert_array_equal(dense(weights), wanted)
+    source = text_model("g (float[2, 4] x) => (float[2, 3] y) { y = MatMul(x, w) }")
+    source.graph.sparse_initializer.append(weights)
+    x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
+    cleaned = import_onnx(source).onnx_model
+    np.testing.assert_allclose(run_onnxruntime(cleaned, {"x": x})[0], x @ wanted, rtol=1e-6)
+    node = helper.make_node("Constant", [], ["w"], sparse_value=weights)
+    np.testing.assert_array_equal(constant_value(node)[0], wanted)
+
+
+@pytest.mark.parametrize(
+    "weights, problem",
+    [
+        (sparse([1], [12], [4, 3]), "out of range"),
+        (sparse([1], [-1], [4, 3]), "out of range"),
+        (sparse([1, 2], [1], [4, 3]), "indices of shape"),
+        (sparse([1], [1], [1 << 20, 1 << 20]), "elements by 1 values"),
+        (sparse([1], [1], [-4, 3]), "shape"),
+    ],
+    ids=["beyond", "below", "count", "bomb", "negative"],
+)
+def test_damaged_sparse_tensors(weights, problem):
+    source = text_model("g (float[2, 4] x) => (float[2, 3] y) { y = MatMul(x, w) }")
+    source.graph.sparse_initializer.append(weights)
+    with pytest.raises(ModelError, match=problem):
+        import_onnx(source)

@@ -1,0 +1,197 @@
+"""Masks of an attention: what is added to its scores, and where they are replaced, as one addend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hetero_tvm.host.tvm import Expr, Var, relax, tvm_ffi
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.relax_passes.fusions.attention.operands import causal_window, mask_extents, shortened
+from hetero_tvm.relax_passes.fusions.attention.scores import MASKED, Mask, Scores
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss
+
+MASK_NAME = "#mask"
+"""Mark in the names of bindings that compute masks, by which equal ones are found again."""
+
+_LOWEST = float(np.finfo(np.float32).min)
+_NEXT = 1e-8
+"""Ratio of an addend for hidden scores to the one below: each swallows scores, and hides the one below."""
+
+Step = tuple[Mask | None, np.ndarray | None]
+"""A mask; with the values of a constant one at [B, H, Sq, Sk], without the axes along which it repeats.  None
+for the mask stands for a constant that is added."""
+
+
+def with_masks(
+    graph: Graph, op: Attention, scores: Scores, shapes: list[tuple[int, ...]]
+) -> tuple[Attention, list[Step]]:
+    """The operator with its masks, from the innermost on: constant ones in one as far as they follow one
+    another, causality and windows found in them."""
+    full = op.batch, op.heads, op.q_len, op.kv_len
+    # Numbers that replace others are the last word; sums, and what -inf hides, come in any order.
+    masks = [(mask, array_of(graph.value(mask.expr))) for mask in reversed(scores.masks)]
+    ordered = len(masks) > 1 and any(mask.hidden not in (None, -np.inf) for mask in scores.masks)
+    if not ordered:
+        masks.sort(key=lambda each: each[1] is None)
+    levels = _levels(scores.masks)
+    whole: np.ndarray | None = None
+    inner: np.ndarray | None = None
+    steps: list[Step] = []
+    for mask, array in masks:
+        if array is None:
+            steps.append((mask, None))
+            continue
+        values = _broadcast_array(array, _steps(mask, scores, shapes), full)
+        if values is None:
+            raise Miss(f"a mask of shape {array.shape} does not follow the heads")
+        whole = _applied(whole, values, mask, levels)
+        if not steps:
+            inner = whole
+        else:
+            kind = np.float32 if mask.hidden is None else bool
+            steps.append((mask, shortened(values.astype(kind))))
+    if whole is not None and _may_leave_out(masks):
+        window = causal_window(shortened(whole), MASKED)
+        if window is not None:
+            op, inner = replace(op, causal=True, window=window), None
+            steps = [step for step in steps if step[1] is None]
+    if inner is not None and inner.any():
+        steps.insert(0, (None, shortened(inner)))
+    parts = [
+        _extents(graph, mask, scores, shapes, full) if array is None else array.shape for mask, array in steps
+    ]
+    if not parts:
+        return op, []
+    first = {extents[0] for extents in parts} - {1}
+    batch = first.pop() if len(first) == 1 else op.batch if first else 1
+    extents = (batch, *(max(sizes) for sizes in list(zip(*parts, strict=True))[1:]))
+    return replace(op, mask=extents), steps
+
+
+def _may_leave_out(masks: Sequence[tuple[Mask, np.ndarray | None]]) -> bool:
+    """Whether keys that constants hide need no score, as those of a causal mask: not where a finite number
+    stands for them that a query sees which another mask hides all other keys from."""
+    computed = [mask for mask, array in masks if array is None]
+    return all(mask.hidden is None for mask in computed) or all(
+        mask.hidden in (None, -np.inf) for mask, _ in masks
+    )
+
+
+def _levels(masks: Sequence[Mask]) -> dict[float, float]:
+    """Addend for scores by the number that replaces them: it swallows the score, as replacing does, and of
+    two numbers the greater one hides the other.  A query that sees nothing gets the same then."""
+    finite = sorted({mask.hidden for mask in masks if mask.hidden not in (None, -np.inf)})
+    return {-np.inf: -np.inf, **{number: _LOWEST * _NEXT**n for n, number in enumerate(finite)}}
+
+
+def _applied(
+    below: np.ndarray | None, values: np.ndarray, mask: Mask, levels: dict[float, float]
+) -> np.ndarray:
+    """Addends to the scores with a constant mask over those ``below``, float32."""
+    if mask.hidden is None:
+        with np.errstate(over="ignore"):
+            values = values.astype(np.float32) * np.float32(mask.factor)
+            return values if below is None else below + values
+    others = np.float32(0) if below is None else below
+    return np.where(values.astype(bool) == mask.hides, np.float32(levels[mask.hidden]), others)
+
+
+def _steps(mask: Mask, scores: Scores, shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The shapes from that to which a mask is added to the second product's."""
+    return shapes[len(scores.shapes) - 1 - mask.step :]
+
+
+def _broadcast_array(
+    array: np.ndarray, steps: list[tuple[int, ...]], full: tuple[int, ...]
+) -> np.ndarray | None:
+    """A constant mask at [B, H, Sq, Sk]."""
+    current = np.broadcast_to(array, steps[0])
+    for step in steps[1:]:
+        lead, rows = step[:-2], current.shape[-2:]
+        if np.prod(lead) == np.prod(current.shape[:-2]):
+            current = current.reshape(*lead, *rows)
+        else:
+            current = np.broadcast_to(current, (*lead, *rows))
+    return current.reshape(full)
+
+
+def _extents(
+    graph: Graph, mask: Mask, scores: Scores, shapes: list[tuple[int, ...]], full: tuple[int, ...]
+) -> tuple[int, ...]:
+    steps = _steps(mask, scores, shapes)
+    extents = mask_extents(shape_of(mask.expr), steps, full)
+    if extents is None and steps[0][-2:] + (np.prod(steps[0][:-2]),) != (*full[2:], full[0] * full[1]):
+        raise Miss(f"a mask of shape {shape_of(mask.expr)} does not follow the heads")
+    return full if extents is None else extents
+
+
+def mask_operand(
+    graph: Graph,
+    op: Attention,
+    scores: Scores,
+    shapes: list[tuple[int, ...]],
+    steps: Sequence[Step],
+    top: Var,
+    earlier: list[Var],
+) -> Expr:
+    """The mask operand: all masks, those that are computed at run time too, as one addend.
+
+    ``earlier`` are such bindings of attentions before this one, which are used again.
+    """
+    full = op.batch, op.heads, op.q_len, op.kv_len
+    levels = _levels(scores.masks)
+
+    def put(value: Expr) -> Expr:
+        for var in earlier:
+            known = graph.value(var)
+            if known.op.same_as(value.op) and all(map(_same, known.args, value.args)):
+                return var
+        return graph.insert_before(top, value, f"{top.name}{MASK_NAME}")
+
+    def full_batch(mask: Expr) -> Expr:
+        """A mask that repeats with a period along the batch, written out."""
+        period, *rest = shape_of(mask)
+        if period in (1, op.batch):
+            return mask
+        wide = put(relax.op.broadcast_to(mask, (op.batch // period, period, *rest)))
+        return put(relax.op.reshape(wide, (op.batch, *rest)))
+
+    def operand(mask: Mask, array: np.ndarray | None) -> Expr:
+        if array is not None:
+            return relax.const(np.ascontiguousarray(array))
+        extents = mask_extents(shape_of(mask.expr), _steps(mask, scores, shapes), full)
+        expr = mask.expr
+        if extents is None:
+            expr, extents = put(relax.op.broadcast_to(expr, _steps(mask, scores, shapes)[0])), full
+        return expr if shape_of(expr) == extents else put(relax.op.reshape(expr, extents))
+
+    total: Expr | None = None
+    for mask, array in steps:
+        if mask is None:
+            total = relax.const(np.ascontiguousarray(array))
+            continue
+        expr = operand(mask, array)
+        if total is not None and shape_of(total)[0] != shape_of(expr)[0]:
+            total, expr = full_batch(total), full_batch(expr)
+        if mask.hidden is not None:
+            hidden = relax.const(levels[mask.hidden], "float32")
+            rest = relax.const(0.0, "float32") if total is None else total
+            if dtype_of(expr) != "bool":
+                expr = put(relax.op.astype(expr, "bool"))
+            total = put(relax.op.where(expr, *((hidden, rest) if mask.hides else (rest, hidden))))
+            continue
+        if mask.factor != 1.0:
+            expr = put(relax.op.multiply(expr, relax.const(mask.factor, "float32")))
+        total = expr if total is None else put(relax.op.add(total, expr))
+    assert total is not None
+    return total
+
+
+def _same(one: Expr, other: Expr) -> bool:
+    if one.same_as(other):
+        return True
+    return not isinstance(one, relax.Var) and tvm_ffi.structural_equal(one, other)
