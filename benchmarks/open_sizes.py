@@ -26,9 +26,7 @@ def opened(net: Net, which: str) -> Iterator[tuple[onnx.ModelProto, dict[str, tu
         yield _opened(net, shape, [axis])
 
 
-def _opened(
-    net: Net, shape: Sequence[int], axes: Sequence[int]
-) -> tuple[onnx.ModelProto, dict[str, tuple]]:
+def _opened(net: Net, shape: Sequence[int], axes: Sequence[int]) -> tuple[onnx.ModelProto, dict[str, tuple]]:
     """One form.  Where other inputs have an extent at the same place, from either end, it is open there."""
     from hetero_tvm import Span
 
