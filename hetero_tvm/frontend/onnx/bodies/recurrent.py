@@ -180,11 +180,25 @@ class _Layer(Body):
         if self.wants(0):
             whole = [self.reshape(y, self.steps, 1, self.batch, self.hidden) for y, _, _ in results]
             self.end(0, whole[0] if len(whole) == 1 else self.op("Concat", *whole, axis=1))
+        has = self._with_steps() if self.wants(1) or self.wants(2) else ""
         for index in (1, 2):
             if self.wants(index):
-                last = [self.reshape(state[index], 1, self.batch, self.hidden) for state in results]
+                states = [result[index] for result in results]
+                if has:
+                    states = [self.op("Where", has, state, self._zeros()) for state in states]
+                last = [self.reshape(state, 1, self.batch, self.hidden) for state in states]
                 self.end(index, last[0] if len(last) == 1 else self.op("Concat", *last, axis=0))
         return self.nodes
+
+    def _with_steps(self) -> str:
+        """Mask [B, 1] of the sequences that have a step; "" where all do, or where the states begin as zeros.
+
+        Those without any end with zeros in ONNX Runtime, whatever they begin with.
+        """
+        lengths, begins = self.input(4), any(self.input(n) for n in (5, 6))
+        if not lengths or not begins or (lengths in self.pool and bool((self.pool.array(lengths) > 0).all())):
+            return ""
+        return self.reshape(self.op("Less", self.const(0, "int32"), lengths), self.batch, 1)
 
     def _direction(self, x: str, d: int, reverse: bool) -> tuple[str, str, str]:
         """Write one direction, step by step; returns its states by time, and the last ones (h, c)."""

@@ -135,6 +135,14 @@ def test_lengths(steps):
     Layers(steps=steps).add("RNN", direction="bidirectional").check()
 
 
+def test_sequences_without_steps_end_with_zeros():
+    """Also where their states begin with something else."""
+    m = Layers(steps=2).add("GRU", state="input", lengths=LENGTHS)
+    m.add("LSTM", state="input", direction="bidirectional", lengths=[0, 2, 0])
+    m.feeds[LENGTHS] = np.array([0, 2, 1], np.int32)
+    m.check()
+
+
 @pytest.mark.thorough
 def test_steps_are_the_same_kernels():
     layer = Layers(steps=16).add("LSTM", outputs=(0,), state="input", clip=1.0)
