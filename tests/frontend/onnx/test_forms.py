@@ -158,6 +158,21 @@ def test_positions_of_a_sequence_count_from_both_ends(place):
     np.testing.assert_array_equal(run_onnxruntime(source, given)[0], [*elements, elements[0], elements[2]])
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+def test_tensors_and_number_of_a_sequence(parts):
+    source = text_model(
+        f"g (float[3] x) => (float[k] r, int64 n, float[3] c) "
+        f"<int64 p = {{-1}}, int64 w = {{{4 - parts}}}> "
+        "{ s = SplitToSequence<axis = 0>(x, w) r = SequenceAt(s, p) n = SequenceLength(s) "
+        "c = ConcatFromSequence<axis = 0>(s) }"
+    )
+    given = {"x": np.arange(3, dtype=np.float32)}
+    for found in (run_tvm(import_onnx(source), given), run_onnxruntime(source, given)):
+        np.testing.assert_array_equal(found[0], [0, 1, 2] if parts == 1 else [2])
+        assert int(found[1]) == parts
+        np.testing.assert_array_equal(found[2], [0, 1, 2])
+
+
 def test_a_position_beyond_a_sequence_is_refused():
     source = text_model(
         "g (float[1] x, float[1] z) => (float[3] r) <int64 p = {-3}> "
