@@ -33,7 +33,8 @@ class Limits:
 
     Parameters
     ----------
-    build_seconds, run_seconds : wall time of building, and of checking plus timing.
+    build_seconds : time of building; that of the processor, where others have kept it waiting.
+    run_seconds : wall time of checking plus timing.
     memory : bytes of address space beyond what the fork server itself has mapped.
     """
 

@@ -22,18 +22,22 @@ import signal
 import socket
 import sys
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from select import select
 from time import monotonic
 from typing import Any
 
 from hetero_tvm.errors import TuningError
+from hetero_tvm.search.measure.neighbours import processor_seconds
 from hetero_tvm.search.measure.wire import Channel
 
 _MOST_WAITING = 8
 """Built candidates that may wait for their turn: bounds memory and the age of what the search knows."""
 _MOST_PREPARED_BYTES = 2 << 30
 _LEAVE_SECONDS = 5.0
+_LEAST_SHARE = 0.1
+"""Share of a core that a build has at least which does not hang, however crowded the machine is."""
+_LEAST_WAIT = 0.5
 
 
 @dataclass
@@ -47,6 +51,8 @@ class _Child:
     """Members of a group whose results are known."""
     phase: str = "build"
     """``build``, ``wait`` for its turn, ``run``, ``leave`` (has reported, is being torn down)."""
+    seen: tuple[float, float] = field(default_factory=lambda: (monotonic(), 0.0))
+    """When its processor time was looked at last, and how much it was."""
 
 
 class Server:
@@ -75,6 +81,9 @@ class Server:
             for child in [c for c in self._children if c.channel in ready]:
                 self._hear(child)
             for child in [c for c in self._children if c.deadline <= monotonic()]:
+                if child.phase == "build" and (more := _wait_for(child)):
+                    child.deadline = monotonic() + more
+                    continue
                 allowed = child.job.get(f"{child.phase}_seconds", _LEAVE_SECONDS)
                 self._end(child, "timeout", f"no result {allowed:g} s into the {child.phase} phase")
 
@@ -241,6 +250,20 @@ class Server:
         self, job: dict[str, Any], results: list[list[Any]], spent: dict[str, float] | None = None
     ) -> None:
         self._parent.send({"event": "done", "job": job["job"], "results": results, "spent": spent or {}})
+
+
+def _wait_for(child: _Child) -> float:
+    """Seconds for which a build is waited for beyond its time, as others had the cores; 0 for one that hangs.
+
+    Its time is the processor's then: a neighbour makes no candidate a bad one.
+    """
+    allowed = child.job["build_seconds"] * len(child.job["candidates"])
+    used = processor_seconds(child.pid)
+    now, before = monotonic(), child.seen
+    child.seen = (now, used or 0.0)
+    if used is None or used >= allowed or used - before[1] < _LEAST_SHARE * (now - before[0]):
+        return 0.0
+    return max(_LEAST_WAIT, allowed - used)
 
 
 def _member(job: dict[str, Any], index: int) -> dict[str, Any]:

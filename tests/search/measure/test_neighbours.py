@@ -1,6 +1,6 @@
 import os
 
-from hetero_tvm.search.measure.neighbours import Neighbours
+from hetero_tvm.search.measure.neighbours import Neighbours, processor_seconds
 
 
 def process(folder, pid, name, ticks):
@@ -29,3 +29,13 @@ def test_the_processes_of_this_machine():
     neighbours = Neighbours()
     neighbours.busiest()
     assert str(os.getpid()) not in neighbours.busiest().split()
+
+
+def test_processor_time_of_a_process_and_its_children(tmp_path):
+    tick = os.sysconf("SC_CLK_TCK")
+    (tmp_path / "12").mkdir()
+    fields = " ".join(["0"] * 10 + [str(n * tick) for n in (1, 2, 3, 4)] + ["9"] * 5)
+    (tmp_path / "12" / "stat").write_text(f"12 (a ) b) S {fields}")
+    assert processor_seconds(12, tmp_path) == 10
+    assert processor_seconds(13, tmp_path) is None
+    assert processor_seconds(os.getpid()) > 0

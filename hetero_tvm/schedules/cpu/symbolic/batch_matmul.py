@@ -77,35 +77,41 @@ class RunTimeBatchMatmulKernel:
             self.lead = of(lambda o: o.lead)
             self.a_place, self.b_place = of(lambda o: o.left_at), of(lambda o: o.right_at)
             self.y_place = (0, *strides_in_order((*self.lead, self.rows, self.width), largest.order))
-            batch, packed = math.prod(self.lead, start=int32(1)), as_index(depth) * self.columns
-            panels = k.let(pieces_of(self.width, self.columns))
-            tiles = k.let(pieces_of(self.rows, self.tile.rows))
-            # Each piece packs its panel, which a few tiles of rows are worth.
-            several = tirx.min(int32(self.threads), tirx.truncdiv(tiles, int32(_TILES_OF_A_PIECE)))
-            alone = batch * panels >= self.threads
-            pieces = k.let(tirx.Select(alone, int32(1), tirx.max(several, int32(1))))
-            share = k.let(tirx.truncdiv(tiles + pieces - 1, pieces) * self.tile.rows)
-            with (
-                k.imported(transpose.ir(self.lanes)),
-                k.parallel(batch * panels * pieces, largest.flops) as work,
-            ):
-                self.packed = k.scratch((packed,))
-                piece, rest = k.let(tirx.truncmod(work, pieces)), k.let(tirx.truncdiv(work, pieces))
-                begin = k.let(piece * share)
-                count = k.let(tirx.max(tirx.min(share, self.rows - begin), int32(0)))
-                self._panel(k.let(tirx.truncdiv(rest, panels)), tirx.truncmod(rest, panels), begin, count)
+            self.products(math.prod(self.lead, start=int32(1)), as_index(depth), largest.flops)
         return k.function
 
-    def _panel(self, item: Expr, panel: Expr, begin: Expr, count: Expr) -> None:
-        """Emit ``count`` rows, from ``begin`` on, of one panel of columns of one product."""
+    def products(self, batch: Expr, depth: Expr, flops: int) -> None:
+        """Emit the loops; ``depth`` is no name yet, as buffers are made by it."""
+        k, packed = self.k, depth * self.columns
+        panels = k.let(pieces_of(self.width, self.columns))
+        tiles = k.let(pieces_of(self.rows, self.tile.rows))
+        # Each piece packs its panel, which a few tiles of rows are worth.
+        several = tirx.min(int32(self.threads), tirx.truncdiv(tiles, int32(_TILES_OF_A_PIECE)))
+        alone = batch * panels >= self.threads
+        pieces = k.let(tirx.Select(alone, int32(1), tirx.max(several, int32(1))))
+        share = k.let(tirx.truncdiv(tiles + pieces - 1, pieces) * self.tile.rows)
+        with k.imported(transpose.ir(self.lanes)), k.parallel(batch * panels * pieces, flops) as work:
+            self.packed = k.scratch((packed,))
+            piece, rest = k.let(tirx.truncmod(work, pieces)), k.let(tirx.truncdiv(work, pieces))
+            begin = k.let(piece * share)
+            count = k.let(tirx.max(tirx.min(share, self.rows - begin), int32(0)))
+            self._panel(k.let(tirx.truncdiv(rest, panels)), tirx.truncmod(rest, panels), begin, count)
+
+    def begin(self, item: Expr, first: Index) -> None:
+        """Name where the operands of item ``item`` begin, B and Y at column ``first``."""
         k = self.k
-        first = k.let(panel * self.columns)
         *a_lead, self.a_row, self.a_column = self.a_place
         *b_lead, self.b_row, self.b_column = self.b_place
         *y_lead, self.y_row = self.y_place
         self.a_base = k.let(self._position(item, a_lead))
         self.b_base = k.let(self._position(item, b_lead) + first * self.b_column)
         self.y_base = k.let(self._position(item, y_lead) + first)
+
+    def _panel(self, item: Expr, panel: Expr, begin: Expr, count: Expr) -> None:
+        """Emit ``count`` rows, from ``begin`` on, of one panel of columns of one product."""
+        k = self.k
+        first = k.let(panel * self.columns)
+        self.begin(item, first)
         self.valid = k.let(tirx.min(self.width - first, int32(self.columns)))
         whole = self.valid >= self.columns
         k.branch(whole, self._pack_whole, self._pack_part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from hetero_tvm.host.tvm import PrimFunc, Schedule, ScheduleError, tirx, tvm
@@ -10,6 +11,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
+from hetero_tvm.schedules.cpu.products import few_rows
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
 from hetero_tvm.schedules.cpu.programs.long_sums import is_long, with_own_accumulator, without_rounding
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
@@ -20,6 +22,7 @@ from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
 from hetero_tvm.schedules.cpu.symbolic.group_norm import run_time_group_norm
 from hetero_tvm.schedules.cpu.symbolic.images import change_of_layout, conv2d_blocked, depthwise, pool2d
+from hetero_tvm.schedules.cpu.symbolic.inner import RunTimeInnerKernel
 from hetero_tvm.schedules.cpu.symbolic.innermost import in_vectors
 from hetero_tvm.schedules.cpu.symbolic.interleave import interleaved
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
@@ -28,6 +31,7 @@ from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
 from hetero_tvm.schedules.cpu.symbolic.reductions import reduction_kernel
 from hetero_tvm.schedules.cpu.symbolic.softmax import run_time_softmax
 from hetero_tvm.schedules.cpu.symbolic.transposed import transposed_kernel
+from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.nests.growth import written_once
 from hetero_tvm.schedules.symbolic import Witnesses
 
@@ -82,6 +86,9 @@ def _attention(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFun
 
 def _batch_matmul(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     tile = RegisterTile.of(point["tile"])
+    if point.get("order") == few_rows.INNER:
+        with contextlib.suppress(Unfit):
+            return RunTimeInnerKernel(witnesses, machine.lanes).emit()
     return RunTimeBatchMatmulKernel(witnesses, tile, point["unroll"], machine.lanes, machine.threads).emit()
 
 

@@ -38,6 +38,29 @@ def apart(b, s):
     return BatchMatmul((b,), s, s, 12, left, (0, s * 12, 12, 1), right, at, (0, 1, 2))
 
 
+def vectors(b, s):
+    """A matrix of any number of rows with two vectors, and that with a batch."""
+    left, right = (b, s, 37), (b, 2, 37)
+    steps = (0, s * 37, 37, 1), (0, 74, 1, 37)
+    return BatchMatmul((b,), s, 2, 37, left, steps[0], right, steps[1], (0, 1, 2))
+
+
+def queries(b, s):
+    """A vector with any number of rows that lie one after the other."""
+    left, right = (b, 1, 40), (b, s, 40)
+    return BatchMatmul((b,), 1, s, 40, left, (0, 40, 40, 1), right, (0, s * 40, 1, 40), (0, 1, 2))
+
+
+@pytest.mark.parametrize("machine", ["avx2", "avx512"])
+@pytest.mark.parametrize("make", [vectors, queries])
+def test_inner_products_of_few_rows(make, machine):
+    machine, space = MACHINES[machine], BatchMatmulSpace()
+    witnesses = witnesses_of(make)
+    point = {"tile": (1, 1), "unroll": 4, "order": "inner"}
+    assert kernels.RunTimeInnerKernel(witnesses, machine.lanes).few_left == (make is queries)
+    check(make, kernels.emit(witnesses, space, point, machine))
+
+
 @pytest.mark.parametrize("machine", ["avx2", "avx512"])
 @pytest.mark.parametrize("make", [rows, keys, reduced, apart])
 def test_products_of_any_size(make, machine):
