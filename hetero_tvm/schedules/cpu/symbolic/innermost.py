@@ -20,6 +20,7 @@ from hetero_tvm.host.tvm import (
     tvm_ffi,
 )
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH
 from hetero_tvm.schedules.nests.nest import loads_of, substitute
 
 _MOST_PLACES = 2
@@ -28,7 +29,19 @@ _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 
 
 def in_vectors(function: PrimFunc, machine: CpuModel) -> PrimFunc:
-    """The function with its innermost loops of elements in vectors, where their extent is no constant."""
+    """The function with its innermost loops of elements in vectors, where their extent is no constant.
+
+    Where no loop is shared among threads (there are rows for too few of them), long innermost ones are.
+    """
+    shared: list[tirx.For] = []
+
+    def note(node: tirx.For) -> tirx.For:
+        if node.kind == tirx.ForKind.PARALLEL:
+            shared.append(node)
+        return node
+
+    tvm_ffi.structural_map(function.body, (tirx.For, note), order="post")
+    threads = 1 if shared else machine.threads
 
     def loop(node: tirx.For) -> tirx.For | tirx.SeqStmt:
         plain = node.kind == tirx.ForKind.SERIAL and not isinstance(node.extent, tirx.IntImm)
@@ -38,7 +51,11 @@ def in_vectors(function: PrimFunc, machine: CpuModel) -> PrimFunc:
         if axis is None:
             return node
         parts = _parts(node, axis)
-        loops = [one for begin, end, body in parts for one in _by_vectors(node, begin, end, body, machine)]
+        loops = [
+            one
+            for begin, end, body in parts
+            for one in _by_vectors(node, begin, end, body, machine.lanes, threads)
+        ]
         return tirx.SeqStmt(loops)
 
     body = tvm_ffi.structural_map(function.body, (tirx.For, loop), order="post")
@@ -52,6 +69,8 @@ def _is_zero(value: Expr) -> bool:
 def _axis_of(loop: tirx.For) -> Var | None:
     """The block's axis that the loop goes along, if its elements are independent and easily placed."""
     block, values = loop.body.block, loop.body.iter_values
+    if not (isinstance(loop.body.predicate, tirx.IntImm) and int(loop.body.predicate)):
+        return None
     spatial = all(int(axis.iter_type) == tirx.IterVar.DataPar for axis in block.iter_vars)
     if block.init is not None or not spatial or not isinstance(block.body, tirx.BufferStore):
         return None
@@ -169,13 +188,12 @@ def _with_value(realize: SBlockRealize, value: Expr) -> SBlockRealize:
 
 
 def _by_vectors(
-    loop: tirx.For, begin: Expr, end: Expr, body: SBlockRealize, machine: CpuModel
-) -> list[tirx.For]:
+    loop: tirx.For, begin: Expr, end: Expr, body: SBlockRealize, lanes: int, threads: int
+) -> list[tirx.Stmt]:
     """Loops over whole vectors from ``begin`` to ``end``, and over what is left."""
     dtype = str(loop.loop_var.ty.dtype)
-    lanes = tirx.const(machine.lanes, dtype)
+    lanes = tirx.const(lanes, dtype)
     count = end - begin
-    number, lane, rest = (tirx.Var(f"{loop.loop_var.name}_{name}", dtype) for name in ("v", "l", "r"))
     zero, vectors = tirx.const(0, dtype), tirx.floordiv(count, lanes)
     whole = vectors * lanes
 
@@ -183,8 +201,16 @@ def _by_vectors(
         values = [substitute(value, {loop.loop_var: place}) for value in body.iter_values]
         return s_tir.SBlockRealize(values, body.predicate, body.block)
 
-    vector = tirx.For(lane, zero, lanes, tirx.ForKind.VECTORIZED, at(begin + number * lanes + lane))
-    return [
-        tirx.For(number, zero, vectors, tirx.ForKind.SERIAL, vector),
-        tirx.For(rest, zero, count - whole, tirx.ForKind.SERIAL, at(begin + whole + rest)),
-    ]
+    def vectors_by(kind: int) -> tirx.For:
+        number, lane = (tirx.Var(f"{loop.loop_var.name}_{name}", dtype) for name in ("v", "l"))
+        place = begin + number * lanes + lane
+        vector = tirx.For(lane, zero, lanes, tirx.ForKind.VECTORIZED, at(place))
+        return tirx.For(number, zero, vectors, kind, vector)
+
+    along: tirx.Stmt = vectors_by(tirx.ForKind.SERIAL)
+    if threads > 1:
+        long = count >= tirx.const(2 * PARALLEL_WORTH, dtype)
+        along = tirx.IfThenElse(long, vectors_by(tirx.ForKind.PARALLEL), along)
+    rest = tirx.Var(f"{loop.loop_var.name}_r", dtype)
+    left = tirx.For(rest, zero, count - whole, tirx.ForKind.SERIAL, at(begin + whole + rest))
+    return [along, left]

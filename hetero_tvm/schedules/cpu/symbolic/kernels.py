@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 
 from hetero_tvm.host.tvm import PrimFunc, Schedule, ScheduleError, tirx, tvm
@@ -227,7 +228,9 @@ def _schedule_block(sch: Schedule, block, work: int, machine: CpuModel) -> None:
                 outer = [*outer, more]
         else:
             outer = spatial[:-1]
-    if outer and work >= _PARALLEL_WORTH:
+    rows = [sch.get(loop).extent for loop in outer]
+    few = all(isinstance(n, tirx.IntImm) for n in rows) and math.prod(map(int, rows)) < machine.threads
+    if outer and work >= _PARALLEL_WORTH and not (few and len(spatial) == len(loops)):
         outer = _fused(sch, outer)
         sch.parallel(outer[0])
     if is_long(sch, block):

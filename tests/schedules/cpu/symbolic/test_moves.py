@@ -69,6 +69,16 @@ def test_elements():
     check([x, y], lambda x: np.exp(x) + x[..., :1] * x[..., ::-1], HERE[0])
 
 
+def test_one_long_row_is_shared():
+    """As audio is: threads take vectors where they are many."""
+    x = te.placeholder((1, C), name="x")
+    y = te.compute((1, C), lambda a, c: x[a, c] * 2.0 + 1.0)
+    for machine, shared in zip(HERE, (True, False), strict=True):
+        assert ("T.parallel(c //" in kernel_of([x, y], machine).script()) == shared
+        sizes = ((1, 1), (1, 15), (1, 20_001), (1, 70_000))
+        check([x, y], lambda x: x * np.float32(2) + 1, machine, sizes)
+
+
 def test_places_that_are_read_or_divided_go_one_by_one():
     x = te.placeholder((A, B, C), name="x")
     y = te.compute((A, B, C), lambda a, b, c: x[a, b, tirx.floordiv(c, 2)])
