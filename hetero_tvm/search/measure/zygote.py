@@ -52,7 +52,7 @@ class _Child:
     phase: str = "build"
     """``build``, ``wait`` for its turn, ``run``, ``leave`` (has reported, is being torn down)."""
     seen: tuple[float, float] = field(default_factory=lambda: (monotonic(), 0.0))
-    """When its processor time was looked at last, and how much it was."""
+    """Moment of the last look at its processor time, and what that was."""
 
 
 class Server:

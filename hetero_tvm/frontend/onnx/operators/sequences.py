@@ -33,7 +33,7 @@ def _element(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
 
 
 def _length(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
-    """How many tensors there are."""
+    """Number of tensors."""
     return relax.const(len(_elements(inputs[0])), "int64")
 
 
