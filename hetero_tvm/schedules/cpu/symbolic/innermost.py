@@ -113,10 +113,17 @@ def _parts(loop: tirx.For, axis: Var) -> list[tuple[Expr, Expr, SBlockRealize]]:
     dtype = str(loop.loop_var.ty.dtype)
     zero, extent = tirx.const(0, dtype), loop.extent
     asked: list[tuple[Expr, Expr]] = []
+    outside = {
+        other.var: value
+        for other, value in zip(block.iter_vars, loop.body.iter_values, strict=True)
+        if not other.var.same_as(axis)
+    }
 
     def note(node: Expr) -> Expr:
         if isinstance(node, _COMPARISONS) and (place := _place(node, axis)) is not None:
-            asked.append((node, place))
+            place = substitute(place, outside)  # as it is known before the loop
+            if not loads_of(place) and not _uses(place, axis):
+                asked.append((node, place))
         return node
 
     tvm_ffi.structural_map(block.body.value, (tvm.ir.Expr, note), order="post")

@@ -69,6 +69,25 @@ def test_elements():
     check([x, y], lambda x: np.exp(x) + x[..., :1] * x[..., ::-1], HERE[0])
 
 
+@pytest.mark.parametrize("of", ["row", "length"])
+def test_places_of_each_row(of):
+    """A triangle, and rows that end where an operand says: the place is not known outside of the row."""
+    x = te.placeholder((A, B, C), name="x")
+
+    def place(b):
+        return b if of == "row" else tirx.Cast("int64", x[0, b, 0] * 3.0)
+
+    y = te.compute(
+        (A, B, C), lambda a, b, c: tirx.if_then_else(c <= place(b), x[a, b, c], tirx.const(5.0, "float32"))
+    )
+
+    def wanted(x):
+        rows = np.arange(x.shape[1]) if of == "row" else (x[0, :, 0] * np.float32(3)).astype("int64")
+        return np.where(np.arange(x.shape[2]) <= rows[:, None], x, np.float32(5))
+
+    check([x, y], wanted, HERE[0], SIZES[:-1])
+
+
 def test_one_long_row_is_shared():
     """As audio is: threads take vectors where they are many."""
     x = te.placeholder((1, C), name="x")
