@@ -290,8 +290,18 @@ def _is_same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
 
 
 def _counted(model: ImportedModel) -> Counter[str]:
-    """Number of calls by operator."""
-    return Counter(call.op.name for _, call in _calls(model))
+    """Number of calls by operator, of those that an input leads to: others are folded where small."""
+    depending = set(model.module["main"].params)
+    calls = {var for var, _ in _calls(model)}
+    counted: Counter[str] = Counter()
+    for block in model.module["main"].body.blocks:
+        for binding in block.bindings:
+            if depending.isdisjoint(relax.analysis.free_vars(binding.value)):
+                continue
+            depending.add(binding.var)
+            if binding.var in calls:
+                counted[binding.value.op.name] += 1
+    return counted
 
 
 def _windows(model: ImportedModel) -> list[int]:
