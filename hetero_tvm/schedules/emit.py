@@ -164,6 +164,44 @@ class Kernel(FunctionBuilder):
         """Name a value: evaluated here and once, however often the name is used."""
         return T.Bind(value)
 
+    def counted(self, *extents: int) -> list[Expr]:
+        """Extents of which the kernel is lifted to those of all sizes, read from memory: as constants they
+        would be folded, and then differ by more than their values."""
+        place = self.scratch((len(extents),), "int32")
+        for n, extent in enumerate(extents):
+            self.store(place, int32(extent), [n])
+        return [self.let(self.load(place, [n])) for n in range(len(extents))]
+
+    def strips(
+        self,
+        rows: Expr,
+        columns: Expr,
+        lanes: int,
+        vectors: int,
+        alone: Expr | bool,
+        body: Callable[[Expr, Expr, int], None],
+    ) -> None:
+        """``body(row, first, width)`` of strips of ``vectors`` vectors of all rows, by all threads unless
+        ``alone``; the last strip of a row comes by vectors, then column by column."""
+        wide = vectors * lanes
+        strips = self.let(tirx.truncdiv(columns + (wide - 1), int32(wide)))
+
+        def strip(item: Expr) -> None:
+            row = self.let(tirx.truncdiv(item, strips))
+            first = self.let((item - row * strips) * wide)
+            left = self.let(columns - first)
+
+            def narrow() -> None:
+                whole = self.let(tirx.truncdiv(left, int32(lanes)))
+                with self.serial(whole) as n:
+                    body(row, first + n * lanes, lanes)
+                with self.serial(left - whole * lanes) as n:
+                    body(row, first + whole * lanes + n, 1)
+
+            self.branch(left >= wide, lambda: body(row, first, wide), narrow)
+
+        self.shared_unless(alone, self.let(rows * strips), strip)
+
     def named(self, value: Index) -> Index:
         """Keep a value that is computed here and once: TVM writes one that is only bound out at every use.
 

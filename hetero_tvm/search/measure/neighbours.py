@@ -12,8 +12,13 @@ def processor_seconds(pid: int, folder: Path = Path("/proc")) -> float | None:
         text = (folder / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # As below; fields 14 to 17 are its own time and that of its children, in user and in system mode.
-    return sum(map(int, text.rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
+    return sum(_ticks(text)) / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(stat: str) -> list[int]:
+    """Processor time of a process and that of its children, each in user and in system mode."""
+    # 4711 (name, which may hold anything) S ... utime stime cutime cstime: fields 14 to 17
+    return [int(field) for field in stat.rpartition(")")[2].split()[11:15]]
 
 
 class Neighbours:
@@ -38,11 +43,8 @@ class Neighbours:
                 text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
             except OSError:  # it has ended, or is not ours to look at
                 continue
-            # 4711 (name, which may hold anything) S ... utime stime: fields 14 and 15
-            head, _, rest = text.rpartition(")")
-            fields = rest.split()
-            self._before[int(folder.name)] = int(fields[11]) + int(fields[12])
-            names[int(folder.name)] = head.partition("(")[2]
+            self._before[int(folder.name)] = sum(_ticks(text)[:2])
+            names[int(folder.name)] = text.rpartition(")")[0].partition("(")[2]
         spent = {pid: ticks - before[pid] for pid, ticks in self._before.items() if pid in before}
         most = max(spent, key=spent.__getitem__, default=None)
         return "" if most is None or not spent[most] else f"{names[most]}, pid {most}"

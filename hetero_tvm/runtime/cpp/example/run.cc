@@ -1,8 +1,8 @@
 // Run an exported library: run model.so [input.npy ...]
 //
 // Inputs that are not given are made up, by what the manifest says of them: ones for masks, small whole numbers
-// for indices, a wave for everything else, each of the smallest shape that the model takes.  Prints each output's shape, smallest, largest and mean value, and the
-// time of a call.
+// for indices, a wave for everything else, each of the smallest shape that the model takes.  Prints each output's
+// shape, smallest, largest and mean value, and the time of a call.
 
 #include <chrono>
 #include <cmath>

@@ -96,10 +96,8 @@ class _Emitter:
         k, image = self.k, tirx.floordiv(plane, self.form.image[1])
         pixels = k.scratch((self.pixels + 1,))
         extent: Index = self.pixels
-        if self.ranges:  # read from memory: as a constant it would be folded
-            counted = k.scratch((1,), "int32")
-            k.store(counted, int32(self.pixels), [0])
-            extent = k.let(k.load(counted, [0]))
+        if self.ranges:
+            (extent,) = k.counted(self.pixels)
         vector_loop(
             k,
             extent,

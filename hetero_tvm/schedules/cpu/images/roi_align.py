@@ -106,10 +106,8 @@ class _Emitter:
                         self._channel(x, plane + c, down, across, put, lanes)
 
                 if self.ranges and self.lanes > 1:
-                    # Read from memory: as a constant it would be folded.
-                    width = k.scratch((1,), "int32")
-                    k.store(width, int32(self.width), [0])
-                    wide = k.load(width, [0]) >= self.lanes
+                    (width,) = k.counted(self.width)
+                    wide = width >= self.lanes
                     k.branch(wide, lambda: channels_by(self.lanes), lambda: channels_by(1))
                 else:
                     channels_by(self.lanes)

@@ -205,11 +205,7 @@ class _OpenScanKernel(_ScanKernel):
         k = self.k
         with k:
             x, y = k.argument("X", self.shape, self.given), k.argument("Y", self.shape, self.dtype)
-            # Read from memory: constants would be folded, and then differ by more than their values.
-            extents = k.scratch((len(self.shape),), "int32")
-            for n, extent in enumerate(self.shape):
-                k.store(extents, int32(extent), [n])
-            counted = [k.let(k.load(extents, [n])) for n in range(len(self.shape))]
+            counted = k.counted(*self.shape)
             parts = counted[: self.axis], [counted[self.axis]], counted[self.axis + 1 :]
             outer, self.extent, self.inner = (k.let(math.prod(part, start=int32(1))) for part in parts)
             size = k.let(outer * self.extent * self.inner)
@@ -218,29 +214,11 @@ class _OpenScanKernel(_ScanKernel):
             if self.axis == len(self.shape) - 1:
                 k.shared_unless(alone, outer, lambda row: self._row(k.let(row * self.extent)))
             else:
-                self._open_strips(outer, alone)
+                k.strips(outer, self.inner, self.lanes, 4, alone, self._open_strip)
         return for_graph(k.function)
 
-    def _open_strips(self, outer: Expr, alone: Expr | bool) -> None:
-        k, wide = self.k, 4 * self.lanes
-        strips = k.let(tirx.truncdiv(self.inner + (wide - 1), int32(wide)))
-
-        def strip(item: Expr) -> None:
-            at = k.let(tirx.truncdiv(item, strips))
-            first = k.let((item - at * strips) * wide)
-            base = k.let(at * (self.extent * self.inner) + first)
-            left = k.let(self.inner - first)
-
-            def narrow() -> None:
-                vectors = self._vectors_of(left)
-                with k.serial(vectors) as v:
-                    self._strip(k.let(base + v * self.lanes), self.lanes)
-                with k.serial(left - vectors * self.lanes) as n:
-                    self._strip(k.let(base + vectors * self.lanes + n), 1)
-
-            k.branch(left >= wide, lambda: self._strip(base, wide), narrow)
-
-        k.shared_unless(alone, outer * strips, strip)
+    def _open_strip(self, at: Expr, first: Expr, width: int) -> None:
+        self._strip(self.k.let(at * (self.extent * self.inner) + first), width)
 
 
 def _cast(value: Expr, given: str, dtype: str, width: int) -> Expr:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, TensorLoad, Var, tirx, tvm, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH, vector
+from hetero_tvm.schedules.cpu.symbolic.tails import product_of
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
 from hetero_tvm.schedules.nests.nest import loads_of, substitute
 
@@ -194,7 +195,7 @@ class _Emitter:
         with k:
             buffers = {p: k.argument(p.name, list(p.shape), str(p.dtype)) for p in self.function.params}
             parts = form.before, form.outer, form.reduced, form.inner
-            before, outer, terms, inner = (self._size(extents) for extents in parts)
+            before, outer, terms, inner = (product_of(k, extents) for extents in parts)
             self.before, self.terms = before, terms
             if form.inner:
                 self.x = k.view(buffers[form.x], (outer, terms, inner))
@@ -205,12 +206,6 @@ class _Emitter:
                 self.y = k.view(buffers[form.y], (outer,))
                 self._rows(outer)
         return k.function
-
-    def _size(self, extents: list[Expr]) -> Expr:
-        size = int32(1)
-        for extent in extents:
-            size = size * tirx.Cast("int32", extent)
-        return self.k.let(size)
 
     def _shared(self, count: Expr, work: Expr, body: Callable[[Expr], None]) -> None:
         """``body(number)`` of all below ``count``, by several threads where the work is worth it."""
@@ -312,24 +307,9 @@ class _Emitter:
 
     # axes behind kept --------------------------------------------------------------------------
     def _columns(self, outer: Expr, inner: Expr) -> None:
-        k, wide = self.k, _SETS * self.lanes
-        strips = k.let((inner + (wide - 1)) // int32(wide))
-
-        def strip(number: Expr) -> None:
-            row = k.let(number // strips)
-            first = k.let((number - row * strips) * wide)
-            left = k.let(inner - first)
-
-            def by_vectors() -> None:
-                vectors = k.let(left // int32(self.lanes))
-                with k.serial(vectors) as n:
-                    self._strip(row, first + n * self.lanes, self.lanes)
-                with k.serial(left - vectors * self.lanes) as n:
-                    self._strip(row, first + vectors * self.lanes + n, 1)
-
-            k.branch(left >= wide, lambda: self._strip(row, first, wide), by_vectors)
-
-        self._shared(k.let(outer * strips), outer * self.terms * inner, strip)
+        work = outer * self.terms * inner
+        alone = True if self.machine.threads == 1 else work < PARALLEL_WORTH
+        self.k.strips(outer, inner, self.lanes, _SETS, alone, self._strip)
 
     def _strip(self, row: Expr, first: Index, width: int) -> None:
         """``width`` neighbouring results."""

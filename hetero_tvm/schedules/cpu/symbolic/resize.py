@@ -69,12 +69,8 @@ class _Emitter:
             self.places = k.argument("places", (2, across), "int32")
             self.weights = k.argument("weights", (2, across))
             y = k.argument("Y", (*self.image[:2], *self.after))
-            # Read from memory: constants would be folded, and then differ by more than their values.
-            extents = k.scratch((6,), "int32")
-            for n, extent in enumerate((*self.image, *self.after)):
-                k.store(extents, int32(extent), [n])
-            images, channels, self.height, self.width, self.down, self.across = (
-                k.let(k.load(extents, [n])) for n in range(6)
+            images, channels, self.height, self.width, self.down, self.across = k.counted(
+                *self.image, *self.after
             )
             planes = k.let(images * channels)
             self._columns()

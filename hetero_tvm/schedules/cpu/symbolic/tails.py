@@ -14,6 +14,14 @@ def narrowed(k: Kernel, variables: Mapping[str, Expr]) -> dict[str, Expr]:
     return {name: k.let(tirx.Cast("int32", variable)) for name, variable in variables.items()}
 
 
+def product_of(k: Kernel, extents: Sequence[Expr]) -> Expr:
+    """Number of elements along several axes, computed once."""
+    size = int32(1)
+    for extent in extents:
+        size = size * tirx.Cast("int32", extent)
+    return k.let(size)
+
+
 def told_sizes(k: Kernel, witnesses: Witnesses, shapes: Sequence[tuple[Index, ...]]) -> None:
     """Declare the arguments that only tell sizes, whose ``shapes`` follow those of the operands."""
     told = witnesses.told[0] if witnesses.told else ()

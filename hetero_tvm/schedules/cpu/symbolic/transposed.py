@@ -19,6 +19,7 @@ from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, TensorLoad, Var, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH
+from hetero_tvm.schedules.cpu.symbolic.tails import product_of
 from hetero_tvm.schedules.emit import Kernel, int32
 
 _BLOCKS = 8
@@ -94,12 +95,7 @@ class _Emitter:
         k, form = self.k, self.form
         with k:
             buffers = {p: k.argument(p.name, list(p.shape), str(p.dtype)) for p in self.function.params}
-            extents = []
-            for group in form.groups:
-                extent = int32(1)
-                for one in group:
-                    extent = extent * tirx.Cast("int32", one)
-                extents.append(k.let(extent))
+            extents = [product_of(k, group) for group in form.groups]
             self.read_along, self.written_along = form.order[-1], len(extents) - 1
             self.into = self._strides(list(range(len(extents))), extents)
             self.out_of = self._strides(form.order, extents)
