@@ -33,6 +33,8 @@ _MOST_ASKED = 512
 """Sizes among which the next one to import at is looked for, and candidates that it should divide."""
 _CONFIRMING = 3
 """Further sizes at which a quotient must hold that is unusual, or of a model that is another one at some."""
+_REFUSED = 8
+"""Sizes in a row at which the model is another one; those candidates go on then that agree with them."""
 _PLACES = 17
 """Values, of what is added inside of a quotient, that stand for all that are possible."""
 
@@ -342,7 +344,7 @@ class _Search:
                 return _quotient_in(first.name(plus)) if fits else None
             if len(self._known) > _MOST_IMPORTS:
                 return None
-            if not self._divide(candidates, base, size):
+            if not self._divide(candidates, place, base, size):
                 return self._special(place, candidates, base)
         return None
 
@@ -354,10 +356,9 @@ class _Search:
     def _special(self, place: int, candidates: Sequence[_Candidate], base: Extent) -> str | None:
         """The quotient among candidates that differ only where the model is another one: there too its value
         is an extent, as of what is not padded where it is a multiple."""
-        several = [(c, plus) for c in candidates for plus in range(c.least, c.most + 1)][: _MOST_ASKED + 1]
-        if len(several) > _MOST_ASKED or not any(self._refused.values()):
+        if not any(self._refused.values()):
             return None
-        fitting = self._fitting(several, place, base)
+        fitting = self._fitting(self._each(candidates), place, base)
         if not fitting or self._differing(fitting, base) is not None:
             return None
         return _quotient_in(fitting[0][0].name(fitting[0][1]))
@@ -403,7 +404,7 @@ class _Search:
                 return int(sizes[differing[len(differing) // 2]])
         return None
 
-    def _divide(self, candidates: Sequence[_Candidate], base: Extent, size: int) -> bool:
+    def _divide(self, candidates: Sequence[_Candidate], place: int, base: Extent, size: int) -> bool:
         """Import at the size that divides the candidates best; ``size`` does.  False where none is left."""
         generator = np.random.default_rng(len(self._known))
         several = [
@@ -412,12 +413,25 @@ class _Search:
         if len(several) > _MOST_ASKED:
             several = [several[n] for n in generator.choice(len(several), _MOST_ASKED, replace=False)]
         every = self._symbol.sizes
-        sizes = every.start + every.step * generator.integers(0, len(every), _MOST_ASKED)
-        sizes = np.unique([*sizes, size])
-        values = self._values(several, base, sizes)
-        largest = [np.unique(column, return_counts=True)[1].max() for column in values.T]
-        asked = [int(sizes[n]) for n in np.argsort(largest) if largest[n] < len(several)]
-        return any(n not in self._known and self._ask(n) for n in (*asked, size))
+        while True:
+            sizes = every.start + every.step * generator.integers(0, len(every), _MOST_ASKED)
+            sizes = np.unique([*sizes, size])
+            values = self._values(several, base, sizes)
+            largest = [np.unique(column, return_counts=True)[1].max() for column in values.T]
+            best = [int(sizes[n]) for n in np.argsort(largest) if largest[n] < len(several)]
+            asked = [n for n in (*best, size) if n not in self._known and n not in self._refused][:_REFUSED]
+            if any(map(self._ask, asked)):
+                return True
+            if not asked:
+                return False
+            several = self._fitting(self._each(candidates) or several, place, base) or several
+
+    @staticmethod
+    def _each(candidates: Sequence[_Candidate]) -> list[tuple[_Candidate, int]]:
+        """Candidates by what is added inside; none where they are too many."""
+        if sum(c.most - c.least + 1 for c in candidates) > _MOST_ASKED:
+            return []
+        return [(c, plus) for c in candidates for plus in range(c.least, c.most + 1)]
 
     def _candidates(self, place: int, base: Extent, many: int) -> Iterator[_Candidate]:
         """Quotients that agree with all known values, those with the least divisors first."""

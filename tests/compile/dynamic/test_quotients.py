@@ -202,3 +202,35 @@ def test_large_strides_are_told_apart_by_few_imports(size):
     """
     model = with_quotients(import_model(text_model(text), shapes={"x": (1, 1, Span(400, size))}))
     assert [name for name in model.open.sizes[0] if name != "n"] == ["((n + 80)//160)"]
+
+
+def test_candidates_are_divided_also_by_sizes_at_which_the_model_is_another_one(monkeypatch):
+    """As in a U-Net of frames: 37 of 64 sizes have a level where nothing is cut, among them all at which one
+    quotient is not the next."""
+    levels = [
+        f"""
+        x{n + 1} = MaxPool<kernel_shape = [8], strides = [4]>(x{n})
+        many{n} = Shape<start = 2>(x{n + 1})
+        strides{n} = Mul(many{n}, stride)
+        whole{n} = Add(strides{n}, stride)
+        cut{n} = Slice(x{n}, first, whole{n}, axis)
+        y{n} = Relu(cut{n})"""
+        for n in range(3)
+    ]
+    text = f"""
+    levels (float[1, 1, n] x0) => (float[1, 1, m] y)
+    {{
+        first = Constant<value_ints = [0]>()
+        axis = Constant<value_ints = [2]>()
+        stride = Constant<value_ints = [4]>()
+        {"".join(levels)}
+        y = Concat<axis = 2>(y0, y1, y2)
+    }}
+    """
+    model = import_model(text_model(text), shapes={"x0": (1, 1, Span(4000, 24000))})
+    asked = []
+    ask = quotients._Search._ask
+    monkeypatch.setattr(quotients._Search, "_ask", lambda self, size: asked.append(size) or ask(self, size))
+    names = [name for name in with_quotients(model).open.sizes[0] if name != "n"]
+    assert names == ["(n//4)", "((n + 12)//16)", "((n + 44)//64)"]
+    assert len(set(asked)) < 200  # of 20,000; each is an import
