@@ -10,18 +10,18 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hetero_tvm.compile.dynamic.quotient_candidates import Candidate, quotient_in
 from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.frontend import ImportedModel
 from hetero_tvm.frontend.ranges import least_steps, steps, telling_sizes
 from hetero_tvm.frontend.signature import OpenShapes, Symbol
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.runtime.signature import quotient_parts
-from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed, ordered, quotient, symbols_of
+from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed, symbols_of
 from hetero_tvm.schedules.fitting import CONFIRMING, fit, telling
 
 _MOST_IMPORTS = 48
@@ -229,32 +229,6 @@ def _liked(symbol: Symbol, top: int) -> list[int]:
     return [*first[1:], *(n for n in others if n not in first)]
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """``times * ((many * of + plus)//divisor)``, with ``plus`` between two: all agree with what is known."""
-
-    of: Extent
-    many: int
-    times: int
-    divisor: int
-    least: int
-    most: int
-
-    def values(self, base: np.ndarray, plus: int) -> np.ndarray:
-        """Values of the candidate at these values of ``of``, but for a number that is added."""
-        return self.times * ((self.many * base + plus) // self.divisor)
-
-    def name(self, plus: int) -> Extent:
-        inside = {names: self.many * factor for names, factor in self.of.terms}
-        inside[()] = inside.get((), 0) + plus
-        return quotient(ordered(inside), self.divisor)
-
-
-def _quotient_in(extent: Extent) -> str:
-    """Name of the first quotient of a polynomial."""
-    return next(name for names, _ in extent.terms for name in names if quotient_parts(name) is not None)
-
-
 class _Search:
     """Search for the quotients of one symbol, the others at their largest sizes.
 
@@ -341,19 +315,19 @@ class _Search:
                 if self._is_whole(first):
                     plus = first.most // first.divisor * first.divisor
                 fits = self._fitting([(first, plus)], place, base)
-                return _quotient_in(first.name(plus)) if fits else None
+                return quotient_in(first.name(plus)) if fits else None
             if len(self._known) > _MOST_IMPORTS:
                 return None
             if not self._divide(candidates, place, base, size):
                 return self._special(place, candidates, base)
         return None
 
-    def _is_whole(self, candidate: _Candidate) -> bool:
+    def _is_whole(self, candidate: Candidate) -> bool:
         """Whether it divides all sizes without a rest."""
         divisor = candidate.divisor
         return self._symbol.step % divisor == 0 and candidate.most // divisor * divisor >= candidate.least
 
-    def _special(self, place: int, candidates: Sequence[_Candidate], base: Extent) -> str | None:
+    def _special(self, place: int, candidates: Sequence[Candidate], base: Extent) -> str | None:
         """The quotient among candidates that differ only where the model is another one: there too its value
         is an extent, as of what is not padded where it is a multiple."""
         if not any(self._refused.values()):
@@ -361,11 +335,11 @@ class _Search:
         fitting = self._fitting(self._each(candidates), place, base)
         if not fitting or self._differing(fitting, base) is not None:
             return None
-        return _quotient_in(fitting[0][0].name(fitting[0][1]))
+        return quotient_in(fitting[0][0].name(fitting[0][1]))
 
     def _fitting(
-        self, several: Sequence[tuple[_Candidate, int]], place: int, base: Extent
-    ) -> list[tuple[_Candidate, int]]:
+        self, several: Sequence[tuple[Candidate, int]], place: int, base: Extent
+    ) -> list[tuple[Candidate, int]]:
         """Candidates whose values are extents where the model is another one."""
         sizes = [size for size, extents in self._refused.items() if extents]
         if not sizes:
@@ -387,14 +361,14 @@ class _Search:
             pass
 
     def _values(
-        self, candidates: Sequence[tuple[_Candidate, int]], base: Extent, sizes: np.ndarray
+        self, candidates: Sequence[tuple[Candidate, int]], base: Extent, sizes: np.ndarray
     ) -> np.ndarray:
         """Values of each candidate at the sizes, less its value at the largest."""
         there = np.array([base.at({self._symbol.name: int(n)}) for n in (*sizes, self._top)])
         values = np.array([c.values(there, plus) for c, plus in candidates])
         return values[:, :-1] - values[:, -1:]
 
-    def _differing(self, candidates: Sequence[tuple[_Candidate, int]], base: Extent) -> int | None:
+    def _differing(self, candidates: Sequence[tuple[Candidate, int]], base: Extent) -> int | None:
         """A size in the range at which the candidates are not equal; None where they are the same."""
         first, *others = candidates
         sizes = np.array(self._symbol.sizes)
@@ -404,7 +378,7 @@ class _Search:
                 return int(sizes[differing[len(differing) // 2]])
         return None
 
-    def _divide(self, candidates: Sequence[_Candidate], place: int, base: Extent, size: int) -> bool:
+    def _divide(self, candidates: Sequence[Candidate], place: int, base: Extent, size: int) -> bool:
         """Import at the size that divides the candidates best; ``size`` does.  False where none is left."""
         generator = np.random.default_rng(len(self._known))
         several = [
@@ -427,13 +401,13 @@ class _Search:
             several = self._fitting(self._each(candidates) or several, place, base) or several
 
     @staticmethod
-    def _each(candidates: Sequence[_Candidate]) -> list[tuple[_Candidate, int]]:
+    def _each(candidates: Sequence[Candidate]) -> list[tuple[Candidate, int]]:
         """Candidates by what is added inside; none where they are too many."""
         if sum(c.most - c.least + 1 for c in candidates) > _MOST_ASKED:
             return []
         return [(c, plus) for c in candidates for plus in range(c.least, c.most + 1)]
 
-    def _candidates(self, place: int, base: Extent, many: int) -> Iterator[_Candidate]:
+    def _candidates(self, place: int, base: Extent, many: int) -> Iterator[Candidate]:
         """Quotients that agree with all known values, those with the least divisors first."""
         sizes = list(self._known)
         u = np.array([many * base.at({self._symbol.name: size}) for size in sizes], "int64")
@@ -457,4 +431,4 @@ class _Search:
             for n in np.flatnonzero(least <= most):
                 divisor = int(divisors[n, 0])
                 if math.gcd(divisor, many) == 1 or many == 1:
-                    yield _Candidate(base, many, times, divisor, int(least[n]), int(most[n]))
+                    yield Candidate(base, many, times, divisor, int(least[n]), int(most[n]))

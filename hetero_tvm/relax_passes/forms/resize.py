@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +13,8 @@ from hetero_tvm.ops.integers.quantized import OFFSET
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
-_MOST_WEIGHTS = 1 << 24
-"""Elements of the largest matrix that is made to find the neighbours along an axis."""
+_Axis = tuple[np.ndarray, np.ndarray] | None
+"""Positions and weights [2, after] along an axis; None where it stays."""
 
 
 class _Found(NamedTuple):
@@ -54,7 +54,8 @@ class ResizeAsProducts(Rule):
             return _Found(call.args[0], nearest, None, None)
         if nearest and all(a % b == 0 for a, b in zip(after[2:], before[2:], strict=True)):
             return None
-        return _Found(call.args[0], nearest, *_weights(attrs, before, after))
+        axes = zip(before[2:], after[2:], strict=True)
+        return _Found(call.args[0], nearest, *(_weights(attrs, a, b) for a, b in axes))
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         x, nearest, rows, columns = found
@@ -81,8 +82,8 @@ class ResizeAsProducts(Rule):
                 x = graph.insert_before(var, value, f"{var.name}#first", [var])
 
 
-def _weights(attrs: Any, before: Sequence[int], after: Sequence[int]) -> list[np.ndarray]:
-    """The weights of rows and columns, for the attributes of a resize and its shapes [N, C, H, W]."""
+def _weights(attrs: Any, before: int, after: int) -> np.ndarray:
+    """The weights [after, before] of an axis, for the attributes of a resize."""
     key = (
         str(attrs.method),
         str(attrs.coordinate_transformation_mode),
@@ -90,7 +91,7 @@ def _weights(attrs: Any, before: Sequence[int], after: Sequence[int]) -> list[np
         float(attrs.cubic_alpha),
         int(attrs.cubic_exclude),
     )
-    return [interpolation(a, b, *key) for a, b in zip(before[2:], after[2:], strict=True)]
+    return interpolation(before, after, *key)
 
 
 @functools.lru_cache(maxsize=64)
@@ -117,8 +118,10 @@ class ResizeAsKernel(Rule):
 
     Parameters
     ----------
-    neighbours : positions and weights [2, after] of a matrix of weights; None where there are more than two.
-    kernel : makes it, from (planes, height, width), and the positions of rows and columns.
+    neighbours : positions and weights [2, after] of an axis, from the extents before and after and the mode
+        that places pixels; None where it does not have that mode.
+    kernel : makes it, from (planes, height, width), and the neighbours of rows and columns; None for an axis
+        that stays.
     """
 
     name = "resize_kernel"
@@ -127,36 +130,35 @@ class ResizeAsKernel(Rule):
 
     def __init__(
         self,
-        neighbours: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray] | None],
+        neighbours: Callable[[int, int, str], _Axis],
         kernel: Callable[..., PrimFunc],
     ):
         self.neighbours, self.kernel = neighbours, kernel
 
-    def match(self, graph: Graph, var: Var) -> tuple[Expr, list[tuple[np.ndarray, np.ndarray]]] | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Expr, list[_Axis]] | None:
         call = graph.value(var)
         attrs, before, after = call.attrs, shape_of(call.args[0]), shape_of(var)
-        mode = str(attrs.coordinate_transformation_mode)
         plain = dtype_of(call.args[0]) == dtype_of(var) == "float32" and str(attrs.layout) == "NCHW"
-        if not plain or str(attrs.method) != "linear" or mode == "tf_crop_and_resize":
+        if not plain or str(attrs.method) != "linear" or not all((*before, *after)) or before == after:
             return None
-        sizes = list(zip(before[2:], after[2:], strict=True))
-        if not all((*before, *after)) or before == after or 1 in before[2:]:
-            return None
-        if any(a * max(a, b) > _MOST_WEIGHTS for a, b in sizes):
-            return None
-        found = [self.neighbours(weights) for weights in _weights(attrs, before, after)]
-        return None if any(axis is None for axis in found) else (call.args[0], found)
+        mode, found = str(attrs.coordinate_transformation_mode), list[_Axis]()
+        for a, b in zip(before[2:], after[2:], strict=True):
+            axis = None if a == b else self.neighbours(a, b, mode)
+            if axis is None and a != b:
+                return None
+            found.append(axis)
+        return call.args[0], found
 
-    def rewrite(
-        self, graph: Graph, var: Var, found: tuple[Expr, list[tuple[np.ndarray, np.ndarray]]]
-    ) -> None:
-        x, ((rows, row_weights), (columns, column_weights)) = found
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Expr, list[_Axis]]) -> None:
+        x, axes = found
         batch, channels, height, width = shape_of(x)
         before, after = ((batch * channels, *extent) for extent in ((height, width), shape_of(var)[2:]))
-        function = self.kernel(before, rows, columns)
+        if axes[0] is None:  # each row is an image
+            before, after = ((one[0] * one[1], 1, one[2]) for one in (before, after))
+        function = self.kernel(before, *axes)
         bind = graph.binder(var, [var])
         image = bind(relax.op.reshape(x, before), "planes")
-        constants = [relax.const(array) for array in (rows, row_weights, columns, column_weights)]
+        constants = [relax.const(array) for axis in axes if axis is not None for array in axis]
         call = relax.call_tir(
             graph.add_function(function, "resize"),
             [image, *constants],
@@ -197,3 +199,40 @@ class ResizeAsOpenKernel(Rule):
         function = graph.add_function(found, "resize")
         call = relax.call_tir(function, [graph.value(var).args[0]], out_ty=types)
         graph.replace(var, relax.TupleGetItem(graph.binder(var, [var])(call, "resize"), 2))
+
+
+class PixelsAsCopies(Rule):
+    """``resize2d(x [N, C, H, W])`` that repeats every pixel equally often -> a kernel of any extents.
+
+    Parameters
+    ----------
+    kernel : makes it, from [N, C, H, W], the copies along H and W, and the dtype; None where it has none.
+    """
+
+    name = "pixel_copies"
+    counted = False
+    anchors = ("relax.image.resize2d",)
+
+    def __init__(self, kernel: Callable[..., PrimFunc | None]):
+        self.kernel = kernel
+
+    def match(self, graph: Graph, var: Var) -> PrimFunc | None:
+        call = graph.value(var)
+        attrs, before, after = call.attrs, shape_of(call.args[0]), shape_of(var)
+        if str(attrs.layout) != "NCHW" or str(attrs.method) != "nearest_neighbor" or not all(before):
+            return None
+        if dtype_of(var) not in ("float32", *OFFSET) or any(
+            a % b for a, b in zip(after, before, strict=True)
+        ):
+            return None
+        mode, rounding = str(attrs.coordinate_transformation_mode), str(attrs.rounding_method)
+        centered = mode in ("half_pixel", "pytorch_half_pixel") and rounding.startswith("round")
+        if not centered and (mode, rounding) != ("asymmetric", "floor"):
+            return None
+        copies = after[2] // before[2], after[3] // before[3]
+        return self.kernel(tuple(before), copies, dtype_of(var)) if max(copies) > 1 else None
+
+    def rewrite(self, graph: Graph, var: Var, found: PrimFunc) -> None:
+        out = relax.TensorType(shape_of(var), dtype_of(var))
+        function = graph.add_function(found, "copies")
+        graph.replace(var, relax.call_tir(function, [graph.value(var).args[0]], out_ty=out))

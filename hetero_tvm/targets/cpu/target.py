@@ -23,6 +23,7 @@ from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsKernel
 from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.forms.quantized_conv_transpose import QuantConvTransposeAsConv2d
+from hetero_tvm.relax_passes.forms.resize import PixelsAsCopies
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime, GatherAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
 from hetero_tvm.relax_passes.fusions.convolutions.slices import ReadSlices
@@ -49,6 +50,7 @@ from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.dots import safe_pairs, wanted_pairs
 from hetero_tvm.schedules.cpu.halves.conv2d import halves_pay
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay, on_blocks, slices_pay
+from hetero_tvm.schedules.cpu.images.resize import emit_copies
 from hetero_tvm.schedules.cpu.integers.stored_matmul import allowed_bits, rounded_bits
 from hetero_tvm.schedules.cpu.products import contraction
 from hetero_tvm.schedules.cpu.rows.gather import emit_gather
@@ -346,6 +348,7 @@ class CpuTarget(Target):
             FusePool2d(claims),  # after BlockImages: pooling that no neighbour wants in blocks
             DequantizeForEach(),  # after all that looks for duplicates
             *([QuantizeByReciprocal()] if "fma" in self.features else []),  # after all that reads quantisers
+            PixelsAsCopies(functools.partial(emit_copies, self.machine)),  # that nothing wants in blocks
             JoinParts(),  # of what all others have left
             GatherAsKernel(functools.partial(emit_gather, self.machine)),
             CheckAtRunTime(),  # by now it is known which indices and divisors are constants

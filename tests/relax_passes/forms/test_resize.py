@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel, ResizeAsOpenKernel, ResizeAsProducts
-from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
+from hetero_tvm.relax_passes.forms.resize import (
+    PixelsAsCopies,
+    ResizeAsKernel,
+    ResizeAsOpenKernel,
+    ResizeAsProducts,
+)
+from hetero_tvm.schedules.cpu.images.resize import emit_copies, emit_resize, neighbours
 from hetero_tvm.schedules.cpu.symbolic.resize import emit_open_resize
 from tests.relax_passes.compiled import floats, module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op, relax
@@ -94,12 +99,49 @@ class TestResizeAsKernel(Rewrite):
     def expected(self, x):
         rows = constant([[0, 0, 0, 1], [0, 1, 1, 1]], "int32")
         weights = constant([[0.5, 0.75, 0.25, 0.5], [0.5, 0.25, 0.75, 0.5]])
-        columns = constant([[0, 1, 2, 3, 4]] * 2, "int32")
-        places = np.zeros((2, 4), np.int32), np.zeros((2, 5), np.int32)
-        function = relax.BlockBuilder.current().add_func(self.rule.kernel((3, 2, 5), *places), "resize")
-        operands = [op.reshape(x, (3, 2, 5)), rows, weights, columns, constant([[0.5] * 5] * 2)]
+        axis = neighbours(2, 4, "half_pixel")
+        function = relax.BlockBuilder.current().add_func(self.rule.kernel((3, 2, 5), axis, None), "resize")
+        operands = [op.reshape(x, (3, 2, 5)), rows, weights]
         result = relax.call_tir(function, operands, out_ty=relax.TensorType((3, 4, 5), "float32"))
         return op.reshape(result, (1, 3, 4, 5))
+
+
+# as copies -------------------------------------------------------------------------------------------
+def _as_copies():
+    machine = CpuModel("a", lanes=8)
+    return PixelsAsCopies(lambda *of: emit_copies(machine, *of))
+
+
+@pytest.mark.parametrize("mode, rounding", [("half_pixel", "round_prefer_floor"), ("asymmetric", "floor")])
+def test_copies_of_pixels(mode, rounding):
+    options = dict(zip(("coordinate_transformation_mode", "rounding_method"), (mode, rounding), strict=True))
+    build, x = resized((12, 10), method="nearest_neighbor", **options), [floats(2, 3, 4, 5)]
+    after, report = rewritten(build, x, [_as_copies()])
+    assert report.misses == [] and "resize2d" not in after.script(show_meta=False)
+    np.testing.assert_array_equal(result(after, x), x[0].repeat(3, axis=2).repeat(2, axis=3))
+
+
+@pytest.mark.parametrize("mode, rounding", [("half_pixel", "floor"), ("asymmetric", "round")])
+def test_pixels_elsewhere_are_no_copies(mode, rounding):
+    options = dict(zip(("coordinate_transformation_mode", "rounding_method"), (mode, rounding), strict=True))
+    build = resized((12, 10), method="nearest_neighbor", **options)
+    after, _ = rewritten(build, [floats(2, 3, 4, 5)], [_as_copies()])
+    assert "resize2d" in after.script(show_meta=False)
+
+
+class TestPixelsAsCopies(Rewrite):
+    rule = _as_copies()
+    inputs = {"x": (1, 3, 2, 5)}
+
+    def before(self, x):
+        options = {"method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric"}
+        return op.image.resize2d(x, (4, 5), layout="NCHW", rounding_method="floor", **options)
+
+    def expected(self, x):
+        function = relax.BlockBuilder.current().add_func(
+            self.rule.kernel((1, 3, 2, 5), (2, 1), "float32"), "copies"
+        )
+        return relax.call_tir(function, [x], out_ty=relax.TensorType((1, 3, 4, 5), "float32"))
 
 
 # as a kernel of any extents --------------------------------------------------------------------------

@@ -90,6 +90,8 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     # Corners are aligned by the two extents, whatever the scale that led to them: so PyTorch grows images.
     exact = exact or coordinates == "align_corners"
     if plain and spatial and exact and same and "axes" not in b.attributes:
+        if len(shape) == 3 and mode != "cubic" and coordinates != "align_corners":
+            return _of_rows(b, shape, extents)
         return _with_sizes(b, shape, scales if 2 in given else None, extents)
     if crops:  # the region matters also where the extent stays
         changed = list(zip(axes, scales, extents, strict=True))
@@ -152,6 +154,17 @@ def _refusal(node: onnx.NodeProto, what: str) -> UnsupportedOperatorError:
         f"Node {node.name!r} ({node.op_type}) has {what}, which is not supported.",
         hint="Export another form of the operator: sizes instead of scales, half_pixel.",
     )
+
+
+def _of_rows(b: Body, shape: tuple[int, ...], extents: list[int]) -> list[onnx.NodeProto]:
+    """A plain form of rows [N, C, W] as one of images of one row, which targets have."""
+    rows, columns = shape[:2], extents[2]
+    if as_text(b.attributes.get("coordinate_transformation_mode", "")) == "pytorch_half_pixel":
+        b.attributes["coordinate_transformation_mode"] = "half_pixel"  # which differs for single pixels alone
+    x = b.op("Reshape", b.node.input[0], b.const([*rows, 1, shape[2]], "int64"))
+    y = b.op("Resize", x, "", "", b.const([*rows, 1, columns], "int64"), **b.attributes)
+    b.op("Reshape", y, b.const([*rows, columns], "int64"), output=b.node.output[0])
+    return b.nodes
 
 
 def _with_sizes(

@@ -4,11 +4,21 @@ Loop structure, where there are more rows after than before::
 
     parallel planes x blocks of rows:
         for each row before that the block needs: its pixels along the columns          (L1 or L2)
+            in vectors of each phase, which a shuffle puts side by side, where all pixels grow alike
         for each row after, in vectors: the weighted sum of two of them
 
 Where there are fewer, the two rows of each are summed first, in vectors, and the columns are found in the
-sum.  Neighbours and their weights are constants; a pixel that is alone counts twice by half its weight, so
+sum.  An axis that stays has no pass: rows of X are summed into Y, or each row of X is read along its columns.
+Neighbours and their weights are constants; a pixel that is alone counts twice by half its weight, so
 that a neighbour of no weight is never read.
+
+Where every pixel is repeated equally often, of any extents::
+
+    parallel rows of X:
+        for each vector of pixels: one load, one shuffle that repeats each pixel
+            the result into every row of Y that repeats this one
+
+Each value is read once then, and nothing that is written is read again.
 """
 
 from __future__ import annotations
@@ -21,35 +31,77 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.emit import Index, Kernel, for_graph, int32, vector_loop
 
+MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+"""Ways to place pixels."""
 TAPS = 2
 """Neighbours along an axis."""
+Axis = tuple[np.ndarray, np.ndarray]
+"""Positions (int32) and weights (float32) of the neighbours along an axis, [2, after] each."""
+_REACH = (-1, 0, 1)
+"""Pixels before that a pixel after may be between, counted from the one it lies in."""
+_ROUNDED = 1e-6
+"""Difference of weights that is none."""
+_MOST_COPIES = 16
+"""Copies across beyond which a shuffle of a vector is too long."""
+_MOST_VECTORS = 4
+"""Vectors that one shuffle makes."""
+_ALONE = 16384
+"""Pixels of an image of copies that are not worth another thread."""
 
 
-def neighbours(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Positions (int32) and weights (float32), each [2, after], of a matrix [after, before]; None where a
-    pixel has more neighbours than two, or they do not rise with the pixels."""
-    after = weights.shape[0]
-    places, factors = np.zeros((TAPS, after), np.int32), np.zeros((TAPS, after), np.float32)
-    for n, row in enumerate(weights):
-        found = np.flatnonzero(row)
-        if not 1 <= len(found) <= TAPS:
-            return None
-        places[:, n] = found[0], found[-1]
-        factors[:, n] = row[found] if len(found) == TAPS else row[found[0]] / 2
-    if (np.diff(places, axis=1) < 0).any():
+def neighbours(before: int, after: int, mode: str) -> Axis | None:
+    """The two pixels before that each pixel after is between, in order, and their weights.
+
+    Places are ratios of integers, so that whole ones are whole.
+
+    Parameters
+    ----------
+    mode : how pixels are placed, in the names of ONNX; None is given for others than :data:`MODES`.
+    """
+    if mode not in MODES:
         return None
-    return places, factors
+    at = np.arange(after)
+    if mode == "align_corners":
+        over, under = at * (before - 1), max(after - 1, 1)
+    elif mode == "asymmetric":
+        over, under = at * before, after
+    else:
+        over, under = (2 * at + 1) * before - after, 2 * after
+        if mode == "pytorch_half_pixel" and after == 1:
+            over = np.zeros_like(over)
+    low, rest = np.divmod(over.clip(0, (before - 1) * under), under)
+    part, alone = rest / under, rest == 0
+    places = np.stack([low, low + ~alone]).astype(np.int32)
+    weights = np.stack([np.where(alone, 0.5, 1 - part), np.where(alone, 0.5, part)])
+    return places, weights.astype(np.float32)
+
+
+def _phases(columns: Axis, before: int) -> list[tuple[int, int, float, float]]:
+    """Neighbours, counted from each pixel before, and weights of the pixels after that lie there, where they
+    are the same at all pixels but the first and the last; none otherwise."""
+    places, weights = columns
+    copies, rest = divmod(places.shape[1], before)
+    if rest or before < 4 or not 2 <= copies <= _MOST_COPIES:
+        return []
+    inner = slice(1, before - 1)
+    from_pixel = places.reshape(TAPS, before, copies)[:, inner] - np.arange(before)[None, inner, None]
+    shares = weights.reshape(TAPS, before, copies)[:, inner]
+    alike = (from_pixel == from_pixel[:, :1]).all() and np.abs(from_pixel).max() <= 1
+    if not alike or np.abs(shares - shares[:, :1]).max() > _ROUNDED:
+        return []
+    return [(*from_pixel[:, 0, n].tolist(), *shares[:, 0, n].tolist()) for n in range(copies)]
 
 
 def emit_resize(
-    machine: CpuModel, image: tuple[int, int, int], rows: np.ndarray, columns: np.ndarray
+    machine: CpuModel, image: tuple[int, int, int], rows: Axis | None, columns: Axis | None
 ) -> PrimFunc:
     """The kernel of X, positions and weights of the rows, those of the columns, and Y.
 
     Parameters
     ----------
     image : planes, height and width of X, which is float32.
-    rows, columns : positions [2, after] of :func:`neighbours`.
+    rows, columns : what :func:`neighbours` gives; None for an axis that stays, of which the kernel takes no
+        arguments.  One of them changes.
     """
     return _ResizeKernel(machine, image, rows, columns).emit()
 
@@ -57,19 +109,31 @@ def emit_resize(
 class _ResizeKernel:
     """Emits one kernel."""
 
-    def __init__(self, machine: CpuModel, image: tuple[int, int, int], rows: np.ndarray, columns: np.ndarray):
-        planes, *before = image
-        self.lanes, self.planes, self.before = machine.lanes, planes, before
-        self.after = rows.shape[1], columns.shape[1]
-        wanted = max(1, -(-4 * machine.threads // planes))
+    def __init__(
+        self,
+        machine: CpuModel,
+        image: tuple[int, int, int],
+        rows: Axis | None,
+        columns: Axis | None,
+    ):
+        self.k, self.lanes = Kernel(), machine.lanes
+        self.planes, height, width = image
+        self.has_rows, self.has_columns = rows is not None, columns is not None
+        if rows is None:  # each row is an image
+            self.planes, height = self.planes * height, 1
+        places = np.zeros((TAPS, 1), np.int32) if rows is None else rows[0]
+        self.phases = [] if columns is None else _phases(columns, width)
+        self.before = height, width
+        self.after = places.shape[1], width if columns is None else columns[0].shape[1]
+        wanted = max(1, -(-4 * machine.threads // self.planes))
         self.block = -(-self.after[0] // min(wanted, self.after[0]))
         # Scratch of a block in L2.
-        while self.block > 1 and self._rows_of_a_block(rows) * self.after[1] * 8 > machine.l2:
+        line = self.after[1] * 8 if self.has_columns else 0
+        while self.block > 1 and self._rows_of_a_block(places) * line > machine.l2:
             self.block = -(-self.block // 2)
-        self.rows = self._rows_of_a_block(rows)
+        self.rows = self._rows_of_a_block(places)
         self.blocks = -(-self.after[0] // self.block)
         self.columns_first = self.rows < self.block
-        self.k = Kernel()
 
     def _rows_of_a_block(self, rows: np.ndarray) -> int:
         """Most rows before that one block needs."""
@@ -79,20 +143,26 @@ class _ResizeKernel:
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, positions and weights of rows and of columns, Y."""
         k, (down, across) = self.k, self.after
-        height, width = self.before
         work = self.planes * down * across
         with k:
-            x = k.argument("X", (self.planes, height, width))
-            self.row_at = k.argument("row_places", (TAPS, down), "int32")
-            self.row_weight = k.argument("row_weights", (TAPS, down))
-            self.at = k.argument("column_places", (TAPS, across), "int32")
-            self.weight = k.argument("column_weights", (TAPS, across))
+            x = k.argument("X", (self.planes, *self.before))
+            if self.has_rows:
+                self.row_at = k.argument("row_places", (TAPS, down), "int32")
+                self.row_weight = k.argument("row_weights", (TAPS, down))
+            if self.has_columns:
+                self.at = k.argument("column_places", (TAPS, across), "int32")
+                self.weight = k.argument("column_weights", (TAPS, across))
             y = k.argument("Y", (self.planes, down, across))
             with k.parallel(self.planes * self.blocks, 20 * work) as item:
                 plane, block = tirx.floordiv(item, self.blocks), tirx.floormod(item, self.blocks)
                 first = k.let(block * self.block)
                 count = tirx.min(int32(self.block), down - first)
-                if self.columns_first:
+                if not self.has_rows:
+                    self._along_columns(x, [plane, int32(0)], y, [plane, int32(0)])
+                elif not self.has_columns:
+                    with k.serial(count) as row:
+                        self._of_two_rows(x, [plane], first + row, int32(0), y, [plane, first + row], across)
+                elif self.columns_first:
                     self._columns_first(x, y, plane, first, count)
                 else:
                     self._rows_first(x, y, plane, first, count)
@@ -119,14 +189,35 @@ class _ResizeKernel:
         self, source: Buffer, where: Sequence[Index], target: Buffer, there: Sequence[Index]
     ) -> None:
         """One row of ``target`` from pixels of one row of ``source``."""
-        k = self.k
-        with k.serial(self.after[1]) as column:
-            left, right = (
-                k.load(source, [*where, k.load(self.at, [int32(tap), column])])
-                * k.load(self.weight, [int32(tap), column])
-                for tap in range(TAPS)
-            )
-            k.store(target, left + right, [*there, column])
+        k, (width, across) = self.k, (self.before[1], self.after[1])
+
+        def one_by_one(first: int, count: int) -> None:
+            with k.serial(count) as n:
+                left, right = (
+                    k.load(source, [*where, k.load(self.at, [int32(tap), first + n])])
+                    * k.load(self.weight, [int32(tap), first + n])
+                    for tap in range(TAPS)
+                )
+                k.store(target, left + right, [*there, first + n])
+
+        copies = len(self.phases)
+        if not copies:
+            one_by_one(0, across)
+            return
+
+        def turn(at: Index, many: int) -> None:
+            first = at + 1
+            pixels = {d: k.let(k.load(source, [*where, k.ramp(first + d, many)])) for d in _REACH}
+            parts = [
+                pixels[low] * k.splat(of_low, many) + pixels[high] * k.splat(of_high, many)
+                for low, high, of_low, of_high in self.phases
+            ]
+            order = [int32(n % copies * many + n // copies) for n in range(copies * many)]
+            k.store(target, tirx.Shuffle(parts, order), [*there, k.ramp(first * copies, copies * many)])
+
+        one_by_one(0, copies)
+        vector_loop(k, width - 2, max(2, self.lanes * _MOST_VECTORS // max(copies, _MOST_VECTORS)), turn)
+        one_by_one(across - copies, copies)
 
     def _of_two_rows(
         self,
@@ -151,3 +242,49 @@ class _ResizeKernel:
             k.store(target, upper + lower, [*there, k.ramp(at, many)])
 
         vector_loop(k, width, self.lanes, put, unroll=2)
+
+
+def emit_copies(
+    machine: CpuModel, image: tuple[int, int, int, int], copies: tuple[int, int], dtype: str
+) -> PrimFunc | None:
+    """The kernel of X and Y, whose pixels are those of X, each equally often: the same loops at all extents;
+    None for too many copies across.
+
+    Parameters
+    ----------
+    image : [N, C, H, W] of X.
+    copies : of each pixel along H and W.
+    """
+    down, across = copies
+    if across > _MOST_COPIES:
+        return None
+    lanes = machine.lanes
+    while lanes * across > _MOST_VECTORS * machine.lanes and lanes > 1:
+        lanes //= 2
+    batch, channels, height, width = image
+    k = Kernel()
+    with k:
+        x = k.argument("X", image, dtype)
+        y = k.argument("Y", (batch, channels, height * down, width * across), dtype)
+        images, planes, rows, columns = k.counted(*image)
+        lines = k.let(images * planes * rows)
+
+        def line(item: Expr) -> None:
+            plane = k.let(tirx.truncdiv(item, rows))
+            row = k.let(item - plane * rows)
+            number = k.let(tirx.truncdiv(plane, planes))
+            where = [number, k.let(plane - number * planes)]
+
+            def put(at: Index, many: int) -> None:
+                value = k.load(x, [*where, row, k.ramp(at, many)])
+                if across > 1:
+                    order = [int32(n // across) for n in range(many * across)]
+                    value = k.splat(value, across) if many == 1 else tirx.Shuffle([value] * across, order)
+                value = k.let(value)
+                for n in range(down):
+                    k.store(y, value, [*where, row * down + n, k.ramp(at * across, many * across)])
+
+            vector_loop(k, columns, lanes, put)
+
+        k.shared_unless(lines * columns < _ALONE // (down * across), lines, line)
+    return for_graph(k.function)

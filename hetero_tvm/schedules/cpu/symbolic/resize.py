@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu.images.resize import MODES
 from hetero_tvm.schedules.emit import Index, Kernel, constant, for_graph, int32, vector_loop
 
 _ROWS = 16
 """Rows after of a block: each block finds two lines anew."""
 _ALONE = 16384
 """Pixels after that are not worth another thread."""
-_MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 
 
 def emit_open_resize(
@@ -40,7 +40,7 @@ def emit_open_resize(
     after : height and width of Y.
     mode : how pixels are placed, in the names of ONNX; None is given for others than the kernel's.
     """
-    return _Emitter(machine, image, after, mode).emit() if mode in _MODES else None
+    return _Emitter(machine, image, after, mode).emit() if mode in MODES else None
 
 
 class _Neighbours(NamedTuple):

@@ -80,6 +80,21 @@ def test_plain_forms_stay_for_the_kernels_of_targets(attributes):
     assert operators(against_original(_model([1, 2, 4, 4], [1, 1, 2, 2], **attributes))) == {"Resize": 1}
 
 
+@pytest.mark.parametrize("attributes", PLAIN)
+@pytest.mark.parametrize("extent", [1, 7])
+def test_rows_are_images_of_one_row(attributes, extent):
+    source = _model([2, 3, extent], [1, 1, 2], **attributes)
+    assert operators(against_original(source)) == {"Reshape": 2, "Resize": 1}
+    assert "resize2d" in import_onnx(source).module.script(show_meta=False)
+
+
+def test_corners_of_rows_are_aligned():
+    for extents, scales in (([2, 3, 7], [1, 1, 2]), ([1, 1, 1], [1, 1, 3])):
+        against_original(
+            _model(extents, scales, mode="linear", coordinate_transformation_mode="align_corners")
+        )
+
+
 @pytest.mark.parametrize("coordinates", ["align_corners", "half_pixel"])
 def test_weights_of_doubles_are_doubles(coordinates):
     source = _model(
