@@ -23,6 +23,7 @@ import onnx
 from onnx import numpy_helper
 
 from hetero_tvm.compile.calibrating.least_error import Values, least_error_ranges
+from hetero_tvm.compile.calibrating.reach import leading_nowhere, without_idle_quantizers
 from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend import ImportedModel, import_model
 from hetero_tvm.host.install import pip_command
@@ -101,8 +102,11 @@ class Calibration:
         """The model with quantisers; ``ranges`` go before those of ONNX Runtime's calibrators."""
         from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
-        kinds = [node.op_type for node in onnx.load(self._ready, load_external_data=False).graph.node]
+        ready = onnx.load(self._ready, load_external_data=False)
+        kinds = [node.op_type for node in ready.graph.node]
         images = kinds.count("Conv") > kinds.count("MatMul") + kinds.count("Gemm")
+        between = _BETWEEN if images else ()
+        floating = [*kept, *leading_nowhere(ready, _LAYERS, between, kept)]
         method = {"percentile": "Percentile", "entropy": "Entropy"}.get(self._way, "MinMax")
         path = self._ready.with_name("quantized.onnx")
         with _QuietLogging():
@@ -111,11 +115,11 @@ class Calibration:
                 str(path),
                 _Reader(self._samples),
                 quant_format=QuantFormat.QDQ,
-                op_types_to_quantize=[*_LAYERS, *(_BETWEEN if images else ())],
+                op_types_to_quantize=[*_LAYERS, *between],
                 per_channel=True,
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
-                nodes_to_exclude=list(kept),
+                nodes_to_exclude=floating,
                 calibrate_method=getattr(CalibrationMethod, method),
                 extra_options={
                     "MatMulConstBOnly": True,
@@ -123,7 +127,7 @@ class Calibration:
                     "TensorQuantOverrides": {**self._weights, **ranges},
                 },
             )
-        return onnx.load(path)
+        return without_idle_quantizers(onnx.load(path), (*_LAYERS, *between), floating)
 
     def imported(self, quantized: onnx.ModelProto) -> ImportedModel:
         """The quantised model, under the name of the one it was made from."""
