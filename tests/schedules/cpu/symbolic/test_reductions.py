@@ -121,10 +121,8 @@ def test_parts_and_borders(axes, form):
     else:
         part = topi.nn.pad(x, (0, 0, 0), (0, 3, 2), 0.5)
     y = topi.sum(part, axes)
-    run = compile_kernels(
-        kernels.schedule(te.create_prim_func([x, y]).without_attr("global_symbol"), 1 << 20, MACHINES["avx2"]),
-        TARGET,
-    ).jit()["main"]
+    function = te.create_prim_func([x, y]).without_attr("global_symbol")
+    run = compile_kernels(kernels.schedule(function, 1 << 20, MACHINES["avx2"]), TARGET).jit()["main"]
     for sizes in SIZES[:5]:
         given = np.random.default_rng(0).standard_normal(sizes).astype("float32")
         _, rows, columns = sizes
