@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.files import write_whole
 from hetero_tvm.host.native import find_compiler
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
     exported = cli_common.export(built, options)
     path = Path(exported["library"]).with_name("accuracy.json")
     document = {"least_cosine": report.least_cosine, **cli_common.plain(report)}
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(document, indent=2) + "\n")
     cli_common.say(options, f"wrote {path}")
     page = report_html(built, command=f"python -m hetero_tvm.quantize {shlex.join(options.argv)}")
     exported["report"] = str(write_report(Path(exported["library"]), page))

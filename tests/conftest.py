@@ -1,7 +1,9 @@
 """Three selections: a newcomer's tests, the thorough ones, which CI runs too, and the sweeps behind them."""
 
+import contextlib
 import gc
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -48,3 +50,19 @@ def pick(request: pytest.FixtureRequest) -> Callable[[Sequence, int], list]:
         return [cases[round(i * (len(cases) - 1) / max(1, n - 1))] for i in range(n)]
 
     return pick
+
+
+@pytest.fixture
+def at_most() -> Callable[[int], contextlib.AbstractContextManager[None]]:
+    """``with at_most(n)``: no file can grow beyond ``n`` bytes, as on a full disk."""
+
+    @contextlib.contextmanager
+    def at_most(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return at_most

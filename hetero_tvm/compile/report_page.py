@@ -12,6 +12,7 @@ from hetero_tvm import host
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.truth import EndToEnd
 from hetero_tvm.errors import BuildError
+from hetero_tvm.host.files import write_whole
 from hetero_tvm.host.tables import bytes_in_words
 from hetero_tvm.host.terminal import milliseconds, operations
 from hetero_tvm.memory.model_plan import MemoryPlan
@@ -108,9 +109,9 @@ def write_report(library: Path, markup: str) -> Path:
     name = "report.html" if library.stem == "model" else f"{library.stem}.report.html"
     target = library.with_name(name)
     try:
-        target.write_text(markup, encoding="utf-8")
+        write_whole(target, markup)
     except OSError as error:
-        raise BuildError(f"cannot write {target}: {error}", hint="name another --out") from error
+        raise BuildError(f"cannot write {target}: {error.strerror}", hint="name another --out") from error
     return target
 
 

@@ -42,6 +42,20 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
             fresh.unlink()
 
 
+def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a file that appears whole or not at all (see :func:`replaced`); text in UTF-8.
+
+    Raises
+    ------
+    OSError : the file system's error, with the name of the file; ``path`` is what it was then.
+    """
+    try:
+        with replaced(path) as fresh:
+            fresh.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
+
+
 _LOCKS = 32
 """Files that stand for all folders; two of one file wait for each other now and then."""
 

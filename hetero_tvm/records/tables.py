@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import RecordError
+from hetero_tvm.host.files import write_whole
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import FusedOp, from_json
 from hetero_tvm.records.candidates import find_object, type_reference
@@ -130,7 +131,7 @@ def write_tables(path: Path, tables: Iterable[Table]) -> None:
     """Write a file; equal tables give equal bytes."""
     text = "".join(table.to_json() + "\n" for table in tables)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+    write_whole(path, gzip.compress(text.encode(), 9, mtime=0))
 
 
 def shipped_tables(folder: Path | None, target: str) -> list[Table]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.files import write_whole
 from hetero_tvm.host.peaks import FLOAT32, CacheRoof, least_seconds
 from hetero_tvm.host.terminal import Console, console
 from hetero_tvm.pages.profile_tables import show_profile
@@ -247,7 +248,7 @@ def write_events(path: str | Path, events: Sequence[Mapping[str, Any]]) -> None:
     UsageError : the file cannot be written.
     """
     try:
-        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}), encoding="utf-8")
+        write_whole(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
     except (OSError, TypeError) as error:
         raise UsageError(f"no trace can be written to {path}: {error}", hint="name a file") from error
 

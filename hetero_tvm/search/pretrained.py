@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import RecordError, UsageError
+from hetero_tvm.host.files import write_whole
 from hetero_tvm.host.install import extra_command
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import from_json
@@ -133,13 +134,24 @@ def model_of(tables: Sequence[Table], space: DesignSpace) -> SpaceModel | None:
 
 
 def write_models(path: Path, models: Mapping[str, Pretrained]) -> None:
-    """Write a file of models; equal models give equal bytes."""
+    """Write a file of models; equal models give equal bytes.
+
+    Raises
+    ------
+    RecordError : the file cannot be written; an older one stays as it is.
+    """
     fields = {
         name: {**vars(model), "trees": base64.b64encode(model.trees).decode()}
         for name, model in models.items()
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(json.dumps(fields, sort_keys=True).encode(), 9, mtime=0))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, gzip.compress(json.dumps(fields, sort_keys=True).encode(), 9, mtime=0))
+    except OSError as error:
+        raise RecordError(
+            f"the cost models cannot be written to {path}: {error.strerror}",
+            hint="free some space, or name another folder with --out",
+        ) from error
 
 
 def models_file(folder: Path, target: str) -> Path:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hetero_tvm.host.files import alone, is_full, odd_kind, replaced
+from hetero_tvm.host.files import alone, is_full, odd_kind, replaced, write_whole
 from hetero_tvm.host.scratch import scratch_folder
 
 
@@ -102,3 +102,11 @@ def test_where_no_temporary_file_can_be_made_nobody_waits(tmp_path, monkeypatch)
     monkeypatch.setattr(tempfile, "gettempdir", none)
     with alone(tmp_path), alone(tmp_path):
         pass
+
+
+def test_a_file_is_whole_or_what_it_was(tmp_path, at_most):
+    path = tmp_path / "page.html"
+    write_whole(path, "old")
+    with at_most(1000), pytest.raises(OSError, match="page.html") as told:
+        write_whole(path, "new" * 1000)
+    assert is_full(told.value) and path.read_text() == "old" and list(tmp_path.iterdir()) == [path]

@@ -130,3 +130,13 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="cannot be written"):
         database.add(tmp_path / "file" / "logs", [record()])
+
+
+def test_a_full_disk_leaves_no_file_that_was_not_there(tmp_path, at_most):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    write(source, record(), record("softmax_8x8"))
+    with at_most(100), pytest.raises(RecordError, match=f"{target}.*: .*"):
+        database.merge(target, [source])
+    assert list(target.iterdir()) == []
+    assert sum(database.merge(target, [source]).values()) == 2

@@ -138,3 +138,13 @@ def test_what_is_shipped_is_what_the_shipped_tables_teach():
         points = [description for description, _ in pretrained.rows_of(table, space)]
         wanted = SpaceModel(base=model.booster()).score(points)
         assert np.allclose(SpaceModel(base=shipped[name].booster()).score(points), wanted, atol=1e-4), name
+
+
+def test_models_on_a_full_disk_stay_as_they_were(tmp_path, at_most):
+    path = pretrained.models_file(tmp_path, "cpu")
+    models = pretrained.train(TABLES, [SPACE])
+    pretrained.write_models(path, models)
+    before = path.read_bytes()
+    with at_most(100), pytest.raises(RecordError, match=f"{path}: "):
+        pretrained.write_models(path, models)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

@@ -31,8 +31,13 @@ _MOST_SIZES = 24
 """Sizes that stand for others: the model is imported at each.  And ways in which comparisons come out."""
 
 
-class Choices:
-    """Comparisons of sizes in a model with open sizes."""
+class SizeArithmetic:
+    """Arithmetic of the open sizes of a model.
+
+    Attributes
+    ----------
+    nodes : in the order in which they are computed.
+    """
 
     def __init__(self, model: ImportedModel):
         opened = model.open
@@ -41,16 +46,54 @@ class Choices:
         first = several[0] or Sizing()
         self._leaves = _fitted(several, opened.sizes)
         self._constants = {name: value_of(array) for name, array in first.constants.items()}
-        self._top = opened.sizes[0]
-        self._nodes = list(first.nodes)
+        self.nodes = list(first.nodes)
+
+    def values(self, sizes: Mapping[str, int | np.ndarray], count: int) -> Values:
+        """Values that are known at so many sizes, by name."""
+        values = self._leaf_values(sizes, count)
+        for node in self.nodes:
+            self._step(node, values)
+        return values
+
+    def _leaf_values(self, sizes: Mapping[str, int | np.ndarray], count: int) -> Values:
+        """Constants, and the extents that are asked for, at these sizes."""
+        values = dict(self._constants)
+        for name, (shape, extents) in self._leaves.items():
+            columns = [
+                np.broadcast_to(np.asarray(e.at(sizes) if isinstance(e, Extent) else e, np.int64), (count,))
+                for e in extents
+            ]
+            values[name] = np.stack(columns, 1).reshape(count, *shape) if columns else np.zeros((1, *shape))
+        return values
+
+    def _step(self, node, values: Values) -> np.ndarray | None:
+        """Compute a node, where its operands are known; what it decides."""
+        if any(name and name not in values for name in node.input) or len(node.output) > 1:
+            return None
+        operands = [values[name] if name else None for name in node.input]
+        try:
+            result = values[node.output[0]] = computed(node, operands)
+        except UnknownValue:
+            return None
+        return decided(node, operands, result)
+
+
+class Choices(SizeArithmetic):
+    """Comparisons of sizes in a model with open sizes."""
+
+    def __init__(self, model: ImportedModel):
+        super().__init__(model)
+        assert model.open is not None
+        self._top = model.open.sizes[0]
         self._codes = np.random.default_rng(0).integers(1, 1 << 62, 4096, np.int64)
-        self.known = self._prune(first.conditions)
+        sizing = model.clean.sizing
+        self.known = self._prune(sizing.conditions if sizing else ())
 
     def _prune(self, conditions: Sequence[str]) -> bool:
         """Keep the nodes that comparisons follow from; whether all ``conditions`` are known."""
         values = self._leaf_values(self._top, 2)
         deciding, makers = [], {}
-        for node in self._nodes:
+        for node in self.nodes:
             makers[node.output[0]] = node
             if self._step(node, values) is not None:
                 deciding.append(node.output[0])
@@ -60,15 +103,15 @@ class Choices:
             if name in makers and name not in needed:
                 needed.add(name)
                 wanted.extend(makers[name].input)
-        self._nodes = [node for node in self._nodes if node.output[0] in needed]
+        self.nodes = [node for node in self.nodes if node.output[0] in needed]
         return all(name in values for name in conditions)
 
     def sizes(self, symbols: Sequence[Symbol]) -> list[tuple[dict[str, int], dict[str, tuple[int, int]]]]:
         """Sizes that stand for the ways in which comparisons come out, but for that of the largest sizes,
         each with the ends of those that are like it; of each way one first."""
-        if not self._nodes:
+        if not self.nodes:
             return []
-        points = _points(symbols, min(_MOST_POINTS, _MOST_WORK // len(self._nodes)))
+        points = points_of(symbols, min(_MOST_POINTS, _MOST_WORK // len(self.nodes)))
         codes, close = self._codes_at(symbols, points)
         if close is not None:
             more = _beside(symbols, points[close])
@@ -99,7 +142,7 @@ class Choices:
             columns = {s.name: part[:, n] for n, s in enumerate(symbols)}
             values = self._leaf_values(columns, len(part))
             code, near = np.zeros(len(part), np.int64), []
-            for number, node in enumerate(self._nodes):
+            for number, node in enumerate(self.nodes):
                 decision = self._step(node, values)
                 if decision is None:
                     continue
@@ -116,28 +159,6 @@ class Choices:
         columns = [np.concatenate(each) for each in zip(*margins, strict=True) if each[0] is not None]
         close = [np.argpartition(c, min(_CLOSE, len(c) - 1))[:_CLOSE] for c in columns]
         return joined, np.unique(np.concatenate(close)) if close else None
-
-    def _leaf_values(self, sizes: Mapping[str, int | np.ndarray], count: int) -> Values:
-        """Constants, and the extents that are asked for, at these sizes."""
-        values = dict(self._constants)
-        for name, (shape, extents) in self._leaves.items():
-            columns = [
-                np.broadcast_to(np.asarray(e.at(sizes) if isinstance(e, Extent) else e, np.int64), (count,))
-                for e in extents
-            ]
-            values[name] = np.stack(columns, 1).reshape(count, *shape) if columns else np.zeros((1, *shape))
-        return values
-
-    def _step(self, node, values: Values) -> np.ndarray | None:
-        """Compute a node, where its operands are known; what it decides."""
-        if any(name and name not in values for name in node.input) or len(node.output) > 1:
-            return None
-        operands = [values[name] if name else None for name in node.input]
-        try:
-            result = values[node.output[0]] = computed(node, operands)
-        except UnknownValue:
-            return None
-        return decided(node, operands, result)
 
 
 def _fitted(
@@ -169,7 +190,7 @@ def _margin(node, values: Values, count: int) -> np.ndarray | None:
     return np.broadcast_to(np.abs(one - other).min(1, initial=np.inf), (count,))
 
 
-def _points(symbols: Sequence[Symbol], most: int) -> np.ndarray:
+def points_of(symbols: Sequence[Symbol], most: int) -> np.ndarray:
     """Sizes in the ranges: all, or those along lines through some of them, next to diagonals, and others."""
     every = [np.arange(s.low, s.high + 1, s.step) for s in symbols]
     if np.prod([len(sizes) for sizes in every], dtype=float) <= most:

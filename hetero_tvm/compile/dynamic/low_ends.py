@@ -8,6 +8,7 @@ not theirs.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy as np
 
 from hetero_tvm.compile.dynamic.choices import Choices
 from hetero_tvm.compile.dynamic.quotients import extents_of
+from hetero_tvm.compile.dynamic.size_forms import misfits
 from hetero_tvm.errors import HeteroTVMError, ShapeError
 from hetero_tvm.frontend import ImportedModel, source_names
 from hetero_tvm.frontend.ranges import branches, steps
@@ -38,6 +40,8 @@ _MOVING = frozenset("relax." + name for name in (
 """Operators that may do nothing at some sizes; others compute something else there."""
 _SHARES = (0.01, 0.03, 0.07, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Shares of a range at which branches are compared."""
+_MOST_MISFITS = 16
+"""Sizes, at which a number is not of its form, that the model is imported at."""
 
 
 def with_low_ends(model: ImportedModel) -> ImportedModel:
@@ -108,7 +112,7 @@ class _Judge:
         self._extents, self._results = fitted(extents_of), fitted(_results)
         self._windows, cuts = fitted(_windows), fitted(_cuts)
         self._cuts = list(zip(cuts[::2], cuts[1::2], strict=True))
-        self._choices = Choices(model)
+        self._choices, self._steps = Choices(model), steps(model)
         self._branches, self._counted, constants = (
             branches(model),
             _counted(model),
@@ -129,6 +133,12 @@ class _Judge:
         for sizes, ends in self._choices.sizes(symbols):
             if (problem := self(sizes)) is not None:
                 raise self._refusal(sizes, problem, ends)
+        for sizes in itertools.islice(misfits(self._model, symbols), _MOST_MISFITS):
+            problem = self(sizes)
+            if problem is None and self._steps != steps(self._at(sizes)):
+                problem = "a number that it computes of its sizes is not what other sizes make it"
+            if problem is not None:
+                raise self._refusal(sizes, problem, {})
         for sizes in () if self._choices.known else _between(symbols):
             try:
                 found = branches(self._at(sizes))
@@ -175,7 +185,7 @@ class _Judge:
             if branches(one).get(node, branch) != branch:
                 return _other_branch(node)
         # Where it takes other steps (a reshape that does nothing at 1), its results alone can be compared.
-        same = steps(one) == steps(self._model) and len(extents_of(one)) == len(self._extents)
+        same = steps(one) == self._steps and len(extents_of(one)) == len(self._extents)
         there = _counted(one)
         if other := sorted({*(there - self._counted), *(self._counted - there)} - _MOVING):
             return f"it computes otherwise: {', '.join(other)}"

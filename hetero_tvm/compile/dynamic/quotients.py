@@ -189,7 +189,7 @@ def extents_of(model: ImportedModel) -> list[int]:
 
 
 def _shapes(model: ImportedModel) -> list[tuple[int, ...]]:
-    """Shapes of all that a model computes, in order."""
+    """Shapes of all that a model computes, in order, and of its results (which may be its inputs)."""
     found: list[tuple[int, ...]] = []
 
     def note(ty: Any) -> None:
@@ -202,6 +202,7 @@ def _shapes(model: ImportedModel) -> list[tuple[int, ...]]:
     for block in model.module["main"].body.blocks:
         for binding in block.bindings:
             note(binding.var.ty)
+    note(model.module["main"].body.ty)
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.host.files import write_whole
 from hetero_tvm.targets.npu.isa.assembler import assemble
 from hetero_tvm.targets.npu.isa.disassembler import disassemble_file
 
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "disasm":
             sys.stdout.write(disassemble_file(options.file.read_bytes(), options.offsets))
         else:
-            options.output.write_bytes(assemble(options.file.read_text(encoding="utf-8")))
+            write_whole(options.output, assemble(options.file.read_text(encoding="utf-8")))
     except (HeteroTVMError, UnicodeDecodeError) as error:
         print(f"error: {options.file}: {error}", file=sys.stderr)
         return 1

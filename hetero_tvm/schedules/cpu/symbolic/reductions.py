@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, TensorLoad, Var, tirx, tvm, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH, vector
-from hetero_tvm.schedules.cpu.symbolic.tails import product_of
+from hetero_tvm.schedules.cpu.symbolic.tails import is_whole, product_of
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
 from hetero_tvm.schedules.nests.nest import loads_of, substitute
 
@@ -93,6 +93,11 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
     kept = [v for v, axis in axes.items() if v not in ones and int(axis.iter_type) == tirx.IterVar.DataPar]
     if len(order) + len(ones) != len(axes) or len({a.var for a in order}) != len(order) or not any(reduced):
         return None
+    extent_of = {v: axis.dom.extent for v, axis in axes.items()}
+    if not is_whole(found.source.shape, found.indices, extent_of):
+        return None
+    if any(v in axes for v in _variables_outside(term)):
+        return None  # a border, a triangle, or another term that asks where it is
     lead = reduced.index(False) if reduced[0] and False in reduced else 0
     lead = lead if any(reduced[lead:]) else 0
     first, last = lead + reduced[lead:].index(True), len(reduced) - reduced[::-1].index(True)
@@ -123,6 +128,10 @@ def _follower(block, buffer: Buffer, kept: list[Var]) -> tuple[Buffer, Callable[
     """The buffer that a block writes, and what it makes of each result alone for it."""
     found = _one_load(block.body.value)
     if block.init is not None or found is None or not found.source.same_as(buffer):
+        return None
+    extent_of = {axis.var: axis.dom.extent for axis in block.iter_vars}
+    sides = ((found.source, found.indices), (block.body.buffer, block.body.indices))
+    if not all(is_whole(each.shape, indices, extent_of) for each, indices in sides):
         return None
     ones = [axis for axis in block.iter_vars if _is_one(axis.dom.extent)]
     wide = [axis.var for axis in block.iter_vars if not _is_one(axis.dom.extent)]

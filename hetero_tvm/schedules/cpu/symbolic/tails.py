@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hetero_tvm.host.tvm import Buffer, Expr, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, Var, tirx, tvm
 from hetero_tvm.schedules.emit import Index, Kernel, int32
 from hetero_tvm.schedules.symbolic import Witnesses
 
@@ -20,6 +20,20 @@ def product_of(k: Kernel, extents: Sequence[Expr]) -> Expr:
     for extent in extents:
         size = size * tirx.Cast("int32", extent)
     return k.let(size)
+
+
+def is_whole(shape: Sequence[Expr], indices: Sequence[Expr], extents: Mapping[Var, Expr]) -> bool:
+    """Whether indices go through all of a buffer, an axis of ``extents`` or a zero for each of its axes.
+
+    What reads or writes a part of it has other steps from row to row than the axes tell.
+    """
+    analyzer = tvm.sym.Analyzer()
+
+    def along(index: Expr, extent: Expr) -> bool:
+        own = extents.get(index) if isinstance(index, Var) else tirx.const(1, "int64")
+        return own is not None and analyzer.can_prove_equal(tirx.Cast("int64", own - extent), 0)
+
+    return len(shape) == len(indices) and all(map(along, indices, shape))
 
 
 def told_sizes(k: Kernel, witnesses: Witnesses, shapes: Sequence[tuple[Index, ...]]) -> None:

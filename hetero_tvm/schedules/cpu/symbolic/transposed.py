@@ -19,7 +19,7 @@ from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, TensorLoad, Var, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH
-from hetero_tvm.schedules.cpu.symbolic.tails import product_of
+from hetero_tvm.schedules.cpu.symbolic.tails import is_whole, product_of
 from hetero_tvm.schedules.emit import Kernel, int32
 
 _BLOCKS = 8
@@ -54,6 +54,9 @@ def _copy_of(function: PrimFunc, sch: Schedule) -> _Copy | None:
     if [load.source, store.buffer] != list(function.params) or str(load.source.dtype) != "float32":
         return None
     axes = {axis.var: axis.dom.extent for axis in blocks[0].iter_vars}
+    sides = ((load.source, load.indices), (store.buffer, store.indices))
+    if not all(is_whole(buffer.shape, indices, axes) for buffer, indices in sides):
+        return None
     wide = {v for v, extent in axes.items() if not (isinstance(extent, tirx.IntImm) and int(extent) == 1)}
     written, read = (_variables(indices, axes, wide) for indices in (store.indices, load.indices))
     if written is None or read is None or set(written) != set(read) or set(written) != wide:

@@ -38,6 +38,18 @@ def test_axes_in_another_order(order):
         check([x, y], lambda x: x.transpose(order), machine)
 
 
+def test_a_part_in_another_order():
+    """Its steps from row to row are those of the whole."""
+    x = te.placeholder((A, B, C), name="x")
+    part = te.compute((A, B - B // 3, C // 2), lambda *at: x[at])
+    row = te.compute((1, B, C), lambda a, b, c: x[0, b, c])
+    for y, wanted in (
+        (topi.transpose(part, (0, 2, 1)), lambda x: x[:, : x.shape[1] - x.shape[1] // 3, : x.shape[2] // 2]),
+        (topi.transpose(row, (0, 2, 1)), lambda x: x[:1]),
+    ):
+        check([x, y], lambda x, wanted=wanted: wanted(x).transpose(0, 2, 1), HERE[0], SIZES[1:-1])
+
+
 def test_rows_that_stay_whole_are_no_transposition():
     x = te.placeholder((A, B, C), name="x")
     arguments = [x, topi.transpose(x, (1, 0, 2))]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.host.tvm import te, tirx, tvm
+from hetero_tvm.host.tvm import te, tirx, topi, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from tests.schedules.cpu.running import MACHINES, TARGET, UNWRITTEN
@@ -109,3 +109,40 @@ def test_other_nests_are_scheduled():
                 te.create_prim_func(arguments).without_attr("global_symbol"), 1 << 20, MACHINES["avx2"]
             ).script()
         )
+
+
+@pytest.mark.parametrize("axes", [(1,), (2,), (1, 2), (0, 2)])
+@pytest.mark.parametrize("form", ["part", "border"])
+def test_parts_and_borders(axes, form):
+    """Terms that are not all of an operand: its steps from row to row are not those of the axes."""
+    x = te.placeholder((A, B, C), name="x")
+    if form == "part":
+        part = te.compute((A, B // 2, C - C // 3), lambda *at: x[at], name="part")
+    else:
+        part = topi.nn.pad(x, (0, 0, 0), (0, 3, 2), 0.5)
+    y = topi.sum(part, axes)
+    function = te.create_prim_func([x, y]).without_attr("global_symbol")
+    run = compile_kernels(kernels.schedule(function, 1 << 20, MACHINES["avx2"]), TARGET).jit()["main"]
+    for sizes in SIZES[:5]:
+        given = np.random.default_rng(0).standard_normal(sizes).astype("float32")
+        _, rows, columns = sizes
+        if form == "part":
+            terms = given[:, : rows // 2, : columns - columns // 3]
+        else:
+            terms = np.pad(given, ((0, 0), (0, 3), (0, 2)), constant_values=0.5)
+        wanted = terms.sum(axes, dtype="float64")
+        result = tvm.runtime.tensor(np.full(wanted.shape, UNWRITTEN, "float32"))
+        run(tvm.runtime.tensor(given), result)
+        np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_a_part_of_the_results():
+    x = te.placeholder((A, B, C), name="x")
+    whole = topi.sum(x, 2)
+    y = te.compute((A, B // 2), lambda a, b: whole[a, b] * 2.0)
+    function = te.create_prim_func([x, y]).without_attr("global_symbol")
+    run = compile_kernels(kernels.schedule(function, 1 << 20, MACHINES["avx2"]), TARGET).jit()["main"]
+    given = np.random.default_rng(0).standard_normal((3, 7, 20)).astype("float32")
+    result = tvm.runtime.tensor(np.full((3, 3), UNWRITTEN, "float32"))
+    run(tvm.runtime.tensor(given), result)
+    np.testing.assert_allclose(result.numpy(), 2 * given.sum(2)[:, :3], rtol=1e-5, atol=1e-4)
