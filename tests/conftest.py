@@ -31,10 +31,14 @@ os.environ.pop("COLUMNS", None)
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Leave modules and tests, 700,000 objects that stay to the end, out of every search for garbage."""
+    """Leave modules and tests, 700,000 objects that stay to the end, out of every search for garbage.
+
+    Garbage is sought a tenth as often as by default: a compile makes many objects, and few circles of them.
+    """
     gc.disable()
     yield
     gc.freeze()
+    gc.set_threshold(7_000, 20, 20)
     gc.enable()
 
 
