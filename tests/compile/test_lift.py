@@ -48,6 +48,7 @@ def test_a_profile_names_the_nodes_of_each_kernel(net):
     assert all(not kernel.flops for kernel in found.kernels)  # of other sizes
 
 
+@pytest.mark.thorough
 def test_sizes_outside_and_symbols_that_differ_are_refused_by_name(net):
     names = [spec.name for spec in net.signature.inputs]
     assert [str(symbol) for symbol in net.signature.symbols] == ["batch = 1..3", "sequence = 2..20"]
