@@ -222,6 +222,16 @@ class Signature:
             kept.append(array[tuple(cut)].copy() if spec.counts else array)
         return tuple(kept)
 
+    def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Sizes of the symbols that dimensions of inputs of these ``shapes`` are, by name."""
+        names = {symbol.name for symbol in self.symbols}
+        return {
+            str(name): size
+            for spec in self.inputs
+            for name, size in zip(spec.shape, shapes.get(spec.name, ()), strict=False)
+            if name in names
+        }
+
     def misfits(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         """Reasons why inputs of these ``shapes``, by name and of the right ranks, do not fit the symbols."""
         ranges = {symbol.name: symbol for symbol in self.symbols}
