@@ -111,6 +111,7 @@ def test_the_schema_of_manifests(tmp_path, make):
     assert (manifest.get("step") is not None) == (make is _session)
 
 
+@pytest.mark.thorough
 def test_the_schema_of_accuracy(tmp_path):
     command = ["zoo:minilm-l6-tiny", "--out", str(tmp_path), "--no-shipped-records", "-q"]
     assert quantize.main(command) == 0
