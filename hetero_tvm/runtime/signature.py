@@ -196,6 +196,9 @@ class Signature:
     outputs: tuple[TensorSpec, ...]
     symbols: tuple[Symbol, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Signature {self}>"
+
     @property
     def counted(self) -> tuple[str, ...]:
         """Names of the outputs whose number of elements depends on values."""
