@@ -15,6 +15,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.selection import thin_grids
+
 # The same examples every time, and as much time for them as the machine needs.
 settings.register_profile(
     "steady", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -33,11 +35,21 @@ os.environ.pop("COLUMNS", None)
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Leave modules and tests, 700,000 objects that stay to the end, out of every search for garbage."""
+    """Leave modules and tests, 700,000 objects that stay to the end, out of every search for garbage.
+
+    Garbage is sought a tenth as often as by default: a compile makes many objects, and few circles of them.
+    """
     gc.disable()
     yield
     gc.freeze()
+    gc.set_threshold(7_000, 20, 20)
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Choose the cases of grids that run by default, before options say which tests run."""
+    thin_grids(items)
 
 
 @pytest.fixture(params=["few", pytest.param("every", marks=pytest.mark.exhaustive)])

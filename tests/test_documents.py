@@ -15,6 +15,7 @@ from hetero_tvm.runtime.manifest import sidecar_path
 from tests.frontend.onnx.helpers import text_model
 from tests.import_graph import PACKAGE, ROOT
 from tests.runtime.test_cpp_sessions import GROWING
+from tests.selection import thorough
 
 PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").glob("*.md"))]
 PARSERS = {name: importlib.import_module(f"hetero_tvm.{name}").make_parser() for name in COMMANDS}
@@ -101,7 +102,7 @@ def validator(name):
     return pytest.importorskip("jsonschema").Draft202012Validator(schema)
 
 
-@pytest.mark.parametrize("make", [_plain, _open, _session])
+@pytest.mark.parametrize("make", [_session, *thorough([_plain, _open])])
 def test_the_schema_of_manifests(tmp_path, make):
     built = api.build_model(api.optimize_model(make(), "cpu"), use_shipped=False)
     manifest = json.loads(sidecar_path(built.export(tmp_path)).read_text())
@@ -110,6 +111,7 @@ def test_the_schema_of_manifests(tmp_path, make):
     assert (manifest.get("step") is not None) == (make is _session)
 
 
+@pytest.mark.thorough
 def test_the_schema_of_accuracy(tmp_path):
     command = ["zoo:minilm-l6-tiny", "--out", str(tmp_path), "--no-shipped-records", "-q"]
     assert quantize.main(command) == 0

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.compile.dynamic.ranges import range_check
+from hetero_tvm.compile.dynamic.work import open_work
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import Packed, apply_choices, symbols, usable_choices
@@ -219,6 +220,8 @@ class BuiltModel:
     def kernels(self) -> list[dict[str, Any]]:
         """Entries, one per distinct kernel, in the order of first use (for tables and the manifest)."""
         rows, joined = [], {tuple(nodes) for nodes in self.memory.joined.values()}
+        known = self.optimized.lengths
+        at_sizes = {} if known is None else open_work(self.optimized.tasks_at_sizes(), known.sizes)
         for task in self.optimized.tasks:
             choice, calls = self.choices[task.key], task.calls
             if is_joined(task.workload):  # some are left out
@@ -240,6 +243,7 @@ class BuiltModel:
                     "nodes": list(calls[0]),
                     "symbols": sorted(self.symbols.get(task.key, ())),
                     "call_nodes": [list(nodes) for nodes in calls],
+                    **at_sizes.get(task.key, {}),
                 }
             )
         return rows

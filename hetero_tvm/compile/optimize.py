@@ -86,7 +86,9 @@ class OptimizedModel:
     def _repr_html_(self) -> str:
         rows = [(t.name, t.count, t.flops, t.space.name if t.space else "stock") for t in self.tasks]
         work = sum(task.count * task.flops for task in self.tasks)
-        facts = [("target", self.target.kind), ("kernels", len(rows)), ("work", operations(work))]
+        opened = self.model.open
+        counted = "work" if opened is None else f"work at {opened.counted_at}"
+        facts = [("target", self.target.kind), ("kernels", len(rows)), (counted, operations(work))]
         parts = views.fusion_parts(self.report.to_json())
         return views.view(self.model.name, facts, views.task_table(rows), *parts)
 

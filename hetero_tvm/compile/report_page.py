@@ -59,7 +59,7 @@ def report_html(
     if search is None:
         parts = [section("Kernels", search_page.kernel_table(_rows(built)), _UNTUNED)]
     else:
-        nodes = {row["kernel"]: row["nodes"] for row in built.kernels}
+        nodes = {task.name: list(task.calls[0]) for task in optimized.tasks}
         document = search.to_dict()
         document["tasks"] = [{**task, "nodes": nodes.get(task["name"], ())} for task in document["tasks"]]
         parts = search_page.sections(document)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import tvm
+from hetero_tvm.host.tvm import SBlock, tvm, tvm_ffi
 from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_call_tir, is_ready
 from hetero_tvm.schedules.sampled import SampledSpace
 from hetero_tvm.schedules.task import Task, task_key
@@ -60,11 +60,32 @@ def tasks_of(
 
 
 def _cost(function: Any) -> tuple[int, int]:
-    """FLOPs by TVM's own estimate, bytes of all arguments once."""
+    """FLOPs by TVM's own estimate; bytes of all arguments once, of a table no more than is looked up."""
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     flops = int(tvm.s_tir.analysis.estimate_tir_flops(module))
+    touched = _touched(function)
     nbytes = 0
     for buffer in function.params:
         if hasattr(buffer, "shape") and all(isinstance(e, int | tvm.tirx.IntImm) for e in buffer.shape):
-            nbytes += math.prod(int(e) for e in buffer.shape) * np.dtype(str(buffer.dtype)).itemsize
+            elements = math.prod(int(e) for e in buffer.shape)
+            nbytes += min(elements, touched.get(buffer, elements)) * np.dtype(str(buffer.dtype)).itemsize
     return flops, nbytes
+
+
+def _touched(function: Any) -> dict[Any, int | float]:
+    """Most elements of each buffer that the rounds of all blocks read; none where a part is open."""
+    found: dict[Any, int | float] = {}
+
+    def note(block: SBlock) -> SBlock:
+        rounds = _product(axis.dom.extent for axis in block.iter_vars)
+        for region in block.reads if block.iter_vars else ():
+            part = rounds * _product(each.extent for each in region.region)
+            found[region.source] = found.get(region.source, 0) + part
+        return block
+
+    tvm_ffi.structural_map(function.body, (SBlock, note), order="post")
+    return found
+
+
+def _product(extents: Iterable[Any]) -> int | float:
+    return math.prod(int(e) if isinstance(e, tvm.tirx.IntImm) else math.inf for e in extents)

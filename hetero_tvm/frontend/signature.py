@@ -77,13 +77,20 @@ class ImportedModel:
     """The same model at other sizes, where its lengths stay open."""
 
     def __repr__(self) -> str:
-        return (
-            f"<ImportedModel {self.name!r}: {self.signature}, {bytes_in_words(self.weight_bytes)} of weights>"
-        )
+        opened = f" {self._opened}" if self._opened else ""
+        weights = bytes_in_words(self.weight_bytes)
+        return f"<ImportedModel {self.name!r}: {self.signature}{opened}, {weights} of weights>"
 
     def _repr_html_(self) -> str:
         facts = [("weights", bytes_in_words(self.weight_bytes)), ("stored as", self.stored)]
+        facts += [("shapes", self._opened)] if self._opened else []
         return views.view(self.name, facts, views.ends(self.signature.inputs, self.signature.outputs))
+
+    @property
+    def _opened(self) -> str:
+        """Words that say which sizes of the open dimensions the signature has, and which these may have."""
+        opened = self.open
+        return "" if opened is None else f"at {opened.counted_at} of {', '.join(map(str, opened.symbols))}"
 
     @property
     def onnx_model(self) -> onnx.ModelProto:

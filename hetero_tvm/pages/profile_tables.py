@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetero_tvm.host.terminal import Column, Console, milliseconds, percent, record_cell, table
+from hetero_tvm.pages.views import longest
 
 _DISTURBED = 1.3
 """Time of a call by that of its kernels from which on others must have used the cores."""
@@ -65,7 +66,7 @@ def show_profile(
             percent(row["balance"]),
             record_cell(row["record"]),
         )
-        for row in kernels[:top]
+        for row in longest(kernels, top)
     ]
     title = f"kernels, the {top} longest of {len(kernels)}" if len(kernels) > top else "kernels"
     console.print(table(title, columns, rows, console.width))

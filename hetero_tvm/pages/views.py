@@ -53,6 +53,11 @@ def task_table(rows: Sequence[tuple[str, int, int, str]]) -> Html:
     return table(("kernel", "calls", "MFLOP of a call", "space"), cells, numbers=(1, 2))
 
 
+def longest(kernels: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping[str, Any]]:
+    """The first ``most`` rows of a profile, and its last one: what is no kernel, often more than each."""
+    return kernels if len(kernels) <= most else [*kernels[:most], kernels[-1]]
+
+
 def profile_view(document: Mapping[str, Any]) -> str:
     """Kernels of a profile (``Profile.to_json``), the longest first."""
     kernels = document["kernels"]
@@ -65,7 +70,7 @@ def profile_view(document: Mapping[str, Any]) -> str:
             "" if row["gflops"] is None else f"{row['gflops']:.1f}",
             "" if row["roofline"] is None else f"{min(1.0, row['roofline']):.0%}",
         )
-        for row in kernels[:_MOST_KERNELS]
+        for row in longest(kernels, _MOST_KERNELS)
     ]
     facts = [("a call", f"{document['call_ms']:.4g} ms"), ("threads", document["threads"])]
     rest = len(kernels) - len(rows)

@@ -67,6 +67,7 @@ class Library:
         self._slots = [InputSlot(self._runtime, spec, alignment) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
         self._symbolic = bool(manifest.signature.symbols)
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of the last call, where sizes are open
         self._counted = bool(manifest.signature.counted)
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in manifest.signature.outputs]
 
@@ -136,6 +137,10 @@ class Library:
         if manifest.language and not one_row:
             unknown = {"flops": 0, "bytes": 0}
             manifest = replace(manifest, kernels=[{**row, **unknown} for row in manifest.kernels])
+        if self._symbolic:
+            call()
+            rows = manifest.kernels_at(self.signature.sizes(self._shapes))
+            manifest = replace(manifest, kernels=rows)
         symbols = self.manifest.kernel_symbols
         machine, code, missing = self._machine, self._code, ""
         observer = Observer(machine, self._runtime.ffi, code.path, kernels=symbols, module=code.module)
@@ -348,8 +353,8 @@ class Library:
             if problem:
                 problems.append(problem)
         if not problems and self._symbolic:
-            shapes = {name: array.shape for name, array in zip(self._names, arrays, strict=True)}
-            problems = self.signature.misfits(shapes)
+            self._shapes = {name: array.shape for name, array in zip(self._names, arrays, strict=True)}
+            problems = self.signature.misfits(self._shapes)
         if problems:
             raise self._input_error(problems)
         return arrays

@@ -25,7 +25,7 @@ from hetero_tvm.errors import BuildError, LibraryError
 from hetero_tvm.host.files import replaced
 from hetero_tvm.runtime import checksum, elf
 from hetero_tvm.runtime.cpuid import FEATURES
-from hetero_tvm.runtime.signature import Signature, Step, Symbol, TensorSpec
+from hetero_tvm.runtime.signature import Signature, Step, Symbol, TensorSpec, size_of
 
 VERSION = 1
 SECTION = ".hetero_tvm"
@@ -33,7 +33,15 @@ SECTION = ".hetero_tvm"
 MAGIC = b"\x89hetero_tvm" + b"-manifest\r\n\x1a\n"
 _HEADER = struct.Struct("<24sIIQ")
 _REBUILD = "export the model again"
+_WORK = ("flops", "bytes", "weight_bytes")
 _COPY_AGAIN = "copy or export it again"
+
+
+def _at(row: Mapping[str, Any], name: str, sizes: Mapping[str, int]) -> int:
+    try:
+        return size_of(str(row.get(f"{name}_at", "0")), sizes)
+    except KeyError:  # a symbol that no input tells alone
+        return 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,10 @@ class Manifest:
     def kernel_symbols(self) -> list[str]:
         """Names by which the virtual machine calls the kernels."""
         return [symbol for row in self.kernels for symbol in row.get("symbols") or ()]
+
+    def kernels_at(self, sizes: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Rows of the kernels with their work at these sizes of open dimensions, 0 where it is not known."""
+        return [{**row, **{name: _at(row, name, sizes) for name in _WORK}} for row in self.kernels]
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain JSON values, ``manifest_version`` first."""

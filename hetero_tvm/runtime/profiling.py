@@ -384,9 +384,7 @@ def _kernels(
     found = []
     for name, group in groups.items():
         row = rows.get(name, {})
-        # Where sizes are open, a row tells the work of the largest ones: not that of these calls.
-        known = {} if manifest.signature.symbols else row
-        flops, nbytes = int(known.get("flops", 0)), int(known.get("bytes", 0))
+        flops, nbytes = int(row.get("flops", 0)), int(row.get("bytes", 0))
         balances = [call.balance for call in group if call.balance is not None]
         roof, kind = None, str(row.get("arithmetic", FLOAT32))
         peak = peaks.get(kind, peaks.get(FLOAT32))

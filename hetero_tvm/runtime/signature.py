@@ -196,6 +196,9 @@ class Signature:
     outputs: tuple[TensorSpec, ...]
     symbols: tuple[Symbol, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Signature {self}>"
+
     @property
     def counted(self) -> tuple[str, ...]:
         """Names of the outputs whose number of elements depends on values."""
@@ -221,6 +224,16 @@ class Signature:
                 cut[axis] = slice(int(arrays[count]))
             kept.append(array[tuple(cut)].copy() if spec.counts else array)
         return tuple(kept)
+
+    def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Sizes of the symbols that dimensions of inputs of these ``shapes`` are, by name."""
+        names = {symbol.name for symbol in self.symbols}
+        return {
+            str(name): size
+            for spec in self.inputs
+            for name, size in zip(spec.shape, shapes.get(spec.name, ()), strict=False)
+            if name in names
+        }
 
     def misfits(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         """Reasons why inputs of these ``shapes``, by name and of the right ranks, do not fit the symbols."""

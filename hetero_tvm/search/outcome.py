@@ -43,6 +43,11 @@ class TaskReport:
     compared: bool = True
     weight: float = 1.0
 
+    def __repr__(self) -> str:
+        times = [self.default_seconds, self.tuned_seconds]
+        before, after = ("?" if one is None else f"{1e3 * one:.3g}" for one in times)
+        return f"<TaskReport {self.name!r}: {before} -> {after} ms, {self.origin}>"
+
     @property
     def uses(self) -> float:
         """Calls per inference, of all lengths that the model is tuned at on average."""

@@ -50,6 +50,7 @@ def test_one_token_is_one_call_at_the_same_place():
         call()
 
 
+@pytest.mark.thorough
 def test_a_language_model_is_profiled_at_a_token_and_benched_by_decode(capsys):
     assert profile.main([str(tiny_llama.built()), "--seconds", "0.05", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import planner_family
 from benchmarks.planner_problems import greedy_by_size
 from hetero_tvm.memory import Buffer, Problem, check_plan, plan
+from tests.selection import thorough
 
 
 @pytest.mark.parametrize("kind", planner_family.KINDS)
@@ -30,8 +31,7 @@ def test_each_kind_has_a_plan_and_is_full(kind, full):
         ("by area", 150, 0.98),
         ("pinwheels", 150, 0.98),
         ("long lives", 300, 0.9),
-        ("slender", 250, 0.9),
-        ("slender, long", 200, 0.95),
+        *thorough([("slender", 250, 0.9), ("slender, long", 200, 0.95)]),
     ],
 )
 def test_tight_problems_are_solved_at_the_capacity(kind, count, full):

@@ -9,7 +9,6 @@ import hetero_tvm
 from hetero_tvm import api
 from hetero_tvm.host import native
 from tests.frontend.onnx.helpers import text_model
-from tests.selection import thorough
 
 WIDTH = 128
 
@@ -114,7 +113,8 @@ def test_odd_names_of_folders(built, source, x, tmp_path):
     same(hetero_tvm.load(path)(x), expected(source, x))
 
 
-@pytest.mark.parametrize("images", [1, *thorough([hetero_tvm.Span(1, 8)])])
+@pytest.mark.thorough
+@pytest.mark.parametrize("images", [1, hetero_tvm.Span(1, 8)])
 def test_transformed_filters_are_stored_plain(images, tmp_path):
     """Winograd's method makes 4 times the numbers, which the library computes when it is loaded."""
     from onnx import numpy_helper

@@ -10,6 +10,7 @@ from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.base import FusedOp, from_json
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.te_workload import OP_ATTR
+from tests.plain import PLAIN
 
 
 def sample_inputs(op: FusedOp, seed: int | np.random.Generator = 0) -> list[np.ndarray]:
@@ -32,7 +33,7 @@ def run_workload(op: FusedOp, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...
     function = op.workload()
     assert from_json(str(function.attrs[OP_ATTR])) == op
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-    library = tvm.compile(module, target="llvm")
+    library = tvm.compile(module, target=PLAIN)
     # 7 is a value that must be overwritten.
     results = [tvm.runtime.tensor(np.full(o.shape, 7).astype(o.dtype)) for o in op.outputs]
     library["main"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays), *results)

@@ -15,6 +15,7 @@ from hetero_tvm.ops.te_workload import (
     wide,
 )
 from tests.ops.test_activations import EXACT
+from tests.plain import PLAIN
 
 
 def run(compute, *arrays):
@@ -23,7 +24,7 @@ def run(compute, *arrays):
     result = compute(*inputs)
     function = te.create_prim_func([*inputs, result]).with_attr("global_symbol", "main")
     out = tvm.runtime.tensor(np.zeros([int(e) for e in result.shape], str(result.dtype)))
-    library = tvm.compile(tvm.IRModule({"main": function}), target="llvm")
+    library = tvm.compile(tvm.IRModule({"main": function}), target=PLAIN)
     library["main"](*map(tvm.runtime.tensor, arrays), out)
     return out.numpy()
 

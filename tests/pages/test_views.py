@@ -34,8 +34,10 @@ def test_the_kernel_with_most_work_comes_first():
 
 
 def test_a_profile_shows_its_longest_kernels():
-    document = {"model": "net", "call_ms": 1.5, "threads": 2, "kernels": [ROW] * 25}
+    rest = {**ROW, "kernel": "(virtual machine)"}
+    document = {"model": "net", "call_ms": 1.5, "threads": 2, "kernels": [*[ROW] * 25, rest]}
     markup = views.profile_view(document)
     assert markup.count("a&lt;b") == 20 and "and 5 shorter ones" in markup and "0.00123" in markup
+    assert "(virtual machine)" in markup
     fast = {**ROW, "gflops": 12.34, "roofline": 1.3}
     assert "100%" in views.profile_view({**document, "kernels": [fast]})

@@ -3,6 +3,7 @@
 import numpy as np
 
 from hetero_tvm.host.tvm import relax, tvm
+from tests.plain import PLAIN
 from tests.relax_passes.graphs import bindings, fuse, module
 
 RNG = np.random.default_rng(0)
@@ -14,9 +15,9 @@ def module_of(build, *arrays):
 
 
 def result(mod, arrays):
-    with tvm.target.Target("llvm"):
+    with PLAIN:
         mod = relax.backend.DispatchSortScan()(mod)
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(mod, PLAIN), tvm.cpu())
     return machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
 
 

@@ -69,6 +69,7 @@ def test_gradients_are_those_of_pytorch(name, case, tmp_path):
 
 
 @torch._dynamo.config.patch(allow_rnn=True)
+@pytest.mark.thorough
 def test_a_recurrence_is_trained(tmp_path):
     """An LSTM in one graph (Dynamo leaves it to PyTorch by default): oneDNN's operator is not traced."""
     torch._dynamo.reset()

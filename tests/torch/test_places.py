@@ -5,6 +5,7 @@ import torch
 
 import hetero_tvm.torch  # noqa: F401
 from hetero_tvm.torch.places import with_tensor_places
+from tests.selection import thorough
 
 
 def cache_step(cache, x, place):
@@ -31,7 +32,7 @@ def plain(cache, x, place):
 
 
 @pytest.mark.parametrize(
-    "function, whole", [(cache_step, True), (counted, True), (pair, True), (plain, False)]
+    "function, whole", [(cache_step, True), *thorough([(counted, True), (pair, True)]), (plain, False)]
 )
 def test_numbers_and_changes_are_those_of_pytorch(function, whole, tmp_path):
     torch._dynamo.reset()

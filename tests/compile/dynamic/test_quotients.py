@@ -13,6 +13,7 @@ from hetero_tvm.errors import InputError
 from hetero_tvm.frontend import Span
 from hetero_tvm.host.tvm import tvm
 from tests.frontend.onnx.helpers import text_model
+from tests.selection import thorough
 
 STRIDES = """
 net (float[1, 2, n] x) => (float[1, 3, m] y)
@@ -90,7 +91,7 @@ net (float[1, n, m] x) => (float[1, n, m] y)
 """
 
 
-@pytest.mark.parametrize("high", [40, 41])
+@pytest.mark.parametrize("high", [41, *thorough([40])])
 def test_lengths_are_padded_to_a_multiple(tmp_path, high):
     """Largest sizes that need no padding, and such that do."""
     model = text_model(WINDOWS)

@@ -8,6 +8,7 @@ from hetero_tvm.host.tvm import tvm
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough
 def test_the_library_itself_refuses_sizes_outside_of_the_range(built, library):
     main = machine(built.executable, [tvm.cpu()])["main"]
     names = [spec.name for spec in built.optimized.signature.inputs]

@@ -9,6 +9,7 @@ import hetero_tvm
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.frontend import Span
 from tests.frontend.onnx.helpers import operators, text_model
+from tests.selection import thorough
 
 TABLE = np.random.default_rng(0).standard_normal((1, 3, 4, 5)).astype("float32")
 POSITIONS = """
@@ -59,13 +60,14 @@ def check(model, spans, sizes, folder):
         np.testing.assert_allclose(net(x), session.run(None, {"x": x})[0], atol=2e-5)
 
 
-@pytest.mark.parametrize("mode", ["cubic", "linear"])
+@pytest.mark.parametrize("mode", ["cubic", *thorough(["linear"])])
 def test_positions_are_resized_to_the_image(tmp_path, mode):
     model = with_arrays(POSITIONS.format(mode=mode), table=TABLE)
     spans = (Span(8, 64, 4), Span(8, 64, 4))
     check(model, spans, [(8, 8), (64, 64), (8, 64), (16, 20), (44, 12), (60, 32)], tmp_path)
 
 
+@pytest.mark.thorough
 def test_the_size_of_a_table_is_a_size_like_others(tmp_path):
     """At its own size a table is not resized: the import found another network there."""
     table = np.random.default_rng(0).standard_normal((1, 3, 4, 4)).astype("float32")

@@ -13,6 +13,7 @@ from onnx import parser
 from hetero_tvm.frontend import import_onnx
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.reference import sample_inputs
+from tests.plain import PLAIN
 
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -35,8 +36,7 @@ def bindings(model) -> list:
 
 
 def run_tvm(model, inputs) -> list[np.ndarray]:
-    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
-    machine = relax.VirtualMachine(tvm.compile(model.module, target=target), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(model.module, target=PLAIN), tvm.cpu())
     result = machine["main"](*(tvm.runtime.tensor(inputs[s.name]) for s in model.signature.inputs))
     return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
 

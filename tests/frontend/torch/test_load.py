@@ -17,6 +17,7 @@ from hetero_tvm.frontend.torch.load import load_program
 from hetero_tvm.frontend.torch.to_onnx import to_onnx
 from hetero_tvm.host import mapped
 from tests.frontend.torch.programs import net
+from tests.selection import thorough
 
 
 def test_other_files_are_named(tmp_path, saved):
@@ -77,7 +78,7 @@ class _Large(torch.nn.Module):
         return self.b(self.a(x)) + x @ self.c.T[:, :1024] + x @ self.d
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *thorough([torch.float32])])
 def test_large_weights_are_read_into_files(tmp_path, dtype):
     path = tmp_path / "m.pt2"
     torch.export.save(torch.export.export(_Large(dtype).eval(), (torch.zeros(2, 1024, dtype=dtype),)), path)

@@ -6,6 +6,7 @@ import pytest
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.base import from_json
 from hetero_tvm.ops.loops.recurrence import GATES, Recurrence
+from tests.plain import PLAIN
 
 torch = pytest.importorskip("torch")
 
@@ -15,7 +16,7 @@ ORDER = {"lstm": [0, 3, 1, 2], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0
 
 def results_of(op, *operands):
     """Results of the TensorIR, compiled as it is."""
-    function = tvm.compile(tvm.IRModule({"main": op.workload().with_attr("global_symbol", "main")}), "llvm")
+    function = tvm.compile(tvm.IRModule({"main": op.workload().with_attr("global_symbol", "main")}), PLAIN)
     results = [tvm.runtime.tensor(np.zeros(o.shape, o.dtype)) for o in op.outputs]
     single = (a.astype(np.float32) if a.dtype == np.float64 else a for a in operands)
     function["main"](*map(tvm.runtime.tensor, single), *results)

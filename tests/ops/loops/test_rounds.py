@@ -5,6 +5,7 @@ import pytest
 
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.ops.loops import rounds as loop
+from tests.plain import PLAIN
 
 STATES = [((2, 3), "float32"), ((), "int64"), ((0, 4), "bool")]
 ROWS = [((3, 2), "float32"), ((3,), "bool")]
@@ -14,7 +15,7 @@ def run(function, *arrays):
     """Call a kernel with arrays, of which it changes what it writes to."""
     module = tvm.IRModule({"kernel": function.with_attr("global_symbol", "kernel")})
     tensors = [tvm.runtime.tensor(np.asarray(array)) for array in arrays]
-    tvm.compile(module, "llvm")["kernel"](*tensors)
+    tvm.compile(module, PLAIN)["kernel"](*tensors)
     return [tensor.numpy() for tensor in tensors]
 
 

@@ -7,6 +7,7 @@ from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.relax_passes.canonical.constants import FoldConstants
 from hetero_tvm.relax_passes.rewriting.constant_values import VALUES
 from hetero_tvm.relax_passes.rewriting.graph import array_of
+from tests.plain import PLAIN
 from tests.relax_passes.graphs import bindings, constant, fuse, module, op
 
 RNG = np.random.default_rng(0)
@@ -75,9 +76,9 @@ def computed():
     """Results by TVM at run time, one for each case."""
     inputs = {name: (str(array.dtype), *array.shape) for name, array in ARRAYS.items()}
     mod = module(inputs, lambda emit, *v: tuple(build(Operands(v)) for build in CASES.values()))
-    with tvm.target.Target("llvm"):
+    with PLAIN:
         mod = relax.backend.DispatchSortScan()(mod)
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(mod, PLAIN), tvm.cpu())
     results = machine["main"](*map(tvm.runtime.tensor, ARRAYS.values()))
     return {name: result.numpy() for name, result in zip(CASES, results, strict=True)}
 

@@ -6,6 +6,7 @@ import pytest
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.relax_passes.pipeline import lower, optimize
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
+from tests.plain import PLAIN
 from tests.relax_passes.graphs import bindings, module, op
 
 
@@ -35,7 +36,7 @@ def test_kernels_and_numbers(case):
     before = module({"x": (2, 4, 3)}, body)
     optimized, _, _ = optimize(before, {}, rules=())
     assert kernels(optimized) == count
-    machine = relax.VirtualMachine(relax.build(lower(optimized)[0], "llvm", relax_pipeline=None), tvm.cpu())
+    machine = relax.VirtualMachine(relax.build(lower(optimized)[0], PLAIN, relax_pipeline=None), tvm.cpu())
     x = np.random.default_rng(0).standard_normal((2, 4, 3)).astype(np.float32)
 
     first, second = (machine["main"](tvm.runtime.tensor(array)) for array in (x, 2 * x))

@@ -5,6 +5,7 @@ import pytest
 
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, UB, At, Kernel
+from tests.plain import PLAIN
 from tests.schedules.npu.running import machine, run_function
 
 RNG = np.random.default_rng(0)
@@ -24,7 +25,7 @@ def both_give(k, arrays, expected, tolerance=0.0):
     simulated = run_function(k.function, machine(), arrays, shape, dtype)
     module = tvm.IRModule({"main": k.function.with_attr("global_symbol", "main")})
     result = tvm.runtime.tensor(np.zeros(shape, dtype))
-    tvm.compile(module, target="llvm")["main"](*map(tvm.runtime.tensor, arrays), result)
+    tvm.compile(module, target=PLAIN)["main"](*map(tvm.runtime.tensor, arrays), result)
     for actual in (simulated, result.numpy()):
         actual, wanted = actual.astype(np.float64), expected.astype(np.float64)
         np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance)

@@ -15,6 +15,7 @@ from hetero_tvm.relax_passes.fusions.matmul import FuseMatmul
 from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words
 from tests.relax_passes.graphs import constant, fuse, module, op, weights
 from tests.relax_passes.rewrite import Rewrite, kernel
+from tests.selection import thorough
 
 K = 70
 PACKED = quantized(weights(96, 64), Storage("int4", 32, True))
@@ -123,10 +124,8 @@ def contracts(made):
     [
         {},
         {"zero": True},
-        {"bits": 8, "block": 64},
         {"bits": 8, "block": 128, "zero": True},
-        {"block": 256, "zero": True},
-        {"whole_scales": True},
+        *thorough([{"bits": 8, "block": 64}, {"block": 256, "zero": True}, {"whole_scales": True}]),
     ],
     ids=str,
 )

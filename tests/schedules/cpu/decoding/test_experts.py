@@ -14,6 +14,7 @@ from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
 from hetero_tvm.schedules.cpu.decoding.experts import emit_combine, emit_expert_linear
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.routing import emit_route
+from tests.selection import thorough
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 INTEGERS = dataclasses.replace(MACHINE, features=("avx2",))
@@ -72,9 +73,13 @@ def test_routes(op):
         Linear(40, 30, activation="silu", gated=True),
         Linear(41, 64, Storage("bf16"), activation="relu2"),
         Linear(40, 70, Storage("int4", 32, True), activation="silu", gated=True),
-        Linear(33, 128, Storage("int8", 128)),
-        Linear(40, 30, bias=True, activation="quick_gelu", gated=True, limit=0.5),
-        Linear(41, 64, Storage("int4", 32), bias=True),
+        *thorough(
+            [
+                Linear(33, 128, Storage("int8", 128)),
+                Linear(40, 30, bias=True, activation="quick_gelu", gated=True, limit=0.5),
+                Linear(41, 64, Storage("int4", 32), bias=True),
+            ]
+        ),
     ],
     ids=str,
 )

@@ -170,7 +170,7 @@ def test_it_pays_where_winograd_does_not():
 
 
 @multiplies
-@pytest.mark.parametrize("name", ["around", "strided", "causal", "partial", "even"])
+@pytest.mark.parametrize("name", ["strided", "partial", *thorough(["around", "causal", "even"])])
 def test_slices_of_volumes(name):
     """Slices are rounded once for all filters; what lies behind the last channel of each stays zero."""
     op, x = CASES[name]

@@ -8,6 +8,7 @@ from hetero_tvm.ops.pool2d import Relayout
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.relayout import RelayoutSpace
 from tests.schedules.cpu.running import MACHINES, check_points
+from tests.selection import thorough
 
 SPACE = RelayoutSpace()
 
@@ -43,7 +44,7 @@ def test_images_of_any_size(machine, batch):
                 check_points(SPACE, op, [{}], machine, tolerance=0)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5, 16])
+@pytest.mark.parametrize("threads", [5, *thorough([1, 2, 16])])
 def test_all_threads_have_work(threads):
     """Images of few blocks are cut into pieces of rows or squares, no more than there are."""
     machine = dataclasses.replace(MACHINES["avx2"], threads=threads)

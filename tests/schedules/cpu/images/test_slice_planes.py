@@ -34,7 +34,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", [*list(CASES)[1:5], *thorough(["around", "long", "partial"])])
+@pytest.mark.parametrize(
+    "name", [*list(CASES)[1:3], *thorough(["around", *list(CASES)[3:5], "long", "partial"])]
+)
 def test_windows_of_slices(name):
     op, x = CASES[name]
     for machine in (MACHINES["avx2"], MACHINES["avx512"]):

@@ -24,6 +24,7 @@ from tests.schedules.cpu.integers.test_dynamic_matmul import WAYS
 from tests.schedules.cpu.integers.test_quant_conv2d import arrays_of
 from tests.schedules.cpu.integers.test_tiles import BUILT_FOR, needs_tiles
 from tests.schedules.cpu.integers.test_tiles import MATRICES as TILED
+from tests.selection import thorough
 
 SPACE = QuantConv2dSpace()
 SIZES = tuple(
@@ -93,7 +94,7 @@ def test_images_of_any_size(name, here):
 
 
 @needs_tiles
-@pytest.mark.parametrize("name", ["padding", "strides", "one tap", "a sum", "groups"])
+@pytest.mark.parametrize("name", ["padding", "a sum", *thorough(["strides", "one tap", "groups"])])
 def test_on_a_matrix_unit(name):
     op = OPERATORS[name]
     op = dataclasses.replace(op, channels=8 * op.channels, filters=8 * op.filters)

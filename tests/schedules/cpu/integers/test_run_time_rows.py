@@ -42,6 +42,7 @@ def check(make, space, here, tolerance=0.0, **choices):
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("here", WAYS)
 def test_integers_are_exact(here):
     columns = 3 * here.lanes + 5
