@@ -23,7 +23,11 @@ import onnx
 from onnx import numpy_helper
 
 from hetero_tvm.compile.calibrating.least_error import Values, least_error_ranges
-from hetero_tvm.compile.calibrating.reach import leading_nowhere, without_idle_quantizers
+from hetero_tvm.compile.calibrating.reach import (
+    leading_nowhere,
+    of_computed_operands,
+    without_idle_quantizers,
+)
 from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend import ImportedModel, import_model
 from hetero_tvm.host.install import pip_command
@@ -106,7 +110,8 @@ class Calibration:
         kinds = [node.op_type for node in ready.graph.node]
         images = kinds.count("Conv") > kinds.count("MatMul") + kinds.count("Gemm")
         between = _BETWEEN if images else ()
-        floating = [*kept, *leading_nowhere(ready, _LAYERS, between, kept)]
+        floating = [*kept, *of_computed_operands(ready, _LAYERS)]
+        floating += leading_nowhere(ready, _LAYERS, between, floating)
         method = {"percentile": "Percentile", "entropy": "Entropy"}.get(self._way, "MinMax")
         path = self._ready.with_name("quantized.onnx")
         with _QuietLogging():

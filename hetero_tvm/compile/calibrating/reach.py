@@ -7,6 +7,17 @@ from collections.abc import Collection
 import onnx
 
 
+def of_computed_operands(model: onnx.ModelProto, layers: Collection[str]) -> list[str]:
+    """Names of layers whose weights are no constants, as the products of attention: they compute in float32,
+    and are fused there."""
+    stored = {tensor.name for tensor in model.graph.initializer}
+    return [
+        node.name
+        for node in model.graph.node
+        if node.op_type in layers and not stored.intersection(node.input[:2])
+    ]
+
+
 def leading_nowhere(
     model: onnx.ModelProto, layers: Collection[str], between: Collection[str], kept: Collection[str] = ()
 ) -> list[str]:

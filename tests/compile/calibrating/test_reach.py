@@ -7,7 +7,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.compile.calibrating.calibration import Calibration
-from hetero_tvm.compile.calibrating.reach import leading_nowhere, without_idle_quantizers
+from hetero_tvm.compile.calibrating.reach import (
+    leading_nowhere,
+    of_computed_operands,
+    without_idle_quantizers,
+)
 from hetero_tvm.frontend import import_model
 
 
@@ -42,6 +46,12 @@ def test_filters_that_are_computed_are_no_reader_of_bytes():
     model = network()
     model.graph.node[3].input[:] = ["x", "m"]
     assert sorted(leading_nowhere(model, ["Conv"], ["Add", "Mul"])) == ["gate", "square", "sum"]
+
+
+def test_products_of_computed_operands_are_no_layers():
+    model = network()
+    model.graph.node.append(helper.make_node("MatMul", ["y", "b"], ["z"], name="product"))
+    assert of_computed_operands(model, ["Conv", "MatMul"]) == ["product"]
 
 
 def quantizers(model):
