@@ -114,6 +114,16 @@ def test_a_symbol_that_nothing_tells_is_named():
         extent.expression({}, "int64")
 
 
+def test_a_quotient_is_one_of_another_that_is_told_apart_by_whole_steps():
+    """Convolutions of stride 4 and then 2, with pads: the second tells its image by that of the first."""
+    first, second, other = (quotient(Extent(((("h",), 1), ((), n))), d) for n, d in ((3, 4), (7, 8), (6, 8)))
+    own = rebased([first])
+    assert str(own.of(second)) == "((h_3_4 + 1)//2)"
+    assert own.of(other) == other  # (h + 6)//8 is no quotient of (h + 3)//4
+    for h in range(100):
+        assert own.of(second).at({"h_3_4": (h + 3) // 4}) == second.at({"h": h}) == (h + 7) // 8
+
+
 def test_quotients_of_quotients_are_one_and_their_texts_are_read_again():
     half = quotient(Extent((((("n",), 1)), ((), 3))), 2)
     assert str(half) == "((n + 1)//2) + 1"
