@@ -61,8 +61,8 @@ class OwnSymbols:
             return None
         for told, value in self.values.items():
             other = quotient_parts(told)
-            if other is None or parts[1] % other[1]:
-                continue
+            if other is None or parts[1] % other[1] or any(name in names for names, _ in value.terms):
+                continue  # half of the image, rounded up, is told as all of it without half, rounded down
             apart = _difference(parts[0], other[0])
             if apart is not None and apart % other[1] == 0:
                 return quotient(shifted(value, apart // other[1]), parts[1] // other[1])

@@ -124,6 +124,14 @@ def test_a_quotient_is_one_of_another_that_is_told_apart_by_whole_steps():
         assert own.of(second).at({"h_3_4": (h + 3) // 4}) == second.at({"h": h}) == (h + 7) // 8
 
 
+def test_half_of_a_quotient_rounded_up_is_a_symbol():
+    """It may be told as the quotient without its half rounded down, and then tells neither of them."""
+    h = Extent(((("h",), 1), ((), 15)))
+    half = Extent(((quotient(h, 16).terms[0][0], 1), (quotient(h, 32).terms[0][0], -1)))
+    assert half.at({"h": 65}) == 3 and half.at({"h": 16}) == 1
+    assert rebased([half]).of(half).symbol == "h_15_16"
+
+
 def test_quotients_of_quotients_are_one_and_their_texts_are_read_again():
     half = quotient(Extent((((("n",), 1)), ((), 3))), 2)
     assert str(half) == "((n + 1)//2) + 1"
