@@ -43,12 +43,21 @@ class OwnSymbols:
     def of(self, extent: Extent) -> Extent:
         """A polynomial of the model's symbols in the kernel's."""
         names = dict.fromkeys(name for names, _ in extent.terms for name in names)
-        further = {name: part for name in names if (part := self._of_a_quotient(name)) is not None}
-        terms = extent.under({**self.values, **further}).terms
+        # What is in the value of another name may cancel: it stays what it is called until then.
+        values = (self.values[name] for name in names if name in self.values)
+        kept = {name for value in values for names_, _ in value.terms for name in names_}
+        terms = extent.under({**self.values, **self._of_quotients(n for n in names if n not in kept)}).terms
+        left = self._of_quotients(name for names_, _ in terms for name in names_ if name in kept)
+        terms = Extent(terms).under(left).terms
         for product in self.products:
             terms = tuple((_joined(names, product), factor) for names, factor in terms)
         whole = Extent(tuple(self._in_multiples(names, factor) for names, factor in terms))
         return whole.under({name: Extent.of(self._part(name)) for name in self.multiples})
+
+    def _of_quotients(self, names: Iterable[str]) -> dict[str, Extent]:
+        """Quotients among ``names`` that are not told, as what they are of others."""
+        found = {name: self._of_a_quotient(name) for name in names}
+        return {name: part for name, part in found.items() if part is not None}
 
     def _of_a_quotient(self, name: str) -> Extent | None:
         """A quotient that is not told as one of another that is.

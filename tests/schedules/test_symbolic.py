@@ -130,6 +130,9 @@ def test_half_of_a_quotient_rounded_up_is_a_symbol():
     half = Extent(((quotient(h, 16).terms[0][0], 1), (quotient(h, 32).terms[0][0], -1)))
     assert half.at({"h": 65}) == 3 and half.at({"h": 16}) == 1
     assert rebased([half]).of(half).symbol == "h_15_16"
+    larger = quotient(Extent(((("h",), 1), ((), 3))), 4)
+    own = rebased([half, larger])
+    assert [own.of(extent).symbol for extent in (half, larger)] == ["h_15_16", "h_3_4"]
 
 
 def test_quotients_of_quotients_are_one_and_their_texts_are_read_again():
