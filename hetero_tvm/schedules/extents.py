@@ -125,11 +125,16 @@ def quotient(numerator: Extent, divisor: int) -> Extent:
         )
     (names, factor), *more = rest.items()
     if not more and factor == 1 and len(names) == 1 and (inner := quotient_parts(names[0])) is not None:
-        shifted = _sum(Extent.of(inner[0]), ordered({(): plus * inner[1]}))
-        return _sum(ordered(whole), quotient(shifted, divisor * inner[1]))
+        raised = shifted(Extent.of(inner[0]), plus * inner[1])
+        return _sum(ordered(whole), quotient(raised, divisor * inner[1]))
     inside = ordered(rest | {(): plus})
     text = str(inside) if inside.symbol is not None and not inside.symbol.startswith("(") else f"({inside})"
     return _sum(ordered(whole), Extent((((f"({text}//{divisor})",), 1),)))
+
+
+def shifted(extent: Extent, by: int) -> Extent:
+    """``extent + by``."""
+    return _sum(extent, ordered({(): by}))
 
 
 def symbols_of(names: Iterable[str]) -> set[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Expr, Var, tirx
 from hetero_tvm.runtime.signature import quotient_parts
-from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, quotient, symbols_of
+from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, quotient, shifted, symbols_of
 from hetero_tvm.schedules.fitting import fit
 
 
@@ -43,22 +43,38 @@ class OwnSymbols:
     def of(self, extent: Extent) -> Extent:
         """A polynomial of the model's symbols in the kernel's."""
         names = dict.fromkeys(name for names, _ in extent.terms for name in names)
-        further = {name: part for name in names if (part := self._of_a_quotient(name)) is not None}
-        terms = extent.under({**self.values, **further}).terms
+        # What is in the value of another name may cancel: it stays what it is called until then.
+        values = (self.values[name] for name in names if name in self.values)
+        kept = {name for value in values for names_, _ in value.terms for name in names_}
+        terms = extent.under({**self.values, **self._of_quotients(n for n in names if n not in kept)}).terms
+        left = self._of_quotients(name for names_, _ in terms for name in names_ if name in kept)
+        terms = Extent(terms).under(left).terms
         for product in self.products:
             terms = tuple((_joined(names, product), factor) for names, factor in terms)
         whole = Extent(tuple(self._in_multiples(names, factor) for names, factor in terms))
         return whole.under({name: Extent.of(self._part(name)) for name in self.multiples})
 
+    def _of_quotients(self, names: Iterable[str]) -> dict[str, Extent]:
+        """Quotients among ``names`` that are not told, as what they are of others."""
+        found = {name: self._of_a_quotient(name) for name in names}
+        return {name: part for name, part in found.items() if part is not None}
+
     def _of_a_quotient(self, name: str) -> Extent | None:
-        """A quotient that is not told as one of another that is: ``h // 4`` of ``h // 2``."""
+        """A quotient that is not told as one of another that is.
+
+        ``h // 4`` is one of ``h // 2``, and ``(h + 7) // 8``, of which strides by 4 and by 2 are the reason,
+        one of ``(h + 3) // 4``.
+        """
         parts = quotient_parts(name)
         if parts is None or name in self.values:
             return None
         for told, value in self.values.items():
             other = quotient_parts(told)
-            if other is not None and other[0] == parts[0] and parts[1] % other[1] == 0:
-                return quotient(value, parts[1] // other[1])
+            if other is None or parts[1] % other[1] or any(name in names for names, _ in value.terms):
+                continue  # half of the image, rounded up, is told as all of it without half, rounded down
+            apart = _difference(parts[0], other[0])
+            if apart is not None and apart % other[1] == 0:
+                return quotient(shifted(value, apart // other[1]), parts[1] // other[1])
         return None
 
     def _in_multiples(self, names: tuple[str, ...], factor: int) -> tuple[tuple[str, ...], int]:
@@ -75,6 +91,13 @@ class OwnSymbols:
         """A symbol as a quotient of the multiple of it that is told."""
         multiple = self.multiples[name]
         return f"({name}_x_{multiple}//{multiple})"
+
+
+def _difference(numerator: str, other: str) -> int | None:
+    """The whole number that is between two polynomials; None where they differ in symbols."""
+    mine, theirs = (dict(Extent.of(text).terms) for text in (numerator, other))
+    constants = mine.pop((), 0), theirs.pop((), 0)
+    return constants[0] - constants[1] if mine == theirs else None
 
 
 def _product_name(names: Sequence[str]) -> str:

@@ -114,6 +114,27 @@ def test_a_symbol_that_nothing_tells_is_named():
         extent.expression({}, "int64")
 
 
+def test_a_quotient_is_one_of_another_that_is_told_apart_by_whole_steps():
+    """Convolutions of stride 4 and then 2, with pads: the second tells its image by that of the first."""
+    first, second, other = (quotient(Extent(((("h",), 1), ((), n))), d) for n, d in ((3, 4), (7, 8), (6, 8)))
+    own = rebased([first])
+    assert str(own.of(second)) == "((h_3_4 + 1)//2)"
+    assert own.of(other) == other  # (h + 6)//8 is no quotient of (h + 3)//4
+    for h in range(100):
+        assert own.of(second).at({"h_3_4": (h + 3) // 4}) == second.at({"h": h}) == (h + 7) // 8
+
+
+def test_half_of_a_quotient_rounded_up_is_a_symbol():
+    """It may be told as the quotient without its half rounded down, and then tells neither of them."""
+    h = Extent(((("h",), 1), ((), 15)))
+    half = Extent(((quotient(h, 16).terms[0][0], 1), (quotient(h, 32).terms[0][0], -1)))
+    assert half.at({"h": 65}) == 3 and half.at({"h": 16}) == 1
+    assert rebased([half]).of(half).symbol == "h_15_16"
+    larger = quotient(Extent(((("h",), 1), ((), 3))), 4)
+    own = rebased([half, larger])
+    assert [own.of(extent).symbol for extent in (half, larger)] == ["h_15_16", "h_3_4"]
+
+
 def test_quotients_of_quotients_are_one_and_their_texts_are_read_again():
     half = quotient(Extent((((("n",), 1)), ((), 3))), 2)
     assert str(half) == "((n + 1)//2) + 1"

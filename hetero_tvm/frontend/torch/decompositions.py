@@ -6,7 +6,7 @@ import copy
 import functools
 import operator
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_tvm.frontend.torch import antialias, doubles
 from hetero_tvm.frontend.torch.load import quiet, require
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 
+_Table: TypeAlias = Mapping[Any, Callable[..., Any]]
+"""Functions of tensors by the operator that they compute."""
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Functions of tensors that compute the same, by operator; also those of packages that are imported."""
     torch = require("torch")
@@ -63,21 +67,44 @@ def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     return table
 
 
-def decomposed(program: ExportedProgram) -> ExportedProgram:
-    """The program without the operators that are decomposed here; itself where it has none."""
+def with_others(ours: _Table, others: _Table) -> dict[Any, Callable[..., Any]]:
+    """Decompositions of ours, then others: of operators without ours, and of calls that ours leave."""
+
+    def either(operator: Any, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found = function(*args, **kwargs)
+            return others[operator](*args, **kwargs) if found is NotImplemented else found
+
+        return call
+
+    return {**others, **ours, **{o: either(o, function) for o, function in ours.items() if o in others}}
+
+
+def decomposed(program: ExportedProgram, others: _Table | None = None) -> ExportedProgram:
+    """The program without the operators that are decomposed here; itself where it has none.
+
+    With ``others`` these are decomposed too, as a rule in the same pass: each pass traces the whole program
+    anew, which takes longer than its translation.
+    """
     torch = require("torch")
     program = _with_types(torch, _with_indices(torch, _without_assertions(torch, program)))
-    table = decompositions()
+    table: _Table = decompositions()
     is_asked = _asks(torch, table)
     nodes = _calls(torch, program)
     composites = _composites(torch, nodes, table, is_asked)
-    if _is_complex(program):
-        table = complexes.decompositions(torch, program) | table
+    in_pairs = _is_complex(program)
+    if in_pairs:
+        table = {**complexes.decompositions(torch, program), **table}
         is_asked = _asks(torch, table)
-    if not composites and not any(map(is_asked, nodes)):
-        return program
+    ours = {**composites, **table} if composites or any(map(is_asked, nodes)) else {}
     with quiet(), torch.no_grad():
-        return program.run_decompositions(composites | table)
+        if ours and (in_pairs or others is None):  # others would take complex numbers for real ones
+            program, ours = program.run_decompositions(ours), {}
+        if others is None:
+            return program
+        # As the exporter has it: open sizes are taken for other than 0 and 1.
+        with torch.fx.experimental._config.patch(backed_size_oblivious=True):
+            return program.run_decompositions(with_others(ours, others))
 
 
 def _without_assertions(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:

@@ -23,3 +23,12 @@ def registry() -> Any:
     with quiet():
         registration = require("torch.onnx._internal.exporter._registration")
         return registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
+
+
+@functools.lru_cache(maxsize=1)
+def decomposition_table() -> dict[Any, Any]:
+    """PyTorch's decompositions of operators that its exporter has no translation of."""
+    decomposition = require("torch.onnx._internal.exporter._decomp")
+    with quiet():
+        direct = set(decomposition.get_onnx_implemented_overloads(registry()))
+        return decomposition.create_onnx_friendly_decomposition_table(direct)

@@ -18,8 +18,8 @@ from hetero_tvm.frontend.torch.attention import guard_attention
 from hetero_tvm.frontend.torch.causes import untraceable
 from hetero_tvm.frontend.torch.decompositions import decomposed
 from hetero_tvm.frontend.torch.load import quiet, require
-from hetero_tvm.frontend.torch.registry import OPSET, registry
-from hetero_tvm.frontend.torch.translatable import decomposition_table, is_translatable
+from hetero_tvm.frontend.torch.registry import OPSET, decomposition_table, registry
+from hetero_tvm.frontend.torch.translatable import is_translatable
 from hetero_tvm.host import mapped
 from hetero_tvm.host.constants import SHARED
 
@@ -53,8 +53,8 @@ def to_onnx(program: ExportedProgram) -> StoredModel:
     with quiet(), torch.no_grad():
         try:
             # As torch.onnx.export(dynamo=True) does, which makes its registry anew each time.
-            plain = decomposed(program)
-            with _rules_for(plain), _exact_numbers():
+            plain = decomposed(program, decomposition_table())
+            with _rules_for(plain), _exact_numbers(), _decomposed_once():
                 translated = exporter.export(
                     plain,
                     (),
@@ -127,6 +127,18 @@ def _exact_numbers() -> Iterator[None]:
         yield
     finally:
         building._process_python_constants = known
+
+
+@contextlib.contextmanager
+def _decomposed_once() -> Iterator[None]:
+    """PyTorch's exporter without its decompositions, for a program that has been through them."""
+    passes = require("torch.onnx._internal.exporter._fx_passes")
+    known = passes.decompose_with_registry
+    passes.decompose_with_registry = lambda program, registry: program
+    try:
+        yield
+    finally:
+        passes.decompose_with_registry = known
 
 
 def _give_types(torch: ModuleType, program: ExportedProgram, graph: onnx.GraphProto) -> None:

@@ -24,6 +24,26 @@ def test_nodes_are_called_as_in_the_program():
     assert {"table/embedding", "norm/layer_norm", "body.1/gelu", "add"} <= nodes
 
 
+def test_programs_are_decomposed_once(monkeypatch):
+    """Each pass traces the whole program anew, which takes longer than its translation."""
+    passes = []
+    run = torch.export.ExportedProgram.run_decompositions
+
+    def counted(program, table=None):
+        passes.append(program)
+        return run(program, table)
+
+    class Both(nn.Module):
+        def forward(self, x):
+            return torch.cdist(x, x) + nn.functional.mish(x).sum()  # one of ours, one of PyTorch's
+
+    program = export(Both(), (torch.rand(3, 4),))
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", counted)
+    found = ReferenceEvaluator(to_onnx(program).proto).run(None, {"x": (x := torch.rand(3, 4)).numpy()})
+    assert len(passes) == 1
+    torch.testing.assert_close(torch.tensor(found[0]), Both()(x), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.thorough
 def test_no_two_nodes_have_one_name():
     """ONNX Runtime refuses such a file; attention is many nodes with few kinds of operators."""

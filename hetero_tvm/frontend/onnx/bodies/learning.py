@@ -1,4 +1,4 @@
-"""Models of scikit-learn (ai.onnx.ml) in plain ONNX: scalers, encoders, linear and kernel models."""
+"""Models of scikit-learn (ai.onnx.ml) in plain ONNX: scalers, encoders, linear models."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from hetero_tvm.frontend.onnx.bodies.scores import labels_of, post_transformed, refuse
+from hetero_tvm.frontend.onnx.bodies.support_vectors import (
+    support_vector_classifier,
+    support_vector_regressor,
+)
 from hetero_tvm.frontend.onnx.bodies.trees import (
     tree_ensemble,
     tree_ensemble_classifier,
@@ -45,41 +49,6 @@ def linear_classifier(b: Body) -> None:
     scores = _linear(b, _floats(b))
     b.end(0, b.op("Gather", b.const(labels, "int64"), b.op("ArgMax", scores, axis=1, keepdims=0)))
     b.end(1, post_transformed(b, scores))
-
-
-def support_vector_regressor(b: Body) -> None:
-    """SVMRegressor: a sum of kernels at the support vectors, [n, 1]."""
-    x = _floats(b)
-    count = int(b.attributes.get("n_supports", 0))
-    factors = np.array(b.attributes["coefficients"], np.float32)
-    if b.attributes.get("one_class", 0):
-        raise refuse(b, "one class")
-    if count:
-        vectors = np.array(b.attributes["support_vectors"], np.float32).reshape(count, -1)
-        x = _kernel(b, x, vectors)
-    y = b.op("MatMul", x, b.const(factors.reshape(-1, 1)))
-    b.end(0, post_transformed(b, b.op("Add", y, b.const(b.attributes.get("rho", [0.0])))))
-
-
-def _kernel(b: Body, x: str, vectors: np.ndarray) -> str:
-    """Kernels [n, vectors] of rows and support vectors."""
-    kind = as_text(b.attributes.get("kernel_type", "LINEAR"))
-    gamma, constant, degree = (list(b.attributes.get("kernel_params", [])) + [0.0] * 3)[:3]
-    product = b.op("MatMul", x, b.const(vectors.T))
-    if kind == "LINEAR":
-        return product
-    if kind == "RBF":
-        squares = b.reduce("ReduceSum", b.op("Mul", x, x), [1], 1, axes_as_input=13)
-        own = (vectors.astype(np.float64) ** 2).sum(1)
-        cross = b.op("Mul", product, b.const(-2.0))
-        distance = b.op("Add", b.op("Add", squares, cross), b.const(own))
-        return b.op("Exp", b.op("Mul", distance, b.const(-gamma)))
-    shifted = b.op("Add", b.op("Mul", product, b.const(gamma)), b.const(constant))
-    if kind == "SIGMOID":
-        return b.op("Tanh", shifted)
-    if kind == "POLY":
-        return b.op("Pow", shifted, b.const(degree))
-    raise refuse(b, f"the kernel {kind}")
 
 
 def scaler(b: Body) -> None:
@@ -193,6 +162,7 @@ EXPANSIONS: dict[str, Callable[[Body], None]] = {
     "LinearRegressor": linear_regressor,
     "Normalizer": normalizer,
     "OneHotEncoder": one_hot_encoder,
+    "SVMClassifier": support_vector_classifier,
     "SVMRegressor": support_vector_regressor,
     "Scaler": scaler,
     "TreeEnsemble": tree_ensemble,

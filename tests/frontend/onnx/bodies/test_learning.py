@@ -49,10 +49,6 @@ CASES = {
     "classes": ("LinearClassifier", [X], ["int64", "float32"],
                 {"coefficients": RANDOM.normal(size=9).tolist(), "intercepts": [0.1, 0.2, 0.3],
                  "classlabels_ints": [4, 2, 9], "post_transform": "SOFTMAX"}),
-    **{kernel: ("SVMRegressor", [X], ["float32"],
-                {"kernel_type": kernel, "kernel_params": [0.3, 0.5, 3.0], "n_supports": 4, "rho": [0.7],
-                 "coefficients": [1.0, -0.5, 0.25, 2.0], "support_vectors": RANDOM.normal(size=12).tolist()})
-       for kernel in ("LINEAR", "RBF", "POLY", "SIGMOID")},
 }  # fmt: skip
 
 

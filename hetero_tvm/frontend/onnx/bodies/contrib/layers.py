@@ -166,6 +166,26 @@ def as_in_onnx(b: Body) -> None:
     b.end(0, b.op(b.node.op_type, *(b.input(n) for n in range(len(b.node.input))), **b.attributes))
 
 
+def distances(b: Body) -> None:
+    """CDist: distances [n, m] of rows, or their squares (nearest neighbours of scikit-learn).
+
+    Rows are counted from the mean of the second ones first: squares of far ones would cancel.
+    """
+    metric = as_text(b.attributes.get("metric", "sqeuclidean"))
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise UnsupportedOperatorError(
+            f"Node {b.node.name!r} (CDist) has the metric {metric!r}, which is not supported.",
+            hint="ONNX Runtime knows 'euclidean' and 'sqeuclidean'.",
+        )
+    middle = b.mean(b.input(1), (0,))
+    x, y = (b.op("Sub", b.input(n), middle) for n in range(2))
+    own, other = (b.reduce("ReduceSum", b.op("Mul", z, z), [1], 1, axes_as_input=13) for z in (x, y))
+    product = b.op("MatMul", x, b.op("Transpose", y, perm=[1, 0]))
+    squares = b.op("Add", own, b.op("Transpose", other, perm=[1, 0]))
+    squares = b.op("Relu", b.op("Sub", squares, b.op("Add", product, product)))
+    b.end(0, squares if metric == "sqeuclidean" else b.op("Sqrt", squares))
+
+
 EXPANSIONS: dict[str, Callable[[Body], None]] = {
     "NhwcConv": image_layer,
     "NhwcMaxPool": image_layer,
@@ -177,6 +197,7 @@ EXPANSIONS: dict[str, Callable[[Body], None]] = {
     "GemmFastGelu": product_gelu,
     "GatedRMSNorm": gated_norm,
     "CausalConvWithState": short_convolution,
+    "CDist": distances,
     "Trilu": as_in_onnx,
 }
 """Operator -> function that writes it out."""

@@ -45,6 +45,8 @@ CASES = {
     "gate": ("GatedRMSNorm", (floats(2, 16), floats(16), floats(2, 16)), {"activation": "sigmoid"}, 1),
     "triangle": ("Trilu", (floats(3, 4),), {"upper": 0}, 1),
     "turned product": ("TransposeMatMul", (floats(2, 4, 3), floats(2, 4, 5)), {"transA": 1, "alpha": 0.5}, 1),
+    "distances": ("CDist", (floats(4, 3), floats(6, 3)), {"metric": "euclidean"}, 1),
+    "squares": ("CDist", (floats(4, 3), floats(6, 3)), {"metric": "sqeuclidean"}, 1),
     "pooling": ("NhwcMaxPool", (RANDOM.integers(-128, 128, (1, 8, 9, 3)).astype(np.int8),), WINDOW, 1),
 }
 
@@ -145,3 +147,11 @@ def test_files_that_onnxruntime_put_into_channels_last(tmp_path):
     (got,) = run_onnxruntime(imported.onnx_model, image)
     assert np.abs(got.astype(int) - run_onnxruntime(model, image)[0].astype(int)).max() <= 1
     assert {n.domain for n in saved.graph.node} >= {"com.microsoft"}
+
+
+def test_distances_of_far_rows_keep_their_digits():
+    """Squares of numbers around 1,000 would leave none of the distances between them."""
+    x, y = floats(4, 3) + 1000, floats(6, 3) + 1000
+    want = np.sqrt(((x[:, None].astype(float) - y) ** 2).sum(-1))
+    (found,) = ours("CDist", (x, y), {"metric": "euclidean"})
+    np.testing.assert_allclose(found, want, rtol=1e-3)
