@@ -1,9 +1,10 @@
-"""Convolutions of rows as those of images with one row, for targets that have a unit for those."""
+"""Convolutions of rows as those of images with one row, for targets that have a unit for those; of single
+pixels as products."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+_ACTIVATIONS = ("relax.nn.relu", "relax.nn.silu", "relax.sigmoid", "relax.tanh")
 
 
 def channel_bias(graph: Graph, var: Var) -> tuple[Var, np.ndarray | None]:
@@ -78,4 +81,51 @@ class Conv1dAsConv2d(Rule):
         )
         if bias is not None:
             y = bind(relax.op.add(y, relax.const(bias.reshape(1, -1, 1, 1))), "bias")
+        graph.replace(top, relax.op.reshape(y, shape_of(top)), [var])
+
+
+class _Pixels(NamedTuple):
+    call: Call
+    weight: np.ndarray
+    bias: np.ndarray | None
+    steps: list[Call]
+    """Activations behind the bias."""
+    top: Var
+
+
+class PixelsAsRows(Rule):
+    """``conv2d(x [N, C, H, W], w)`` of one pixel each -> the product of N rows, which reads the weights once:
+    gates of channels, and classifiers written as convolutions; with bias and activations."""
+
+    name = "pixel_rows"
+    counted = False
+    anchors = ("relax.nn.conv2d",)
+
+    def match(self, graph: Graph, var: Var) -> _Pixels | None:
+        call = graph.value(var)
+        attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
+        if dtype_of(var) != "float32" or weight is None or int(attrs.groups) != 1:
+            return None
+        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "OIHW"):
+            return None
+        batch, _, *image = shape_of(call.args[0])
+        if batch < 2 or image != list(weight.shape[2:]) or shape_of(var)[2:] != (1, 1):
+            return None
+        if any(integers(attrs.padding)):
+            return None
+        (top, bias), steps = channel_bias(graph, var), []
+        while (user := graph.only_user(top)) is not None and graph.op_name(user) in _ACTIVATIONS:
+            steps.append(graph.value(user))
+            top = user
+        return _Pixels(call, weight, bias, steps, top)
+
+    def rewrite(self, graph: Graph, var: Var, found: _Pixels) -> None:
+        top, columns = found.top, found.weight.reshape(found.weight.shape[0], -1).T
+        bind = graph.binder(top, [var])
+        rows = bind(relax.op.reshape(found.call.args[0], (shape_of(var)[0], columns.shape[0])), "rows")
+        y = bind(relax.op.matmul(rows, constant(np.ascontiguousarray(columns))), "product")
+        if found.bias is not None:
+            y = bind(relax.op.add(y, relax.const(found.bias)), "bias")
+        for step in found.steps:
+            y = bind(relax.Call(step.op, [y], step.attrs), "activation")
         graph.replace(top, relax.op.reshape(y, shape_of(top)), [var])

@@ -11,7 +11,7 @@ from hetero_tvm.relax_passes.canonical.slopes import SlopesAsProducts
 from hetero_tvm.relax_passes.canonical.views import CancelReshapes
 from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum, ArgAsKernel
 from hetero_tvm.relax_passes.forms.attention import AttentionAsProducts
-from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
+from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d, PixelsAsRows
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
 from hetero_tvm.relax_passes.forms.gather import TakeOfKnownPlaces
 from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsKernel
@@ -56,6 +56,7 @@ def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, .
         ResizeVolumes(),  # of the others; before images are resized
         PoolAsPool2d(),  # likewise rows and volumes that are pooled
         Conv1dAsConv2d(computed=True),  # rows are images of one row; after transposed ones, also of rows
+        PixelsAsRows(),  # after it
         ArgAsKernel(functools.partial(emit_arg_extremum, machine)),  # one pass over long rows
         ArgAsExtremum(),  # reductions of numbers run in vectors, and know NaN
         RowsAsImages(),  # what stands between those: it follows their layout, or joins their epilogues

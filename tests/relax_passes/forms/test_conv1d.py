@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import relax
-from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
-from tests.relax_passes.compiled import check_convolution
+from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d, PixelsAsRows
+from tests.relax_passes.compiled import (
+    check_convolution,
+    floats,
+    module_of,
+    operators,
+    result,
+    rewritten,
+)
 from tests.relax_passes.graphs import constant, op, weights
 from tests.relax_passes.rewrite import Rewrite
 
@@ -54,3 +61,49 @@ class TestConv1dAsConv2d(Rewrite):
         image, w = op.reshape(x, (2, 3, 1, 9)), constant(self.w[:, :, None])
         y = op.nn.conv2d(image, w, strides=(1, 2), padding=(0, 1, 0, 1), dilation=(1, 1))
         return op.reshape(op.add(y, constant([[[[1.0]], [[2.0]]]])), (2, 2, 4))
+
+
+def gate(x):
+    y = op.add(op.nn.conv2d(x, constant(weights(4, 6, 1, 1))), constant(weights(1, 4, 1, 1)))
+    return op.sigmoid(op.nn.relu(y))
+
+
+PIXELS = {
+    "a gate": ((3, 6, 1, 1), gate),
+    "a whole image": ((2, 6, 2, 3), lambda x: op.nn.conv2d(x, constant(weights(5, 6, 2, 3)))),
+}
+
+
+@pytest.mark.parametrize("shape, build", PIXELS.values(), ids=PIXELS.keys())
+def test_single_pixels_are_rows(shape, build):
+    arrays = [floats(*shape)]
+    after, _ = rewritten(build, arrays, [PixelsAsRows()])
+    assert "relax.nn.conv2d" not in operators(after)
+    expected = result(module_of(build, *arrays), arrays)
+    np.testing.assert_allclose(result(after, arrays), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "shape, options",
+    [((1, 6, 1, 1), {}), ((2, 6, 1, 2), {}), ((2, 6, 1, 1), {"padding": 1}), ((2, 12, 1, 1), {"groups": 2})],
+)
+def test_other_images_are_none(shape, options):
+    def build(x):
+        return op.nn.conv2d(x, constant(weights(4, 6, 1, 1)), **options)
+
+    assert "relax.matmul" not in check_convolution(shape, build, [PixelsAsRows()])
+
+
+class TestPixelsAsRows(Rewrite):
+    rule = PixelsAsRows()
+    inputs = {"x": (2, 3, 1, 1)}
+    w = np.arange(12, dtype="float32").reshape(4, 3, 1, 1)
+
+    def before(self, x):
+        return op.nn.relu(
+            op.add(op.nn.conv2d(x, constant(self.w)), constant([[[[1.0]], [[2.0]], [[3.0]], [[4.0]]]]))
+        )
+
+    def expected(self, x):
+        y = op.matmul(op.reshape(x, (2, 3)), constant(np.ascontiguousarray(self.w[:, :, 0, 0].T)))
+        return op.reshape(op.nn.relu(op.add(y, constant([1.0, 2.0, 3.0, 4.0]))), (2, 4, 1, 1))
