@@ -25,6 +25,7 @@ RESIZES = {
     "half pixels": ((8, 10), {"coordinate_transformation_mode": "half_pixel"}),
     "corners": ((9, 3), {"coordinate_transformation_mode": "align_corners"}),
     "one axis": ((4, 13), {"coordinate_transformation_mode": "asymmetric"}),
+    "four times": ((16, 20), {"coordinate_transformation_mode": "half_pixel"}),
     "cubic": ((9, 11), {"method": "cubic"}),
     "neighbours": (
         (7, 13),
@@ -150,7 +151,7 @@ def _as_open_kernel():
     return ResizeAsOpenKernel(lambda *of: emit_open_resize(machine, *of))
 
 
-@pytest.mark.parametrize("name", ["half pixels", "corners", "one axis", "to one", "the same"])
+@pytest.mark.parametrize("name", ["half pixels", "four times", "corners", "one axis", "to one", "the same"])
 def test_open_kernels_of_neighbours(name):
     size, options = RESIZES[name]
     x = [floats(2, 3, 4, 5)]

@@ -76,7 +76,7 @@ def neighbours(before: int, after: int, mode: str) -> Axis | None:
     return places, weights.astype(np.float32)
 
 
-def _phases(columns: Axis, before: int) -> list[tuple[int, int, float, float]]:
+def phases(columns: Axis, before: int) -> list[tuple[int, int, float, float]]:
     """Neighbours, counted from each pixel before, and weights of the pixels after that lie there, where they
     are the same at all pixels but the first and the last; none otherwise."""
     places, weights = columns
@@ -90,6 +90,37 @@ def _phases(columns: Axis, before: int) -> list[tuple[int, int, float, float]]:
     if not alike or np.abs(shares - shares[:, :1]).max() > _ROUNDED:
         return []
     return [(*from_pixel[:, 0, n].tolist(), *shares[:, 0, n].tolist()) for n in range(copies)]
+
+
+def along_phases(
+    k: Kernel,
+    several: Sequence[tuple[int, int, float, float]],
+    width: Index,
+    lanes: int,
+    source: tuple[Buffer, Sequence[Index]],
+    target: tuple[Buffer, Sequence[Index]],
+) -> None:
+    """Emit the pixels after of all pixels before but the first and the last of a row: by phases.
+
+    Parameters
+    ----------
+    several : of :func:`phases`.
+    width : pixels before, which may be counted at the call.
+    source, target : a buffer, and the row in it.
+    """
+    (x, where), (y, there), copies = source, target, len(several)
+
+    def turn(at: Index, many: int) -> None:
+        first = at + 1
+        pixels = {d: k.let(k.load(x, [*where, k.ramp(first + d, many)])) for d in _REACH}
+        parts = [
+            pixels[low] * k.splat(of_low, many) + pixels[high] * k.splat(of_high, many)
+            for low, high, of_low, of_high in several
+        ]
+        order = [int32(n % copies * many + n // copies) for n in range(copies * many)]
+        k.store(y, tirx.Shuffle(parts, order), [*there, k.ramp(first * copies, copies * many)])
+
+    vector_loop(k, width - 2, max(2, lanes * _MOST_VECTORS // max(copies, _MOST_VECTORS)), turn)
 
 
 def emit_resize(
@@ -122,7 +153,7 @@ class _ResizeKernel:
         if rows is None:  # each row is an image
             self.planes, height = self.planes * height, 1
         places = np.zeros((TAPS, 1), np.int32) if rows is None else rows[0]
-        self.phases = [] if columns is None else _phases(columns, width)
+        self.phases = [] if columns is None else phases(columns, width)
         self.before = height, width
         self.after = places.shape[1], width if columns is None else columns[0].shape[1]
         wanted = max(1, -(-4 * machine.threads // self.planes))
@@ -205,18 +236,8 @@ class _ResizeKernel:
             one_by_one(0, across)
             return
 
-        def turn(at: Index, many: int) -> None:
-            first = at + 1
-            pixels = {d: k.let(k.load(source, [*where, k.ramp(first + d, many)])) for d in _REACH}
-            parts = [
-                pixels[low] * k.splat(of_low, many) + pixels[high] * k.splat(of_high, many)
-                for low, high, of_low, of_high in self.phases
-            ]
-            order = [int32(n % copies * many + n // copies) for n in range(copies * many)]
-            k.store(target, tirx.Shuffle(parts, order), [*there, k.ramp(first * copies, copies * many)])
-
         one_by_one(0, copies)
-        vector_loop(k, width - 2, max(2, self.lanes * _MOST_VECTORS // max(copies, _MOST_VECTORS)), turn)
+        along_phases(k, self.phases, width, self.lanes, (source, where), (target, there))
         one_by_one(across - copies, copies)
 
     def _of_two_rows(

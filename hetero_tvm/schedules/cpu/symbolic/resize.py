@@ -6,6 +6,7 @@ Loop structure::
     parallel planes x blocks of rows:
         for each row after:
             of the two rows before that it needs, those that are not there yet: their pixels along the columns
+                (in vectors of each phase where these are twice or four times as many)
             in vectors: the weighted sum of both
 
 A row before lies in one of two lines, by its parity: neighbours never meet, and rows that follow each other
@@ -18,11 +19,13 @@ from typing import NamedTuple
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.images.resize import MODES
+from hetero_tvm.schedules.cpu.images.resize import MODES, along_phases, neighbours, phases
 from hetero_tvm.schedules.emit import Index, Kernel, constant, for_graph, int32, vector_loop
 
 _ROWS = 16
 """Rows after of a block: each block finds two lines anew."""
+_FACTORS = (2, 4)
+"""Times that images usually grow: looked for at the call, by phases where they do."""
 _ALONE = 16384
 """Pixels after that are not worth another thread."""
 
@@ -122,13 +125,41 @@ class _Emitter:
         slot = tirx.bitwise_and(row, int32(1))
         with k.when(k.load(kept, [slot]) != row):
             k.store(kept, row, [slot])
-            with k.serial(self.across) as column:
+            self._columns_of(x, [*plane, row], lines, slot, list(_FACTORS))
+
+    def _columns_of(
+        self, x: Buffer, where: list[Expr], lines: Buffer, slot: Expr, factors: list[int]
+    ) -> None:
+        """The pixels of a row before along the columns, by phases where they grow by one of the factors."""
+        k = self.k
+
+        def one_by_one(first: Index, count: Index) -> None:
+            with k.serial(count) as n:
                 left, right = (
-                    k.load(x, [*plane, row, k.load(self.places, [int32(n), column])])
-                    * k.load(self.weights, [int32(n), column])
-                    for n in range(2)
+                    k.load(x, [*where, k.load(self.places, [int32(tap), first + n])])
+                    * k.load(self.weights, [int32(tap), first + n])
+                    for tap in range(2)
                 )
-                k.store(lines, left + right, [slot, column])
+                k.store(lines, left + right, [slot, first + n])
+
+        several: list[tuple[int, int, float, float]] = []
+        if factors and (axis := neighbours(8, 8 * factors[0], self.mode)) is not None:
+            several = phases(axis, 8)
+        if not several:
+            one_by_one(0, self.across)
+            return
+        copies = factors[0]
+
+        def grown() -> None:
+            one_by_one(0, copies)
+            along_phases(k, several, self.width, self.lanes, (x, where), (lines, [slot]))
+            one_by_one(self.across - copies, copies)
+
+        k.branch(
+            self.across == self.width * copies,
+            grown,
+            lambda: self._columns_of(x, where, lines, slot, factors[1:]),
+        )
 
     def _neighbours(self, at: Expr, before: Expr, after: Expr) -> _Neighbours:
         """Neighbours of a pixel along an axis: its place is a ratio of integers, so that whole numbers are
