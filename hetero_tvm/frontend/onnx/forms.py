@@ -233,12 +233,24 @@ def _eye_like(
 def _layer_normalization(
     node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
 ) -> list[onnx.NodeProto] | None:
-    """A norm of float64 in plain operators: TVM has none."""
+    """A norm of float64 in plain operators, as TVM has none; one whose scale or shift is not of the extents
+    that are normalised, with both behind it."""
     b = Body(node, opset)
     x, shape = node.input[0], pool.shape(node.input[0], types)
-    if shape is None or pool.dtype(x, types) != "float64" or any(node.output[1:]):
+    if shape is None or any(node.output[1:]):
         return None
     axes = tuple(range(int(b.attributes.get("axis", -1)) % len(shape), len(shape)))
+    if pool.dtype(x, types) != "float64":
+        inner = tuple(shape[axis] for axis in axes)
+        given = [name for name in node.input[1:] if name]
+        extents = [pool.shape(name, types) for name in given]
+        if None in extents or all(each == inner for each in extents):
+            return None
+        ones = b.const(np.ones(inner), pool.dtype(x, types))
+        y = b.op("LayerNormalization", x, ones, **b.attributes)
+        y = b.op("Mul", y, given[0])
+        b.end(0, b.op("Add", y, given[1]) if len(given) > 1 else y)
+        return b.nodes
     centered = b.op("Sub", x, b.mean(x, axes))
     variance = b.mean(b.op("Mul", centered, centered), axes)
     epsilon = b.const(float(b.attributes.get("epsilon", 1e-5)), "float64")

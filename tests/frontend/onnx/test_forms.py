@@ -355,6 +355,20 @@ def test_a_transposed_convolution_that_states_its_result(mode, extents):
     against_original(source)
 
 
+@pytest.mark.parametrize("scale, shift", [("1", "1"), ("3,1", ""), ("4", "3,4"), ("2,1,1", "1")])
+def test_a_layer_norm_whose_scale_is_of_other_extents(scale, shift):
+    inputs, operands = f"float[2,3,4] x, float[{scale}] s", "x, s"
+    if shift:
+        inputs, operands = f"{inputs}, float[{shift}] b", f"{operands}, b"
+    text = f"g ({inputs}) => (float[2,3,4] y) {{ y = LayerNormalization<axis = 1>({operands}) }}"
+    source = text_model(text)
+    rng = np.random.default_rng(0)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in source.graph.input}
+    given = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    (y,) = run_tvm(import_onnx(source), given)
+    np.testing.assert_allclose(y, reference(source, given)[0], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("axis", [-1, 1])
 @pytest.mark.parametrize("bias", ["", ", b"])
 def test_a_layer_norm_of_float64(axis, bias):
