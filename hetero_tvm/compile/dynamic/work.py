@@ -74,8 +74,8 @@ def _name(names: Sequence[str], sizes: Sequence[Mapping[str, int]]) -> str:
         value = several[0]
         if n % 2 and len(set(several)) > 1:
             try:
-                value = str(fit(list(map(int, several)), sizes)).replace(" ", "")
-                value = value if quotient_parts(value) is not None else f"({value})"
+                form = str(fit(list(map(int, several)), sizes))
+                value = (form if quotient_parts(form) is not None else f"({form})").replace(" ", "")
             except Unfit:
                 value = "?"
         found.append(value)

@@ -27,7 +27,20 @@ def rows():
     return add_weight(text_model(text), "w", weight), {"x": (Span(1, 5), Span(1, 30), 8)}
 
 
-@pytest.mark.parametrize(("make", "sizes"), [(images, {"n": 2, "h": 24, "w": 32}), (rows, {"b": 3, "s": 17})])
+def strides():
+    """Extents that are quotients and a number, as ``(n + 7)//10 - 1``."""
+    text = """g (float[b,3,n] x) => (float[b,4,m] y) {
+        a = Conv<strides = [5]>(x, w) y = Conv<strides = [2]>(a, v) }"""
+    rng = np.random.default_rng(0)
+    model = add_weight(text_model(text), "w", rng.standard_normal((4, 3, 3)).astype(np.float32))
+    model = add_weight(model, "v", rng.standard_normal((4, 4, 3)).astype(np.float32))
+    return model, {"x": (Span(1, 3), 3, Span(60, 400))}
+
+
+MODELS = [(images, {"n": 2, "h": 24, "w": 32}), (rows, {"b": 3, "s": 17}), (strides, {"b": 2, "n": 77})]
+
+
+@pytest.mark.parametrize(("make", "sizes"), MODELS)
 def test_work_and_names_are_those_of_the_sizes(make, sizes):
     model, shapes = make()
     optimized = optimize_model(import_model(model, shapes=shapes))
