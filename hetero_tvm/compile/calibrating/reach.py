@@ -7,6 +7,15 @@ from collections.abc import Collection
 import onnx
 
 
+def _readers(graph: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
+    """Nodes by what they read, in order."""
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in dict.fromkeys(node.input):
+            readers.setdefault(name, []).append(node)
+    return readers
+
+
 def of_computed_operands(model: onnx.ModelProto, layers: Collection[str]) -> list[str]:
     """Names of layers whose weights are no constants, as the products of attention: they compute in float32,
     and are fused there."""
@@ -27,20 +36,17 @@ def leading_nowhere(
     Of a layer only the first operand counts, which is what meets its weights; those named ``kept`` stay in
     float32.
     """
-    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
-    for node in model.graph.node:
-        for place, name in enumerate(node.input):
-            readers.setdefault(name, []).append((node, place))
+    readers = _readers(model.graph)
     leads: set[str] = set()
     idle = []
     for node in reversed(model.graph.node):  # in order of computation: readers come first
         if node.op_type not in between:
             continue
-        uses = [use for output in node.output for use in readers.get(output, ())]
         if any(
             leads.intersection(user.output)
-            or (user.op_type in layers and place == 0 and user.name not in kept)
-            for user, place in uses
+            or (user.op_type in layers and user.input[0] == output and user.name not in kept)
+            for output in node.output
+            for user in readers.get(output, ())
         ):
             leads.update(node.output)
         else:
@@ -59,10 +65,7 @@ def without_idle_quantizers(
     layers : kinds of nodes that compute on bytes, but for the nodes named ``kept``.
     """
     graph = model.graph
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
+    readers = _readers(graph)
     ends = {value.name for value in graph.output}
     made = {output: node for node in graph.node for output in node.output}
     renamed: dict[str, str] = {}

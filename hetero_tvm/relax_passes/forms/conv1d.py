@@ -14,6 +14,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, s
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 _ACTIVATIONS = ("relax.nn.relu", "relax.nn.silu", "relax.sigmoid", "relax.tanh")
+"""Activations of gates: behind a view of the rows they would be computed again for each pixel of an image."""
 
 
 def channel_bias(graph: Graph, var: Var) -> tuple[Var, np.ndarray | None]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Expr, PrimFunc, Var, relax, te, topi, tvm
+from hetero_tvm.host.tvm import Call, Expr, PrimFunc, Var, relax, te, topi, tvm
 from hetero_tvm.ops.integers.quantized import OFFSET
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
@@ -113,6 +113,13 @@ def interpolation(
     return np.ascontiguousarray(result.numpy()[:, 0, :, 0].T)
 
 
+def _interpolates(call: Call, var: Var) -> bool:
+    """Whether a ``resize2d`` is linear, of images [N, C, H, W] of float32 that have elements."""
+    x, attrs = call.args[0], call.attrs
+    plain = dtype_of(x) == dtype_of(var) == "float32" and str(attrs.layout) == "NCHW"
+    return plain and str(attrs.method) == "linear" and all((*shape_of(x), *shape_of(var)))
+
+
 class ResizeAsKernel(Rule):
     """``resize2d(x [N, C, H, W])`` between two neighbours along each axis -> a kernel, scheduled already.
 
@@ -137,11 +144,10 @@ class ResizeAsKernel(Rule):
 
     def match(self, graph: Graph, var: Var) -> tuple[Expr, list[_Axis]] | None:
         call = graph.value(var)
-        attrs, before, after = call.attrs, shape_of(call.args[0]), shape_of(var)
-        plain = dtype_of(call.args[0]) == dtype_of(var) == "float32" and str(attrs.layout) == "NCHW"
-        if not plain or str(attrs.method) != "linear" or not all((*before, *after)) or before == after:
+        before, after = shape_of(call.args[0]), shape_of(var)
+        if not _interpolates(call, var) or before == after:
             return None
-        mode, found = str(attrs.coordinate_transformation_mode), list[_Axis]()
+        mode, found = str(call.attrs.coordinate_transformation_mode), list[_Axis]()
         for a, b in zip(before[2:], after[2:], strict=True):
             axis = None if a == b else self.neighbours(a, b, mode)
             if axis is None and a != b:
@@ -153,8 +159,6 @@ class ResizeAsKernel(Rule):
         x, axes = found
         batch, channels, height, width = shape_of(x)
         before, after = ((batch * channels, *extent) for extent in ((height, width), shape_of(var)[2:]))
-        if axes[0] is None:  # each row is an image
-            before, after = ((one[0] * one[1], 1, one[2]) for one in (before, after))
         function = self.kernel(before, *axes)
         bind = graph.binder(var, [var])
         image = bind(relax.op.reshape(x, before), "planes")
@@ -185,11 +189,10 @@ class ResizeAsOpenKernel(Rule):
 
     def match(self, graph: Graph, var: Var) -> PrimFunc | None:
         call = graph.value(var)
-        attrs, before, after = call.attrs, shape_of(call.args[0]), shape_of(var)
-        plain = dtype_of(call.args[0]) == dtype_of(var) == "float32" and str(attrs.layout) == "NCHW"
-        if not plain or str(attrs.method) != "linear" or not all((*before, *after)):
+        if not _interpolates(call, var):
             return None
-        return self.kernel(tuple(before), tuple(after[2:]), str(attrs.coordinate_transformation_mode))
+        before, size = tuple(shape_of(call.args[0])), tuple(shape_of(var)[2:])
+        return self.kernel(before, size, str(call.attrs.coordinate_transformation_mode))
 
     def rewrite(self, graph: Graph, var: Var, found: PrimFunc) -> None:
         after = shape_of(var)

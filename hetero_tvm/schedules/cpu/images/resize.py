@@ -24,6 +24,7 @@ Each value is read once then, and nothing that is written is read again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,6 +38,8 @@ TAPS = 2
 """Neighbours along an axis."""
 Axis = tuple[np.ndarray, np.ndarray]
 """Positions (int32) and weights (float32) of the neighbours along an axis, [2, after] each."""
+Phases = Sequence[tuple[int, int, float, float]]
+"""Pixels after that lie in each pixel before: two neighbours, counted from it, and their weights."""
 _REACH = (-1, 0, 1)
 """Pixels before that a pixel after may be between, counted from the one it lies in."""
 _ROUNDED = 1e-6
@@ -76,7 +79,7 @@ def neighbours(before: int, after: int, mode: str) -> Axis | None:
     return places, weights.astype(np.float32)
 
 
-def phases(columns: Axis, before: int) -> list[tuple[int, int, float, float]]:
+def phases(columns: Axis, before: int) -> Phases:
     """Neighbours, counted from each pixel before, and weights of the pixels after that lie there, where they
     are the same at all pixels but the first and the last; none otherwise."""
     places, weights = columns
@@ -92,35 +95,58 @@ def phases(columns: Axis, before: int) -> list[tuple[int, int, float, float]]:
     return [(*from_pixel[:, 0, n].tolist(), *shares[:, 0, n].tolist()) for n in range(copies)]
 
 
-def along_phases(
+class Row(NamedTuple):
+    """A row of an image: its buffer, its indices there, and its pixels, which the call may tell."""
+
+    buffer: Buffer
+    at: Sequence[Index]
+    width: Index
+
+
+def along_columns(
     k: Kernel,
-    several: Sequence[tuple[int, int, float, float]],
-    width: Index,
+    axis: tuple[Buffer, Buffer],
+    several: Phases,
     lanes: int,
-    source: tuple[Buffer, Sequence[Index]],
-    target: tuple[Buffer, Sequence[Index]],
+    source: Row,
+    target: Row,
 ) -> None:
-    """Emit the pixels after of all pixels before but the first and the last of a row: by phases.
+    """Emit one row of pixels after, from the one of pixels before that ``source`` is.
 
     Parameters
     ----------
-    several : of :func:`phases`.
-    width : pixels before, which may be counted at the call.
-    source, target : a buffer, and the row in it.
+    axis : positions and weights [2, after].
+    several : of :func:`phases`: all but the pixels at both ends come in vectors; without, one by one.
     """
-    (x, where), (y, there), copies = source, target, len(several)
+    places, weights = axis
+    copies = len(several)
+
+    def one_by_one(first: Index, count: Index) -> None:
+        with k.serial(count) as n:
+            left, right = (
+                k.load(source.buffer, [*source.at, k.load(places, [int32(tap), first + n])])
+                * k.load(weights, [int32(tap), first + n])
+                for tap in range(TAPS)
+            )
+            k.store(target.buffer, left + right, [*target.at, first + n])
 
     def turn(at: Index, many: int) -> None:
         first = at + 1
-        pixels = {d: k.let(k.load(x, [*where, k.ramp(first + d, many)])) for d in _REACH}
+        pixels = {d: k.let(k.load(source.buffer, [*source.at, k.ramp(first + d, many)])) for d in _REACH}
         parts = [
             pixels[low] * k.splat(of_low, many) + pixels[high] * k.splat(of_high, many)
             for low, high, of_low, of_high in several
         ]
         order = [int32(n % copies * many + n // copies) for n in range(copies * many)]
-        k.store(y, tirx.Shuffle(parts, order), [*there, k.ramp(first * copies, copies * many)])
+        there = [*target.at, k.ramp(first * copies, copies * many)]
+        k.store(target.buffer, tirx.Shuffle(parts, order), there)
 
-    vector_loop(k, width - 2, max(2, lanes * _MOST_VECTORS // max(copies, _MOST_VECTORS)), turn)
+    if not several:
+        one_by_one(0, target.width)
+        return
+    one_by_one(0, copies)
+    vector_loop(k, source.width - 2, max(2, lanes * _MOST_VECTORS // max(copies, _MOST_VECTORS)), turn)
+    one_by_one(target.width - copies, copies)
 
 
 def emit_resize(
@@ -150,16 +176,14 @@ class _ResizeKernel:
         self.k, self.lanes = Kernel(), machine.lanes
         self.planes, height, width = image
         self.has_rows, self.has_columns = rows is not None, columns is not None
-        if rows is None:  # each row is an image
-            self.planes, height = self.planes * height, 1
-        places = np.zeros((TAPS, 1), np.int32) if rows is None else rows[0]
+        places = np.stack([np.arange(height)] * TAPS) if rows is None else rows[0]
         self.phases = [] if columns is None else phases(columns, width)
         self.before = height, width
         self.after = places.shape[1], width if columns is None else columns[0].shape[1]
         wanted = max(1, -(-4 * machine.threads // self.planes))
         self.block = -(-self.after[0] // min(wanted, self.after[0]))
         # Scratch of a block in L2.
-        line = self.after[1] * 8 if self.has_columns else 0
+        line = self.after[1] * 8 if self.has_rows and self.has_columns else 0
         while self.block > 1 and self._rows_of_a_block(places) * line > machine.l2:
             self.block = -(-self.block // 2)
         self.rows = self._rows_of_a_block(places)
@@ -189,7 +213,9 @@ class _ResizeKernel:
                 first = k.let(block * self.block)
                 count = tirx.min(int32(self.block), down - first)
                 if not self.has_rows:
-                    self._along_columns(x, [plane, int32(0)], y, [plane, int32(0)])
+                    with k.serial(count) as row:
+                        where = [plane, first + row]
+                        self._along_columns(x, where, y, where)
                 elif not self.has_columns:
                     with k.serial(count) as row:
                         self._of_two_rows(x, [plane], first + row, int32(0), y, [plane, first + row], across)
@@ -220,25 +246,8 @@ class _ResizeKernel:
         self, source: Buffer, where: Sequence[Index], target: Buffer, there: Sequence[Index]
     ) -> None:
         """One row of ``target`` from pixels of one row of ``source``."""
-        k, (width, across) = self.k, (self.before[1], self.after[1])
-
-        def one_by_one(first: int, count: int) -> None:
-            with k.serial(count) as n:
-                left, right = (
-                    k.load(source, [*where, k.load(self.at, [int32(tap), first + n])])
-                    * k.load(self.weight, [int32(tap), first + n])
-                    for tap in range(TAPS)
-                )
-                k.store(target, left + right, [*there, first + n])
-
-        copies = len(self.phases)
-        if not copies:
-            one_by_one(0, across)
-            return
-
-        one_by_one(0, copies)
-        along_phases(k, self.phases, width, self.lanes, (source, where), (target, there))
-        one_by_one(across - copies, copies)
+        rows = Row(source, where, self.before[1]), Row(target, there, self.after[1])
+        along_columns(self.k, (self.at, self.weight), self.phases, self.lanes, *rows)
 
     def _of_two_rows(
         self,

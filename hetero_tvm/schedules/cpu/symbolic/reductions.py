@@ -218,8 +218,10 @@ class _Emitter:
 
     def _shared(self, count: Expr, work: Expr, body: Callable[[Expr], None]) -> None:
         """``body(number)`` of all below ``count``, by several threads where the work is worth it."""
-        alone = True if self.machine.threads == 1 else work < PARALLEL_WORTH
-        self.k.shared_unless(alone, count, body)
+        self.k.shared_unless(self._alone(work), count, body)
+
+    def _alone(self, work: Expr) -> Expr | bool:
+        return True if self.machine.threads == 1 else work < PARALLEL_WORTH
 
     def _combined(self, a: Expr, b: Expr) -> Expr:
         return self.form.combine(a, b)
@@ -316,8 +318,7 @@ class _Emitter:
 
     # axes behind kept --------------------------------------------------------------------------
     def _columns(self, outer: Expr, inner: Expr) -> None:
-        work = outer * self.terms * inner
-        alone = True if self.machine.threads == 1 else work < PARALLEL_WORTH
+        alone = self._alone(outer * self.terms * inner)
         self.k.strips(outer, inner, self.lanes, _SETS, alone, self._strip)
 
     def _strip(self, row: Expr, first: Index, width: int) -> None:

@@ -15,11 +15,12 @@ find what the last one has left.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.images.resize import MODES, along_phases, neighbours, phases
+from hetero_tvm.schedules.cpu.images.resize import MODES, Phases, Row, along_columns, neighbours, phases
 from hetero_tvm.schedules.emit import Index, Kernel, constant, for_graph, int32, vector_loop
 
 _ROWS = 16
@@ -63,6 +64,8 @@ class _Emitter:
     ):
         self.lanes, self.mode = machine.lanes, mode
         self.image, self.after = image, after
+        axes = (neighbours(8, 8 * factor, mode) for factor in _FACTORS)  # any extents tell the phases
+        self.grown = [several for axis in axes if axis is not None and (several := phases(axis, 8))]
         self.k = Kernel()
 
     def emit(self) -> PrimFunc:
@@ -125,41 +128,22 @@ class _Emitter:
         slot = tirx.bitwise_and(row, int32(1))
         with k.when(k.load(kept, [slot]) != row):
             k.store(kept, row, [slot])
-            self._columns_of(x, [*plane, row], lines, slot, list(_FACTORS))
+            rows = Row(x, [*plane, row], self.width), Row(lines, [slot], self.across)
+            self._along_columns(*rows, self.grown)
 
-    def _columns_of(
-        self, x: Buffer, where: list[Expr], lines: Buffer, slot: Expr, factors: list[int]
-    ) -> None:
-        """The pixels of a row before along the columns, by phases where they grow by one of the factors."""
-        k = self.k
+    def _along_columns(self, source: Row, target: Row, grown: Sequence[Phases]) -> None:
+        """The pixels of a row before along the columns, by those phases whose number is that of times the row
+        has grown; one by one elsewhere."""
+        several, *others = grown or [()]
 
-        def one_by_one(first: Index, count: Index) -> None:
-            with k.serial(count) as n:
-                left, right = (
-                    k.load(x, [*where, k.load(self.places, [int32(tap), first + n])])
-                    * k.load(self.weights, [int32(tap), first + n])
-                    for tap in range(2)
-                )
-                k.store(lines, left + right, [slot, first + n])
+        def emit() -> None:
+            along_columns(self.k, (self.places, self.weights), several, self.lanes, source, target)
 
-        several: list[tuple[int, int, float, float]] = []
-        if factors and (axis := neighbours(8, 8 * factors[0], self.mode)) is not None:
-            several = phases(axis, 8)
         if not several:
-            one_by_one(0, self.across)
+            emit()
             return
-        copies = factors[0]
-
-        def grown() -> None:
-            one_by_one(0, copies)
-            along_phases(k, several, self.width, self.lanes, (x, where), (lines, [slot]))
-            one_by_one(self.across - copies, copies)
-
-        k.branch(
-            self.across == self.width * copies,
-            grown,
-            lambda: self._columns_of(x, where, lines, slot, factors[1:]),
-        )
+        exactly = self.across == self.width * len(several)
+        self.k.branch(exactly, emit, lambda: self._along_columns(source, target, others))
 
     def _neighbours(self, at: Expr, before: Expr, after: Expr) -> _Neighbours:
         """Neighbours of a pixel along an axis: its place is a ratio of integers, so that whole numbers are
