@@ -39,7 +39,8 @@ from hetero_tvm.schedules.fitting import fit
 from hetero_tvm.schedules.task import Task, symbol, task_key
 
 _SMALL = (3, 5, 2)
-"""Sizes of symbols at which constants are confirmed."""
+"""Sizes of symbols at which constants are confirmed; where two numbers happen to be equal at these, in the
+order that begins one further on."""
 _MOST_WIDE = 1 << 22
 """Elements of the largest constant that another may be a window of."""
 
@@ -86,7 +87,7 @@ class _Lifting:
         self._copies: dict[Any, tuple[Any, Expr]] = {}
         self._tables: dict[Any, Expr] = {}
         self._wide: dict[tuple[str, str], list[np.ndarray]] = {}
-        self._small: list[np.ndarray] | None = None
+        self._small: dict[int, list[np.ndarray]] = {}
         self._telling: dict[str, tuple[Sequence[Var], Expr]] = {}
 
     def run(self) -> IRModule:
@@ -110,12 +111,18 @@ class _Lifting:
                 with builder.dataflow():
                     for several in zip(*everything, strict=True):
                         self._binding(several)
-                    result = builder.emit_output(self._expr([main.body.body for main in mains]))
+                    result = builder.emit_output(self._result([main.body.body for main in mains]))
             except BaseException:
                 builder._end_block()  # a builder that is left with one prints so when it goes
                 raise
             builder.emit_func_output(result)
         return builder.get()
+
+    def _result(self, several: Sequence[Expr]) -> Expr:
+        try:
+            return self._expr(several)
+        except Unfit as error:
+            self._fail("an output of the model", str(error))
 
     # bindings ------------------------------------------------------------------------------------
     def _binding(self, several: Sequence[relax.Binding]) -> None:
@@ -152,7 +159,7 @@ class _Lifting:
         if len({len(each) for each in fields}) > 1:
             raise Unfit("other operands at other sizes")
         operands = list(zip(*fields, strict=True))
-        args = [self._expr(each) for each in operands]
+        args = [self._expr(each, whole=False) for each in operands]
         bounded = frozenset(n for n, each in enumerate(operands) if self._bounded(each, args[n]))
         kernel = self._kernel([value.args[0] for value in values], bounded, len(fields[0]))
         for index, pack in kernel.packers.items():
@@ -210,7 +217,8 @@ class _Lifting:
             return stated_kernel(telling, sizes, bounded, target), {}, True
 
     # expressions -----------------------------------------------------------------------------------
-    def _expr(self, several: Sequence[Any]) -> Any:
+    def _expr(self, several: Sequence[Any], whole: bool = True) -> Any:
+        """The expression for all sizes.  What is not ``whole`` may be a constant with more than is read of it."""
         first = several[0]
         if isinstance(first, relax.Var):
             places = {known.get(var) for known, var in zip(self._vars, several, strict=True)}
@@ -220,7 +228,7 @@ class _Lifting:
         if is_constant(first):
             if not all(is_constant(value) for value in several):
                 raise Unfit("an operand is a constant at some sizes only")
-            return self._constant(several)
+            return self._constant(several, whole)
         if isinstance(first, relax.Tuple):
             return relax.Tuple([self._expr(each) for each in zip(*(v.fields for v in several), strict=True)])
         if isinstance(first, relax.TupleGetItem):
@@ -231,9 +239,9 @@ class _Lifting:
             raise Unfit("a number differs at other sizes")
         return first
 
-    def _constant(self, several: Sequence[Any]) -> Any:
+    def _constant(self, several: Sequence[Any], whole: bool) -> Any:
         """The constant of the largest sizes, where a kernel for others can read as much as it needs from the
-        front; else what is needed of it, copied at each call."""
+        front; else, and for all that is no operand of a kernel, what is needed of it, copied at each call."""
         first, *others = (array_of(value) for value in several)
         for other in others:
             if other.ndim != first.ndim or other.dtype != first.dtype:
@@ -244,11 +252,8 @@ class _Lifting:
         differing = [axis for axis in range(first.ndim) if _differs([first, *others], axis)]
         if differing:
             self._confirm_front([first, *others])
-        if (
-            not differing
-            or all(extent == 1 for extent in first.shape[: differing[0]])
-            and len(differing) == 1
-        ):
+        in_front = len(differing) == 1 and all(extent == 1 for extent in first.shape[: differing[0]])
+        if not differing or in_front and not whole:
             return several[0]
         key = (id(several[0].value), *(tuple(map(int, value.ty.shape)) for value in several))
         if key not in self._copies:
@@ -316,17 +321,19 @@ class _Lifting:
         ------
         Unfit : none of them does.
         """
-        small, alike = self._alike(arrays)
-        told = [
-            (self._shape_at([v.ty.shape.values for v in each], small), str(each[0].ty.dtype))
-            for each, _ in self._tell()
-        ]
-        for array in alike:
-            with contextlib.suppress(Unfit):
-                lift_function([*kernels[:-1], rule(array, told)], [*self._sizes[:-1], small])
+        for order in range(2):
+            small, alike = self._alike(arrays, order)
+            told = [
+                (self._shape_at([v.ty.shape.values for v in each], small), str(each[0].ty.dtype))
+                for each, _ in self._tell()
+            ]
+            for array in alike:
+                with contextlib.suppress(Unfit):
+                    lift_function([*kernels[:-1], rule(array, told)], [*self._sizes[:-1], small])
+                    return
+            if not alike and not must and not order:
                 return
-        if alike or must:
-            raise Unfit("a constant has other values at other sizes")
+        raise Unfit("a constant has other values at other sizes")
 
     def _confirm_front(self, arrays: Sequence[np.ndarray]) -> None:
         """Refuse a constant of which small sizes have something else than the front.
@@ -341,15 +348,15 @@ class _Lifting:
             if not any(array.tobytes() == front.tobytes() for array in alike):
                 raise Unfit("a constant has other values at other sizes")
 
-    def _alike(self, arrays: Sequence[np.ndarray]) -> tuple[dict[str, int], list[np.ndarray]]:
+    def _alike(self, arrays: Sequence[np.ndarray], order: int = 0) -> tuple[dict[str, int], list[np.ndarray]]:
         """Small sizes, and the model's constants there that are of the type and shape of this one."""
         symbols = self._lengths.symbols
-        small = {s.name: s.nearest(s.step * _SMALL[n % len(_SMALL)]) for n, s in enumerate(symbols)}
+        small = {s.name: s.nearest(s.step * _SMALL[(n + order) % len(_SMALL)]) for n, s in enumerate(symbols)}
         small = completed(small, self._quotients)
-        if self._small is None:
-            self._small = _constants_at(self._lengths, small)
+        if order not in self._small:
+            self._small[order] = _constants_at(self._lengths, small)
         shape = self._shape_at([array.shape for array in arrays], small)
-        return small, [a for a in self._small if (a.shape, a.dtype) == (shape, arrays[0].dtype)]
+        return small, [a for a in self._small[order] if (a.shape, a.dtype) == (shape, arrays[0].dtype)]
 
     def _shape_at(self, shapes: Sequence[Sequence[Any]], sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape, at other sizes, of what has these ``shapes`` at the model's."""

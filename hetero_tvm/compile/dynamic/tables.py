@@ -1,10 +1,10 @@
 """Constants that depend on the sizes by a rule: positions and masks, which a kernel writes at each call.
 
 Importers fold what follows from sizes alone, so that a decoder's causal mask is a constant at each size.
-Three rules cover what models have: whole numbers that are affine in their indices (positions, places in a
-flattened tensor), matrices whose elements depend on ``column - row`` in a few steps (causal masks, windows),
-and lists of the points of grids (``grids.py``).  What follows none of them may be a window of a table for all
-positions (sines and cosines of rotary embeddings).
+Four rules cover what models have: whole numbers that are affine in their indices (positions, places in a
+flattened tensor), a few whole numbers (a shape), matrices whose elements depend on ``column - row`` in a few
+steps (causal masks, windows), and lists of the points of grids (``grids.py``).  What follows none of them may
+be a window of a table for all positions (sines and cosines of rotary embeddings).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _MOST_EXACT = 1 << 24
 """Whole numbers below are float32 numbers."""
 _MOST_STEPS = 4
 """Steps of a band; a table of other values has more."""
+_MOST_ELEMENTS = 16
+"""Elements of a list of which each follows a rule of its own; a table has more."""
 
 
 def table_kernel(rule: Callable[[np.ndarray], Element | None], array: np.ndarray, told: Operands) -> PrimFunc:
@@ -143,15 +145,9 @@ def _affine(array: np.ndarray) -> Element | None:
 
     Floats are where they are whole numbers or halves: sums of these are exact, and are made of integers.
     """
-    dtype = str(array.dtype)
-    is_float = dtype in ("float32", "float64")
-    if not (is_float or dtype in ("int32", "int64")) or not array.size:
+    if (found := _whole(array)) is None:
         return None
-    if is_float:
-        twice = array.astype(np.float64) * 2
-        if not (np.abs(twice) < _MOST_EXACT).all() or (twice != np.rint(twice)).any():
-            return None
-        array = twice.astype(np.int64)
+    array, made = found
     origin = (0,) * array.ndim
     start = int(array[origin])
     steps = [
@@ -162,15 +158,44 @@ def _affine(array: np.ndarray) -> Element | None:
         array, start + sum(s * i for s, i in zip(steps, np.indices(array.shape), strict=True))
     ):
         return None
-    whole = "int64" if is_float else dtype
+    whole = str(array.dtype)
 
     def element(*index: Expr) -> Expr:
         total = tirx.const(start, whole)
         for step, i in zip(steps, index, strict=True):
             total = total + i.astype(whole) * tirx.const(step, whole) if step else total
-        return total.astype(dtype) * tirx.const(0.5, dtype) if is_float else total
+        return made(total)
 
     return element
+
+
+def _few(array: np.ndarray) -> Element | None:
+    """Elements of a list of at most :data:`_MOST_ELEMENTS`, each of which is a whole number (a shape, say) and
+    follows from the sizes by itself; None where they are others."""
+    if array.ndim != 1 or array.size > _MOST_ELEMENTS or (found := _whole(array)) is None:
+        return None
+    array, made = found
+
+    def element(index: Expr) -> Expr:
+        *before, last = (tirx.const(int(value), str(array.dtype)) for value in array)
+        for n, value in reversed(list(enumerate(before))):
+            last = tirx.Select(index.equal(n), value, last)
+        return made(last)
+
+    return element
+
+
+def _whole(array: np.ndarray) -> tuple[np.ndarray, Callable[[Expr], Expr]] | None:
+    """Whole numbers, and what makes the elements of them; None where elements are no multiples of them."""
+    dtype = str(array.dtype)
+    if not array.size or dtype not in ("int32", "int64", "float32", "float64"):
+        return None
+    if array.dtype.kind == "i":
+        return array, lambda number: number
+    twice = array.astype(np.float64) * 2
+    if not (np.abs(twice) < _MOST_EXACT).all() or (twice != np.rint(twice)).any():
+        return None
+    return twice.astype(np.int64), lambda number: number.astype(dtype) * tirx.const(0.5, dtype)
 
 
 def _band(array: np.ndarray) -> Element | None:
@@ -202,5 +227,5 @@ def _band(array: np.ndarray) -> Element | None:
     return element
 
 
-RULES = (_affine, _band, grids)
+RULES = (_affine, _few, _band, grids)
 """Rules that values follow: from a constant to its elements, None where it does not."""
