@@ -170,8 +170,8 @@ def _affine(array: np.ndarray) -> Element | None:
 
 
 def _few(array: np.ndarray) -> Element | None:
-    """Elements of a list of at most :data:`_MOST_ELEMENTS`, each of which is a whole number (a shape, say) and
-    follows from the sizes by itself; None where they are others."""
+    """Elements of a list of at most :data:`_MOST_ELEMENTS`, of which each is a whole number (an extent, say)
+    that follows from the sizes by itself; None where they are others."""
     if array.ndim != 1 or array.size > _MOST_ELEMENTS or (found := _whole(array)) is None:
         return None
     array, made = found
