@@ -218,7 +218,7 @@ class _Lifting:
 
     # expressions -----------------------------------------------------------------------------------
     def _expr(self, several: Sequence[Any], whole: bool = True) -> Any:
-        """The expression for all sizes; without ``whole`` it may be a constant with more than is read of it."""
+        """The expression for all sizes; without ``whole``, a constant may have more than is read of it."""
         first = several[0]
         if isinstance(first, relax.Var):
             places = {known.get(var) for known, var in zip(self._vars, several, strict=True)}
