@@ -19,7 +19,7 @@ _MOST_ELEMENTS = 1 << 31
 """Elements of a tensor whose positions int32 still counts."""
 
 _LONG = 32
-"""Elements of a row from which a kernel of rows is worth it."""
+"""Elements along the last axis, or behind another, from which a kernel is worth it."""
 
 
 class ArgAsExtremum(Rule):
@@ -61,36 +61,36 @@ class ArgAsExtremum(Rule):
 
 
 class ArgAsKernel(Rule):
-    """``argmax(x)`` of float32 along its last axis -> a kernel that is scheduled already.
+    """``argmax(x)`` of float32 along an axis -> a kernel that is scheduled already.
 
     Parameters
     ----------
-    kernel : makes it, from the shape, whether the greatest is wanted, and the dtype of the positions.
+    kernel : makes it, from the extents before the axis, along it and behind it, whether the greatest is
+        wanted, and the dtype of the positions.
     """
 
     name = "arg_kernel"
     counted = False
     anchors = ("relax.argmax", "relax.argmin")
 
-    def __init__(self, kernel: Callable[[tuple[int, ...], bool, str], PrimFunc]):
+    def __init__(self, kernel: Callable[[tuple[int, int, int], bool, str], PrimFunc]):
         self.kernel = kernel
 
-    def match(self, graph: Graph, var: Var) -> Call | None:
+    def match(self, graph: Graph, var: Var) -> tuple[int, int, int] | None:
         call = graph.value(var)
         shape = shape_of(call.args[0])
-        if not shape or not math.prod(shape) or dtype_of(call.args[0]) != "float32":
+        if not math.prod(shape) or dtype_of(call.args[0]) != "float32" or call.attrs.axis is None:
             return None
-        last = call.attrs.axis is not None and int(call.attrs.axis) % len(shape) == len(shape) - 1
-        return call if last and shape[-1] >= _LONG and math.prod(shape) < _MOST_ELEMENTS else None
+        axis = int(call.attrs.axis) % len(shape)
+        extents = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+        long = max(extents[2], extents[1] if axis == len(shape) - 1 else 0) >= _LONG
+        return extents if long and math.prod(shape) < _MOST_ELEMENTS else None
 
-    def rewrite(self, graph: Graph, var: Var, found: Call) -> None:
-        shape, dtype = shape_of(found.args[0]), dtype_of(var)
-        function = self.kernel(shape, graph.op_name(var) == "relax.argmax", dtype)
-        name = (graph.op_name(var) or "").removeprefix("relax.")
-        call = relax.call_tir(
-            graph.add_function(function, name),
-            [found.args[0]],
-            out_ty=relax.TensorType((math.prod(shape[:-1]),), dtype),
-        )
+    def rewrite(self, graph: Graph, var: Var, found: tuple[int, int, int]) -> None:
         bind = graph.binder(var, [var])
-        graph.replace(var, relax.op.reshape(bind(call, "rows"), shape_of(var)))
+        function = self.kernel(found, graph.op_name(var) == "relax.argmax", dtype_of(var))
+        name = (graph.op_name(var) or "").removeprefix("relax.")
+        x = bind(relax.op.reshape(graph.value(var).args[0], found), "axes")
+        out = relax.TensorType(found[::2], dtype_of(var))
+        call = bind(relax.call_tir(graph.add_function(function, name), [x], out_ty=out), "places")
+        graph.replace(var, relax.op.reshape(call, shape_of(var)))

@@ -57,7 +57,7 @@ def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, .
         PoolAsPool2d(),  # likewise rows and volumes that are pooled
         Conv1dAsConv2d(computed=True),  # rows are images of one row; after transposed ones, also of rows
         PixelsAsRows(),  # of one pixel each; after it, as rows may be of one element
-        ArgAsKernel(functools.partial(emit_arg_extremum, machine)),  # one pass over long rows
+        ArgAsKernel(functools.partial(emit_arg_extremum, machine, ranges=ranges)),  # one pass
         ArgAsExtremum(),  # reductions of numbers run in vectors, and know NaN
         RowsAsImages(),  # what stands between those: it follows their layout, or joins their epilogues
         CancelReshapes(),  # between two of them

@@ -20,7 +20,6 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
-from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsKernel
 from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.forms.quantized_conv_transpose import QuantConvTransposeAsConv2d
 from hetero_tvm.relax_passes.forms.resize import PixelsAsCopies
@@ -350,7 +349,7 @@ class CpuTarget(Target):
             *([QuantizeByReciprocal()] if "fma" in self.features else []),  # after all that reads quantisers
             PixelsAsCopies(functools.partial(emit_copies, self.machine)),  # that nothing wants in blocks
             JoinParts(),  # of what all others have left
-            GatherAsKernel(functools.partial(emit_gather, self.machine)),
+            GatherAsKernel(functools.partial(emit_gather, self.machine, ranges=self._any_rows)),
             CheckAtRunTime(),  # by now it is known which indices and divisors are constants
             ScatterAsKernel(
                 functools.partial(emit_scatter_rows, self.machine)
@@ -377,9 +376,7 @@ class CpuTarget(Target):
         return contraction.emit(function, self.machine) or generic.schedule(function, self.machine)
 
     run_time_sizes = True
-    fixed_size_passes = frozenset(
-        {ArgAsKernel.name, JoinParts.name, GatherAsKernel.name}
-    )  # constants and loops of each size
+    fixed_size_passes = frozenset({JoinParts.name})  # places of each size
     fixed_image_passes = frozenset(
         {ReadSlices.name, RoundConvolutions.name}
     )  # what only kernels for images of one size compute

@@ -12,9 +12,9 @@ The places of a piece come from memory once: they lie in L1 when they are used.
 
 from __future__ import annotations
 
-from hetero_tvm.host.tvm import PrimFunc, T, tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, T, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.emit import Kernel, for_graph, int32
+from hetero_tvm.schedules.emit import LAUNCH_FLOPS, Index, Kernel, for_graph, int32
 
 _WORK = 8
 """Operations that an element stands for."""
@@ -29,6 +29,7 @@ def emit_gather(
     dtypes: tuple[str, str],
     from_end: bool,
     failure: tuple[str, str],
+    ranges: bool = False,
 ) -> PrimFunc:
     """The kernel of X [outer, extent, inner], places [outer, count, inner], Y [outer, count, inner].
 
@@ -37,22 +38,30 @@ def emit_gather(
     dtypes : of X, and of the places.
     from_end : whether places below zero count from the end; else they are wrong.
     failure : kind of the error about a place outside of the axis, and its text.
+    ranges : whether the kernel is lifted to extents that are known at run time only.
     """
     dtype, index = dtypes
     lines, length = (outer, count) if inner == 1 else (outer * count, inner)
-    parts = 1 if lines >= machine.threads else machine.threads
-    while length % parts:
-        parts -= 1
-    part = length // parts
     k = Kernel()
     with k:
         x = k.argument("X", (outer, extent, inner), dtype)
         given = k.argument("places", (outer, count, inner), index)
         result = k.argument("Y", (outer, count, inner), dtype)
         places, y = (k.view(buffer, (lines, length)) for buffer in (given, result))
+        many: tuple[Index, ...] = (outer, count, inner)
+        alone: Expr | bool = _WORK * lines * length < LAUNCH_FLOPS
+        parts = 1
+        if ranges:
+            many = tuple(k.counted(*many))
+            alone = many[0] * many[1] * many[2] < LAUNCH_FLOPS // _WORK
+        elif lines < machine.threads:
+            parts = next(n for n in range(machine.threads, 0, -1) if not length % n)
+        pieces, part = (many[0] * parts if inner == 1 else many[0] * many[1] * parts), many[1 if inner == 1 else 2]
+        part = part if parts == 1 else length // parts
         zero, end = tirx.const(0, index), tirx.const(extent, index)
         least = tirx.const(-extent if from_end else 0, index)
-        with k.parallel(lines * parts, _WORK * lines * length) as item:
+
+        def piece(item: Expr) -> None:
             line, start = tirx.floordiv(item, parts), tirx.floormod(item, parts) * part
             wrong = k.scratch((1,), "int32")
             k.store(wrong, int32(0), [int32(0)])
@@ -69,6 +78,8 @@ def emit_gather(
                 if from_end:
                     place = tirx.Select(place < zero, place + end, place)
                 place = tirx.Cast("int32", place)
-                at = [line, place, 0] if inner == 1 else [tirx.floordiv(line, count), place, start + i]
+                at = [line, place, 0] if inner == 1 else [tirx.floordiv(line, many[1]), place, start + i]
                 k.store(y, k.load(x, at), [line, start + i])
+
+        k.shared_unless(alone, pieces, piece)
     return for_graph(k.function, lines * length)

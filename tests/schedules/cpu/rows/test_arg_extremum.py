@@ -1,5 +1,7 @@
 """Positions of extrema of rows: the first of equal ones, NaN, infinities, rows of every length."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -30,16 +32,26 @@ def rows(length):
 
 
 @pytest.mark.parametrize("machine", SWEPT)
-def test_positions(machine):
-    cases = [(length, largest) for length in (1, 7, 128, 256, 300, 1031) for largest in (True, False)]
-    functions = {}
-    for n, (length, largest) in enumerate(cases):
-        function = emit_arg_extremum(machine, (2, 7, length), largest, "int64" if n % 3 else "int32")
+@pytest.mark.parametrize("behind", [1, 14, 7 * 13])
+def test_positions(machine, behind):
+    """Along the last axis of 14 rows, along the other of two maps of 7, and along one whose columns are rolled."""
+    lengths = (1, 7, 128, 256, 300, 1031) if behind == 1 else (1, 7, 33)
+    cases = list(itertools.product(lengths, (True, False), (True, False)))
+    functions, arrays = {}, {}
+    for n, (length, largest, ranges) in enumerate(cases):
+        x = rows(length)
+        if behind == 1:
+            x = x.reshape(14, length, 1)
+        else:
+            columns = np.resize(x.T, (length, behind)) if behind == 14 else np.tile(x.T, (1, 7))[:, :behind]
+            x = np.stack([columns, columns[:, ::-1]])
+        arrays[n] = np.ascontiguousarray(x)
+        function = emit_arg_extremum(machine, x.shape, largest, "int64" if n % 3 else "int32", ranges)
         functions[f"f{n}"] = function.with_attr("global_symbol", f"f{n}")
     library = compile_kernels(tvm.IRModule(functions), TARGET).jit()
-    for n, (length, largest) in enumerate(cases):
-        x = rows(length)
-        y = tvm.runtime.tensor(np.full((14,), -7, "int64" if n % 3 else "int32"))
-        library[f"f{n}"](tvm.runtime.tensor(x.reshape(2, 7, length)), y)
+    for n, (length, largest, ranges) in enumerate(cases):
+        x = arrays[n]
+        y = tvm.runtime.tensor(np.full(x.shape[::2], -7, "int64" if n % 3 else "int32"))
+        library[f"f{n}"](tvm.runtime.tensor(x), y)
         wanted = (np.argmax if largest else np.argmin)(x, 1)
-        np.testing.assert_array_equal(y.numpy(), wanted, err_msg=f"{length} {largest}")
+        np.testing.assert_array_equal(y.numpy(), wanted, err_msg=f"{length} {largest} {ranges}")
