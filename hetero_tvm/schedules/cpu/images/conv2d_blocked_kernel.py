@@ -291,14 +291,22 @@ class BlockedConvKernel:
 
         down, across = self._taps_inside(0, y, rows), self._taps_inside(1, x, columns)
 
-        whole = op.groups > 1 or shape.slices > 1
-        full, rest = divmod(shape.channel_blocks * shape.x.block if whole else op.channels, shape.x.block)
+        per_image, block = shape.x.blocks(op.channels), shape.x.block
+        rest = 0 if op.groups > 1 else -(-(op.channels % block) * words // block)
+        full = op.channels // block if rest and shape.slices == 1 else shape.channel_blocks
         if full:
             first_block, some = self.slice_planes.inside(*self.slices.channel_blocks(full))
             with k.serial(some) as channel_block:
-                taps(first_block + channel_block, words)
-        if rest:
-            taps(int32(full), -(-rest * words // shape.x.block))
+                at = first_block + channel_block
+                if not rest or shape.slices == 1:
+                    taps(at, words)
+                elif per_image == 1:
+                    taps(at, rest)
+                else:
+                    is_last = tirx.EQ(tirx.floormod(at, int32(per_image)), int32(per_image - 1))
+                    k.branch(is_last, lambda: taps(at, rest), lambda: taps(at, words))
+        if rest and shape.slices == 1:
+            taps(int32(full), rest)
 
     def _ask_ahead(
         self, planes: Expr, channel_block: Expr, y: Index, x: Index, tile: tuple[int, int], tap: Expr

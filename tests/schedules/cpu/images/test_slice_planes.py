@@ -66,7 +66,7 @@ def test_every_choice():
 def test_panels_in_slices_of_their_depth():
     """The depth of a panel is cut across slices of a volume, of which some are outside of it."""
     machine = dataclasses.replace(MACHINES["avx2"], l1=8 << 10, l2=64 << 10)
-    op = on(machine, volumes(80, 24, (3, 3), before=1, after=1, padding=PAD, epilogue=("bias",)), "+1,1,1,1")
+    op = on(machine, volumes(76, 24, (3, 3), before=1, after=1, padding=PAD, epilogue=("bias",)), "+1,1,1,1")
     points = [{"method": "direct", "tile": (1, 7, 1), "blocks": 1, "groups": groups} for groups in (1, 2)]
     check_points(SPACE, op, points, machine, tolerance=WINOGRAD_ERROR)
 
