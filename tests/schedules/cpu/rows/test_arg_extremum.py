@@ -34,7 +34,7 @@ def rows(length):
 @pytest.mark.parametrize("machine", SWEPT)
 @pytest.mark.parametrize("behind", [1, 14, 7 * 13])
 def test_positions(machine, behind):
-    """Along the last axis of 14 rows, along the other of two maps of 7, and along one whose columns are rolled."""
+    """Along the last axis of 14 rows, and along the middle one of two maps of which one is reversed."""
     lengths = (1, 7, 128, 256, 300, 1031) if behind == 1 else (1, 7, 33)
     cases = list(itertools.product(lengths, (True, False), (True, False)))
     functions, arrays = {}, {}
