@@ -15,7 +15,7 @@ from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
-from hetero_tvm.relax_passes.rewriting.rule import Rule
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 LAYOUTS = {"relax.nn.conv2d_transpose": ("NCHW", "IOHW"), "relax.nn.conv1d_transpose": ("NCW", "IOW")}
 """Layouts of images and filters that are taken."""
@@ -56,7 +56,7 @@ class Axis:
 
 class _Phased(NamedTuple):
     call: Call
-    weight: np.ndarray
+    weight: np.ndarray | Expr
     bias: np.ndarray | None
     top: Var
 
@@ -76,10 +76,14 @@ class ConvTransposeAsPhases(Rule):
     def match(self, graph: Graph, var: Var) -> _Phased | None:
         call = graph.value(var)
         attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
-        if weight is None or dtype_of(var) != "float32" or 0 in shape_of(var):
+        if dtype_of(var) != "float32" or 0 in shape_of(var):
             return None
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != LAYOUTS[graph.op_name(var)]:
             return None
+        if weight is None:
+            weight = call.args[1]
+            if set(integers(attrs.dilation)) != {1}:
+                raise Miss("a dilated transposed convolution by computed filters")
         top, bias = channel_bias(graph, var)
         return _Phased(call, weight, bias, top)
 
@@ -91,7 +95,8 @@ class ConvTransposeAsPhases(Rule):
         op = plan.op
         claimed = op.strides != (1, 1) and self.claims(op)
         kinds = plan.kinds if claimed and _apart_pays(op.groups, op.channels, plan.kinds) else plan.together
-        y = _computed(bind, x, plan.weight, bias, op.groups, plan.axes, kinds)
+        weight = plan.weight if isinstance(weight, np.ndarray) else bind(plan.weight, "filters")
+        y = _computed(bind, x, weight, bias, op.groups, plan.axes, kinds)
         y = interleaved(graph, bind, y, op, claimed)
         graph.replace(top, relax.op.reshape(y, shape_of(top)) if plan.flat else y, [var])
 
@@ -102,21 +107,21 @@ class Plan(NamedTuple):
     Parameters
     ----------
     image : shape of x as images; rows are images of one row where the result is ``flat``.
-    weight : filters [C, O / groups, H, W] with the zeros of a dilation.
+    weight : filters [C, O / groups, H, W] with the zeros of a dilation; an expression if they are computed.
     op : what puts the phases side by side.
     kinds : of the phases of each axis.
     """
 
     image: tuple[int, ...]
     flat: bool
-    weight: np.ndarray
+    weight: np.ndarray | Expr
     axes: list[Axis]
     op: Interleave
     kinds: list[list[Kind]]
 
     @classmethod
-    def of(cls, call: Call, weight: np.ndarray, out: tuple[int, ...]) -> Plan:
-        """The plan of a call with constant filters."""
+    def of(cls, call: Call, weight: np.ndarray | Expr, out: tuple[int, ...]) -> Plan:
+        """The plan of a call, of which computed filters have no dilation."""
         attrs = call.attrs
         batch, channels, *extents = shape_of(call.args[0])
         strides, dilation, extra = (
@@ -125,13 +130,15 @@ class Plan(NamedTuple):
         padding = integers(attrs.padding)
         padding = padding * (2 * len(extents) // len(padding))
         sides = list(zip(padding[: len(extents)], padding[len(extents) :], strict=True))
-        reach = [d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        weight = _spread(weight, dilation)
+        if isinstance(weight, np.ndarray):
+            weight = _spread(weight, dilation)
+        _, each, *reach = _shape(weight)
         axes = [Axis.of(*numbers) for numbers in zip(extents, reach, strides, sides, extra, strict=True)]
         flat = len(out) == 3
         if flat:
             axes, dilation, extents = [Axis.of(1, 1, 1, (0, 0), 0), *axes], [1, *dilation], [1, *extents]
-            weight = weight[:, :, None, :]
+            reach = [1, *reach]
+            weight = weight[:, :, None] if isinstance(weight, np.ndarray) else relax.op.expand_dims(weight, 2)
         down, across = axes
         rows, columns = (
             extent + axis.before + axis.after - axis.taps + 1
@@ -140,16 +147,14 @@ class Plan(NamedTuple):
         op = Interleave(
             batch,
             int(attrs.groups),
-            weight.shape[1],
+            each,
             rows,
             columns,
             (down.stride, across.stride),
             (down.cut, across.cut),
             (down.out, across.out),
         )
-        kinds = [
-            kinds_of(*numbers) for numbers in zip(axes, weight.shape[2:], dilation, extents, strict=True)
-        ]
+        kinds = [kinds_of(*numbers) for numbers in zip(axes, reach, dilation, extents, strict=True)]
         return cls((batch, channels, *extents), flat, weight, axes, op, kinds)
 
     @property
@@ -225,14 +230,14 @@ def _together(axis: Axis, kinds: list[Kind]) -> list[Kind]:
 def _computed(
     bind: Callable[[Call, str], Var],
     x: Var,
-    weight: np.ndarray,
+    weight: np.ndarray | Var,
     bias: np.ndarray | None,
     groups: int,
     axes: list[Axis],
     kinds: list[list[Kind]],
 ) -> Var:
     """Phases side by side, ``[N, groups x phases x filters, rows, columns]``, from one convolution a kind."""
-    strides, each = [axis.stride for axis in axes], weight.shape[1]
+    strides, each = [axis.stride for axis in axes], _shape(weight)[1]
     batch, _, *extents = shape_of(x)
 
     def biased(y: Var, phases: int) -> Var:
@@ -252,7 +257,9 @@ def _computed(
         y = bind(
             relax.op.nn.conv2d(
                 image,
-                constant(filters_of(weight, groups, axes, kind)),
+                constant(filters_of(weight, groups, axes, kind))
+                if isinstance(weight, np.ndarray)
+                else _filters_of_computed(bind, weight, groups, axes, kind),
                 groups=groups,
                 padding=(top, left, bottom, right),
                 dilation=tuple(one.gap for one in kind),
@@ -296,6 +303,35 @@ def _computed(
     ]
     y = joined(rows, kinds[0], strides[0], groups, strides[1] * each)
     return y if every else biased(y, math.prod(strides))
+
+
+def _shape(weight: np.ndarray | Expr) -> tuple[int, ...]:
+    return weight.shape if isinstance(weight, np.ndarray) else shape_of(weight)
+
+
+def _filters_of_computed(
+    bind: Callable[[Call, str], Var], weight: Var, groups: int, axes: list[Axis], kind: tuple[Kind, ...]
+) -> Var:
+    """Filters of computed W, as :func:`filters_of` has them of others."""
+    channels, each, *kernel = shape_of(weight)
+    wide = [axis.taps * axis.stride for axis in axes]
+    widths = [0] * 4 + [n for full, extent in zip(wide, kernel, strict=True) for n in (0, full - extent)]
+    if any(widths):
+        weight = bind(relax.op.nn.pad(weight, widths, "constant", 0.0), "wide")
+    places = [
+        np.add.outer(one.phases, axis.stride * np.array(one.taps))
+        for one, axis in zip(kind, axes, strict=True)
+    ]
+    for axis, place in enumerate(places, 2):
+        if place.size > 1 or wide[axis - 2] > 1:
+            index = constant(place.reshape(-1).astype("int32"))
+            weight = bind(relax.op.take(weight, index, axis=axis, mode="clip"), "taps")
+    (rows, down), (columns, across) = (place.shape for place in places)
+    split = (groups, channels // groups, each, rows, down, columns, across)
+    turned = bind(
+        relax.op.permute_dims(bind(relax.op.reshape(weight, split), "split"), [0, 3, 5, 2, 1, 4, 6]), "turned"
+    )
+    return bind(relax.op.reshape(turned, (-1, channels // groups, down, across)), "filters")
 
 
 def filters_of(weight: np.ndarray, groups: int, axes: list[Axis], kind: tuple[Kind, ...]) -> np.ndarray:

@@ -139,20 +139,29 @@ def scattered(x, w, strides=(1, 1), dilation=(1, 1), padding=(0, 0), output_padd
     return y[:, :, above : reach[0] - below, left : reach[1] - right]
 
 
+@pytest.mark.parametrize("computed", [False, True], ids=["constant", "computed"])
 @pytest.mark.parametrize("filters, attributes", FILTERS.values(), ids=FILTERS.keys())
-def test_infinity_enters_the_results_of_its_taps_alone(filters, attributes):
+def test_infinity_enters_the_results_of_its_taps_alone(filters, attributes, computed):
     w = np.abs(weights(2, *filters)) + 0.5
     x = np.abs(weights(1, 2, 4, 5))
     x[0, 1, 1, 3], x[0, 0, 3, 0] = np.inf, np.nan
     bias = weights(1, filters[0] * attributes.get("groups", 1), 1, 1)
 
-    def build(x):
-        y = relax.op.nn.conv2d_transpose(x, constant(w), **attributes)
+    def build(x, *given):
+        y = relax.op.nn.conv2d_transpose(x, *(given or [constant(w)]), **attributes)
         return relax.op.add(y, relax.const(bias))
 
-    after, _ = rewritten(build, [x], [ConvTransposeAsPhases(lambda op: True)])
+    arrays = [x, w] if computed else [x]
+    after, report = rewritten(build, arrays, [ConvTransposeAsPhases(lambda op: True)])
+    if computed and "dilation" in attributes:
+        assert [miss.reason for miss in report.misses] == [
+            "a dilated transposed convolution by computed filters"
+        ]
+        return
     assert "relax.nn.conv2d" in operators(after)
-    np.testing.assert_allclose(result(after, [x]), scattered(x, w, **attributes) + bias, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        result(after, arrays), scattered(x, w, **attributes) + bias, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("shape, build", PHASES.values(), ids=PHASES.keys())
