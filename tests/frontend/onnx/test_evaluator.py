@@ -348,3 +348,20 @@ def test_products_of_integers_are_exact(node, shapes, zeros):
     (ours,) = onnx.reference.ReferenceEvaluator(source, new_ops=list(REFERENCE_OPS)).run(None, {"x": x})
     session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(ours, session.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize("opset", [10, 19])
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+def test_negative_pads_cut(mode, opset):
+    import onnxruntime
+
+    pads = [0, -1, 2, 0, 2, -3]
+    body = f'y = Pad<mode = "{mode}", pads = {pads}, value = 2.0>(x)'
+    if opset > 10:
+        body = f"p = Constant<value_ints = {pads}>() v = Constant<value_float = 2.0>() "
+        body += f'y = Pad<mode = "{mode}">(x, p, v)'
+    source = text_model(f"g (float[2,7,9] x) => (float[a,b,c] y) {{ {body} }}", opset=opset)
+    x = np.random.default_rng(0).standard_normal((2, 7, 9)).astype(np.float32)
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, {"x": x})
+    np.testing.assert_array_equal(run_double(detached(source), {"x": x}, ["y"])["y"], wanted)

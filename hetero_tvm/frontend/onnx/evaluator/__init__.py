@@ -13,6 +13,7 @@ from hetero_tvm.frontend.onnx.evaluator.elements import (
     LogSoftmax,
     LpNormalization,
     OneHot,
+    Pad,
     Resize,
     Softmax,
 )
@@ -36,5 +37,5 @@ from hetero_tvm.frontend.onnx.evaluator.windows import (
 REFERENCE_OPS: tuple[type[OpRun], ...] = (
     *(Erf, Conv, ConvTranspose, MaxPool, BatchNormalization, GatherElements, OneHot, LRN),
     *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization, Resize, DequantizeLinear),
-    *(GridSample, QLinearConv, ConvInteger, MatMulInteger, QLinearMatMul),
+    *(GridSample, Pad, QLinearConv, ConvInteger, MatMulInteger, QLinearMatMul),
 )

@@ -3,7 +3,8 @@
 Its own evaluator computes Erf in single precision, BatchNormalization of opset 9 to 13 as in training, the
 softmaxes from before opset 13 along one axis, norms of magnitudes with their signs, LRN for as many channels
 as there are images, gathers no elements of long axes, takes no depth of one dimension and no infinity in
-OneHot, and resizes no axes that count from the end, nor to aligned corners of broken extents.
+OneHot, cuts nothing by negative pads, and resizes no axes that count from the end, nor to aligned corners of
+broken extents.
 """
 
 from __future__ import annotations
@@ -96,6 +97,23 @@ class Hardmax(_OfRows):
         if rows.size:
             np.put_along_axis(result, rows.argmax(axis=-1)[..., None], 1, axis=-1)
         return result
+
+
+class Pad(OpRun):
+    """Padding; what is negative is cut off first, as ONNX Runtime has it."""
+
+    op_domain = ""
+
+    def _run(self, x, pads=None, constant_value=None, axes=None, mode=None, value=None, paddings=None):
+        pads = np.asarray(paddings if pads is None else pads, np.int64).reshape(2, -1)
+        widths = np.zeros((x.ndim, 2), np.int64)
+        widths[range(x.ndim) if axes is None else np.asarray(axes) % x.ndim] = pads.T
+        cut = tuple(slice(max(0, -a), n - max(0, -b)) for n, (a, b) in zip(x.shape, widths, strict=True))
+        form = {"mode": mode or "constant"}
+        if form["mode"] == "constant":
+            given = value if constant_value is None else constant_value
+            form["constant_values"] = 0 if given is None else np.reshape(given, -1)[0]
+        return (np.pad(x[cut], np.maximum(widths, 0), **form).astype(x.dtype),)
 
 
 class GatherElements(OpRun):
