@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.compile.dynamic.depths import depths_differ
+from hetero_tvm.compile.dynamic.held import with_held_numbers
 from hetero_tvm.compile.dynamic.low_ends import with_low_ends
 from hetero_tvm.compile.dynamic.quotients import images_differ, with_quotients
 from hetero_tvm.compile.dynamic.steps import checks_first, step_of
@@ -267,7 +268,7 @@ def optimize_model(
         )
     if model.open is not None:
         disabled |= target.fixed_size_passes
-        model = with_low_ends(with_quotients(model))
+        model = with_held_numbers(with_low_ends(with_quotients(model)))
         images = images_differ(model)
         target = target.for_ranges(images)
         if images:

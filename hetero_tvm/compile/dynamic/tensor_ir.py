@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, structural_equal, tirx, tvm, tvm_ffi
@@ -62,7 +62,7 @@ def lift_function(
         return own.of(found).expression(variables if dtype == "int64" else narrow, dtype)
 
     # All of them first: an exception inside of a map would come out as another one.
-    counts = iter([ratio if ratio is None else tuple(map(whole, ratio)) for ratio in ratios])
+    counts = iter([r and (whole(r.over), whole(r.under), r.function) for r in ratios])
     expressions = iter([written(f, dtype) for f, (_, dtype) in zip(fitted, numbers[0], strict=True)])
 
     def replaced(number: tirx.IntImm) -> Expr:
@@ -74,8 +74,10 @@ def lift_function(
         if found is None:
             return number
         dtype = str(number.ty.dtype)
-        over, under = (tirx.Cast(dtype, part) for part in found)
-        return over if isinstance(found[1], tirx.IntImm) and found[1].value == 1 else over / under
+        *parts, function = found
+        over, under = (tirx.Cast(dtype, part) for part in parts)
+        ratio = over if isinstance(parts[1], tirx.IntImm) and parts[1].value == 1 else over / under
+        return ratio if function is None else getattr(tirx, function)(ratio)
 
     # Whole numbers first: what stands for a float has some of its own.
     made = _mapped(functions[0], replaced)
@@ -178,19 +180,37 @@ def _floats(function: PrimFunc) -> list[float]:
 
 
 class _Ratio(NamedTuple):
-    """A float as a ratio of two extents, or of one and a number."""
+    """A float as a ratio of two extents, or of one and a number, or as a function of one."""
 
     over: int | Extent
     under: int | Extent
+    function: str | None = None
+
+
+_INVERSES: dict[str, Callable[[float], float]] = {"sqrt": lambda root: root * root, "log": math.exp}
+"""Functions of lengths that products of vectors are scaled by -> what undoes them."""
+_MOST_UNDONE = 100.0
+"""Numbers above are no functions of lengths."""
 
 
 def _ratio(
     values: Sequence[float], sizes: Sequence[Sizes], extents: Sequence[Sequence[int]]
 ) -> _Ratio | None:
     """The ratio that a differing float is: a count that a mean divides by; two grids, of which one has few
-    elements, or is one of the ``extents`` of the kernel's operands."""
+    elements, or is one of the ``extents`` of the kernel's operands; a function of a length."""
     if all(value == values[0] or value != value for value in values):
         return None
+    if (found := _plain_ratio(values, sizes, extents)) is not None:
+        return found
+    for function, inverse in _INVERSES.items() if 0 < min(values) <= max(values) < _MOST_UNDONE else ():
+        if (found := _plain_ratio(list(map(inverse, values)), sizes, ())) is not None:
+            return found._replace(function=function)
+    raise Unfit(f"a number is {', '.join(map(str, values))}, which counts nothing")
+
+
+def _plain_ratio(
+    values: Sequence[float], sizes: Sequence[Sizes], extents: Sequence[Sequence[int]]
+) -> _Ratio | None:
     for number in range(1, _MOST_SHARE + 1):
         if (over := _whole([value * number for value in values], sizes)) is not None:
             return _Ratio(over, number)
@@ -200,7 +220,7 @@ def _ratio(
         over = _whole([value * extent for value, extent in zip(values, each, strict=True)], sizes)
         if over is not None:
             return _Ratio(over, fit(each, sizes))
-    raise Unfit(f"a number is {', '.join(map(str, values))}, which counts nothing")
+    return None
 
 
 def _whole(values: Sequence[float], sizes: Sequence[Sizes]) -> Extent | None:

@@ -50,7 +50,7 @@ def test_they_have_the_sizes_of_each_call(tmp_path, name):
 def test_a_list_that_follows_no_rule_is_refused_as_an_output(tmp_path):
     body = (
         "float[1] y) { shape = Shape(x)\n zero = Constant<value_ints = [0]>()\n "
-        "count = Gather(shape, zero)\n number = Cast<to = 1>(count)\n y = Sqrt(number) }"
+        "count = Gather(shape, zero)\n number = Cast<to = 1>(count)\n y = Sin(number) }"
     )
     with pytest.raises(BuildError, match="at an output of the model, a constant has other values"):
         built(body, tmp_path)

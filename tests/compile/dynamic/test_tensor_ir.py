@@ -1,5 +1,7 @@
 """TensorIR at several sizes becomes one function; what differs in more than numbers is told."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,9 @@ def test_one_function_serves_all_sizes_and_reads_the_front_of_a_constant():
         lambda s: 14 / (3 * s),
         lambda s: s / 14,
         lambda s: (3 * s + 2) / s,
+        lambda s: math.sqrt(2 * s),
+        lambda s: (s + 1) ** -0.5,
+        lambda s: math.log(s + 1),
     ],
 )
 def test_floats_that_count_are_found(number):
@@ -54,13 +59,13 @@ def test_floats_that_count_are_found(number):
         y = tvm.runtime.tensor(np.zeros_like(x))
         run(tvm.runtime.tensor(x), y)
         # 1 / count is rounded once more than a constant
-        np.testing.assert_allclose(y.numpy(), x * np.float32(number(size)), rtol=2e-7)
+        np.testing.assert_allclose(y.numpy(), x * np.float32(number(size)), rtol=4e-7)
 
 
 def test_a_float_that_counts_nothing_is_refused():
     def scaled(s):
         x = te.placeholder((s,), "float32", name="x")
-        return te.create_prim_func([x, te.compute((s,), lambda i: x[i] * tirx.const(s**-0.5, "float32"))])
+        return te.create_prim_func([x, te.compute((s,), lambda i: x[i] * tirx.const(s**-0.3, "float32"))])
 
     with pytest.raises(Unfit, match="counts nothing"):
         lift_function([scaled(**sizes) for sizes in SIZES], SIZES)
