@@ -377,10 +377,8 @@ class CpuTarget(Target):
 
     run_time_sizes = True
     fixed_size_passes = frozenset({JoinParts.name})  # places of each size
-    fixed_image_passes = frozenset(
-        {ReadSlices.name, RoundConvolutions.name}
-    )  # what only kernels for images of one size compute
-    layout_passes = frozenset({BlockImages.name})
+    fixed_image_passes = frozenset({RoundConvolutions.name})  # what kernels of one size alone compute
+    layout_passes = frozenset({BlockImages.name, ReadSlices.name})  # slices are read in blocks alone
 
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         return kernels.emit(witnesses, space, point, self.machine)

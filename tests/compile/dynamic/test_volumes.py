@@ -1,4 +1,4 @@
-"""Volumes of any number and length: kernels that read slices, at all sizes."""
+"""Volumes of any number, length, height and width: kernels that read slices, at all sizes."""
 
 import numpy as np
 import pytest
@@ -8,16 +8,17 @@ from onnxruntime import InferenceSession
 import hetero_tvm
 from hetero_tvm.api import build_model, import_model, optimize_model
 from tests.frontend.onnx.helpers import text_model
+from tests.selection import thorough
 
 BODY = """
-agraph (float[n, 3, t, 6, 5] x) => (float[n, 4, t, 6, 5] y) {
+agraph (float[n, 3, t, h, v] x) => (float[n, 16, t, h, v] y) {
    first = Conv<pads=[1, 1, 1, 1, 1, 1]>(x, w)
    gated = Relu(first)
-   deep = Conv<pads=[2, 1, 1, 0, 1, 1], group=20>(gated, d)
+   deep = Conv<pads=[2, 1, 1, 0, 1, 1], group=32>(gated, d)
    sum = Add(deep, gated)
    y = Conv<pads=[1, 1, 1, 1, 1, 1]>(sum, v)
 }"""
-WEIGHTS = {"w": (20, 3, 3, 3, 3), "d": (20, 1, 3, 3, 3), "v": (4, 20, 3, 3, 3)}
+WEIGHTS = {"w": (32, 3, 3, 3, 3), "d": (32, 1, 3, 3, 3), "v": (16, 32, 3, 3, 3)}
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +33,15 @@ def model():
 @pytest.mark.parametrize(
     "shape, sizes",
     [
-        ((hetero_tvm.Span(1, 5), 3, 7, 6, 5), [(1, 7), (2, 7), (5, 7)]),
-        pytest.param(
-            (2, 3, hetero_tvm.Span(2, 9), 6, 5), [(2, 2), (2, 5), (2, 9)], marks=pytest.mark.thorough
+        ((hetero_tvm.Span(1, 5), 3, 7, 6, 5), [(1, 7, 6, 5), (2, 7, 6, 5), (5, 7, 6, 5)]),
+        *thorough(
+            [
+                ((2, 3, hetero_tvm.Span(2, 9), 6, 5), [(2, 2, 6, 5), (2, 5, 6, 5), (2, 9, 6, 5)]),
+                (
+                    (hetero_tvm.Span(1, 3), 3, hetero_tvm.Span(2, 9), *[hetero_tvm.Span(3, 20)] * 2),
+                    [(1, 2, 3, 20), (2, 5, 17, 7), (3, 9, 20, 20)],
+                ),
+            ]
         ),
     ],
 )
@@ -45,7 +52,7 @@ def test_one_library(model, tmp_path, shape, sizes):
     assert all(t.space is not None for t in optimized.tasks if t.op is not None and t.op.kind == "conv3d")
     net = hetero_tvm.load(build_model(optimized).export(tmp_path))
     reference = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    for n, t in sizes:
-        x = np.random.default_rng(n).normal(size=(n, 3, t, 6, 5)).astype("float32")
+    for n, *extents in sizes:
+        x = np.random.default_rng(n).normal(size=(n, 3, *extents)).astype("float32")
         wanted = reference.run(None, {"x": x})[0]
         assert np.abs(net(x) - wanted).max() <= 1e-5 * np.abs(wanted).max()
