@@ -21,6 +21,7 @@ from tests.campaign.graphs.judge import (
     compared,
     difference,
 )
+from tests.campaign.graphs.opened import judge_opened
 from tests.campaign.graphs.shrink import shrunk
 from tests.campaign.graphs.workers import Worker
 from tests.frontend.onnx.helpers import text_model
@@ -35,6 +36,13 @@ def test_graphs(first):
     verdicts = {seed: judge_seed("cpu", SMALL, seed) for seed in range(first, first + 10)}
     assert {seed: v.reason for seed, v in verdicts.items() if v.kind in (WRONG, BROKEN)} == {}
     assert sum(v.kind == PASSED for v in verdicts.values()) >= 7
+
+
+@pytest.mark.thorough
+def test_graphs_with_an_open_axis():
+    verdicts = {seed: judge_opened("cpu", SMALL, seed) for seed in range(8)}
+    assert {seed: v.reason for seed, v in verdicts.items() if v.kind in (WRONG, BROKEN)} == {}
+    assert sum(v.kind == PASSED for v in verdicts.values()) >= 3
 
 
 def test_a_seed_gives_one_graph():

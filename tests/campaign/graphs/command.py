@@ -2,7 +2,8 @@
 
 A graph is *passed*, *refused* (one of our errors), *wrong* (agrees with neither reference, beyond what
 rounding explains), *broken* (any other exception, a signal, a hang) or *unjudged* (no reference runs it).
-Graphs that are wrong or broken are shrunk to a minimal case and kept.
+Graphs that are wrong or broken are shrunk to a minimal case and kept; with ``--open``, for which an axis of
+an input has a range of sizes, their seeds tell them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -23,6 +24,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from tests.campaign.graphs.generate import generate
 from tests.campaign.graphs.judge import BROKEN, PASSED, REFUSED, UNJUDGED, WRONG, Verdict, grouped, verdict
+from tests.campaign.graphs.opened import judge_opened
 from tests.campaign.graphs.workers import Worker
 
 KINDS = (PASSED, REFUSED, WRONG, BROKEN, UNJUDGED)
@@ -41,11 +43,16 @@ def judge_model(target: str, task: Any) -> Verdict:
 
 
 def run(
-    seeds: Iterable[int], jobs: int, target: str, most: int, seconds: float
+    seeds: Iterable[int],
+    jobs: int,
+    target: str,
+    most: int,
+    seconds: float,
+    judge: Callable[[str, int, int], Verdict] = judge_seed,
 ) -> Iterator[tuple[int, Verdict]]:
     """(seed, verdict) of every graph, as each is known, until the time is over."""
     waiting = iter(seeds)
-    workers = [Worker(partial(judge_seed, target, most)) for _ in range(jobs)]
+    workers = [Worker(partial(judge, target, most)) for _ in range(jobs)]
     end = time.monotonic() + seconds
     busy: dict[Any, Worker] = {}
 
@@ -80,6 +87,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="*", help="these seeds instead")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--nodes", type=int, default=40, help="most nodes of a graph")
+    parser.add_argument("--open", action="store_true", help="with an axis of a range of sizes")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--out", type=Path, help="write every verdict as JSON lines")
@@ -91,7 +99,9 @@ def main() -> int:
     disagreements = 0
     begin = time.monotonic()
     with options.out.open("a") if options.out else open(os.devnull, "w") as file:
-        for seed, how in run(seeds, options.jobs, options.target, options.nodes, 60 * options.minutes):
+        judge = judge_opened if options.open else judge_seed
+        limit = 60 * options.minutes
+        for seed, how in run(seeds, options.jobs, options.target, options.nodes, limit, judge):
             counts[how.kind] += 1
             disagreements += how.note.startswith("references disagree")
             file.write(
@@ -102,7 +112,7 @@ def main() -> int:
                 reasons[grouped(how.reason)] += 1
             elif how.kind in (WRONG, BROKEN):
                 print(f"{how.kind}: seed {seed}: {how.reason[:600]}", flush=True)
-                if options.keep:
+                if options.keep and not options.open:
                     from tests.campaign.graphs.shrink import keep
 
                     print(

@@ -78,7 +78,7 @@ def verdict(
         return Verdict(BROKEN, f"{type(error).__name__}: {' '.join(str(error).split())[-400:]}")
     note = ""
     for number, (draw, results) in enumerate(zip(draws, ours, strict=True)):
-        fault, said = compared(model, draw, results, _as(model, target))
+        fault, said = compared(model, draw, results, dtypes_as(model, target))
         note = note or said
         if fault == UNJUDGED:
             return Verdict(UNJUDGED, said)
@@ -87,7 +87,7 @@ def verdict(
     return Verdict(PASSED, note=note)
 
 
-def _as(model: onnx.ModelProto, target: str) -> dict[str, str]:
+def dtypes_as(model: onnx.ModelProto, target: str) -> dict[str, str]:
     """Dtypes whose tolerance is that of another one.
 
     Half precision is computed in float32 and rounded where it leaves the model, also where a Cast makes a
