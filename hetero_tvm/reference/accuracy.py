@@ -82,8 +82,9 @@ def compare(
 
     Infinities and NaN must stand where the float64 reference, or the float32 one, has them.
     Integer and boolean outputs must be equal, but where the float32 reference itself has another value than
-    float64's, within twice of what rounding errors make of them, and in results of 8 bits, of which 1% may be
-    one step away.  At a lower precision (``least_cosine`` given) they are choices among values that come
+    float64's, within twice of what rounding errors make of them, in as many further places as these turn
+    (which of the pixels that nearly tie a few runs turn is chance), and in results of 8 bits, of which 1% may
+    be one step away.  At a lower precision (``least_cosine`` given) they are choices among values that come
     close: at least half must agree where there are 16 or more, and fewer are told but not judged.
     """
     outputs = [outputs] if isinstance(outputs, np.ndarray) else list(outputs)
@@ -162,7 +163,7 @@ def _compare_integers(
     tolerance = 0.0
     if float64.dtype in (np.int8, np.uint8) and np.count_nonzero(wrong) <= max(1, _MOST_TURNED * y.size):
         wrong, tolerance = wrong & (distance > 1), 1.0
-    ok = not wrong.any()
+    ok = np.count_nonzero(wrong) <= np.count_nonzero(spread)
     if lower:
         ok = ok or y.size < _ENOUGH_INTEGERS or 2 * count <= y.size
     note = f"{count} of {y.size} integers differ" if count else "exact"
