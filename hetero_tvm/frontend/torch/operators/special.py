@@ -135,7 +135,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         return torch.where(x < 0.5, 1.0 - x.erf(), (-x * x).exp() * erfcx(x))
 
     def ndtri(x: Tensor) -> Tensor:
-        """Quantile of the normal distribution: the tail's logarithm is concave, so Newton's steps converge."""
+        """Quantile of the normal distribution: the tail's logarithm is concave, so steps converge."""
         tail = torch.minimum(x, 1.0 - x)
         aim = tail.clamp(min=1e-300).log()
         y = (-2.0 * aim).sqrt()
