@@ -1,9 +1,11 @@
 """Assignment through masks, sorting and order statistics against PyTorch's own."""
 
+import numpy as np
 import pytest
 import torch
 
 from hetero_tvm import build_model, import_model, optimize_model
+from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.frontend.torch.decompositions import decompositions
 
 ATEN = torch.ops.aten
@@ -41,6 +43,23 @@ def test_masked_scatter_takes_what_it_needs():
     source = torch.arange(200.0)
     found = decompositions()[ATEN.masked_scatter.default](X, ALL, source)
     assert torch.equal(found, X.masked_scatter(ALL, source))
+
+
+def test_rows_do_not_count_from_the_end_where_they_do_not_in_pytorch():
+    class Rows(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(5, 4)
+
+        def forward(self, i):
+            return self.table(i), self.table.weight[i]
+
+    model, i = Rows(), torch.tensor([[4, 0, 2]])
+    built = build_model(optimize_model(import_model(torch.export.export(model, (i,)))))
+    for found, expected in zip(built.run({"i": i.numpy()}), model(i), strict=True):
+        torch.testing.assert_close(torch.as_tensor(found), expected)
+    with pytest.raises(HeteroTVMError, match=r"table/embedding: an index lies outside \[0, 5\)"):
+        built.run({"i": np.array([[4, 0, -1]])})
 
 
 @pytest.mark.parametrize("descending", [False, True])
