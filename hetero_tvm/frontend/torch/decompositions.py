@@ -253,6 +253,8 @@ def _asks(torch: ModuleType, table: dict[Any, Callable[..., Any]]) -> Callable[[
     parts = (antialias, doubles, elements, indexing, moments, pooling)
     conditions = {_base(o): test for part in parts for o, test in part.in_part(torch).items()}
     bases = {_base(operator) for operator in table}
+    # What is assigned to a diagonal becomes an operator of ours while the program is decomposed.
+    bases.add(_base(torch.ops.aten.diagonal.default))
 
     def is_asked(node: Node) -> bool:
         base = _base(node.target)
