@@ -19,6 +19,7 @@ from hetero_tvm.frontend.onnx import contrib_layers as layers
 from hetero_tvm.frontend.onnx.bodies import learning
 from hetero_tvm.frontend.onnx.bodies.contrib import attention, experts, quantized
 from hetero_tvm.frontend.onnx.bodies.contrib import layers as device_layers
+from hetero_tvm.frontend.onnx.bodies.contrib.linear_attention import linear_attention
 from hetero_tvm.frontend.onnx.definitions import with_constants
 from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, tensor_type
@@ -238,6 +239,8 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "Attention"): attention.attention,
     (DOMAIN, "MultiHeadAttention"): attention.multi_head_attention,
     (DOMAIN, "GroupQueryAttention"): attention.group_query_attention,
+    (DOMAIN, "DecoderMaskedMultiHeadAttention"): attention.masked_attention,
+    (DOMAIN, "LinearAttention"): linear_attention,
     (DOMAIN, "RotaryEmbedding"): attention.rotary_embedding,
     (DOMAIN, "MRotaryEmbedding"): attention.several_rotary_embedding,
 }

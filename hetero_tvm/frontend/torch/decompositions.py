@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_tvm.frontend.torch import antialias, doubles
+from hetero_tvm.frontend.torch.flex import with_plain_attention
 from hetero_tvm.frontend.torch.load import quiet, require
 from hetero_tvm.frontend.torch.operators import (
     attention,
@@ -87,7 +88,8 @@ def decomposed(program: ExportedProgram, others: _Table | None = None) -> Export
     anew, which takes longer than its translation.
     """
     torch = require("torch")
-    program = _with_types(torch, _with_indices(torch, _without_assertions(torch, program)))
+    program = with_plain_attention(torch, _without_assertions(torch, program))
+    program = _with_types(torch, _with_indices(torch, program))
     table: _Table = decompositions()
     is_asked = _asks(torch, table)
     nodes = _calls(torch, program)
@@ -253,6 +255,8 @@ def _asks(torch: ModuleType, table: dict[Any, Callable[..., Any]]) -> Callable[[
     parts = (antialias, doubles, elements, indexing, moments, pooling)
     conditions = {_base(o): test for part in parts for o, test in part.in_part(torch).items()}
     bases = {_base(operator) for operator in table}
+    # What is assigned to a diagonal becomes an operator of ours while the program is decomposed.
+    bases.add(_base(torch.ops.aten.diagonal.default))
 
     def is_asked(node: Node) -> bool:
         base = _base(node.target)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
+from hetero_tvm.frontend.onnx.graph.body import FROM_0
 from hetero_tvm.frontend.stored import StoredModel, stub
 from hetero_tvm.frontend.torch.attention import guard_attention
 from hetero_tvm.frontend.torch.causes import untraceable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
+_CALLED = "pkg.torch.onnx.fx_node"
 _MANY_SLICES = 200
 """Slices of a program from which on PyTorch's exporter would take minutes to look for pairs of them."""
 _BOUNDS = re.compile("Fuse(Successive|MinMax|MaxMin)")
@@ -332,6 +334,14 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
             full = name if last[name] == index else f"{name}.{node.op_type}"
             count[full] += 1
             node.name = full if count[full] == 1 else f"{full}.{count[full]}"
+            if node.op_type == "Gather" and _looks_up_rows(node):
+                node.name += FROM_0
+
+
+def _looks_up_rows(node: onnx.NodeProto) -> bool:
+    """Whether PyTorch counts a lookup's indices from the start alone: one below 0 is an error there."""
+    called = next((entry.value for entry in node.metadata_props if entry.key == _CALLED), "")
+    return any(f"target=torch.ops.aten.{name}." in called for name in ("embedding", "index_select"))
 
 
 def _scope(node: onnx.NodeProto) -> str:

@@ -34,6 +34,8 @@ DIVISIONS = {
 }
 """Operators that divide -> ONNX's names of them."""
 
+_FROM_0 = "_from_0"
+"""End of the name of a node whose indices do not count from the end, which the front ends give."""
 _MANY_PLACES = 1 << 12
 """Places from which a gather is worth a kernel of its own, with which nothing is fused."""
 
@@ -95,7 +97,7 @@ def lookups(
 
     ``sources`` : names of the nodes that the call stands for; one of ``Body.row`` counts from 0 alone.
     """
-    from_0 = any(source.endswith("_from_0") for source in sources)
+    from_0 = any(source.endswith(_FROM_0) for source in sources)
     if name == "relax.take" and str(value.attrs.mode) != "clip":
         shape = shape_of(value.args[0])
         axis = 0 if value.attrs.axis is None else int(value.attrs.axis)
@@ -182,7 +184,7 @@ def index_message(node: str, valid: str) -> str:
     """Text about an index outside of a tensor, or what a node that is a check says (``Body.checked``)."""
     if said := re.fullmatch(r"(.*)/check_\d+ \((.*)\)", node):
         return ": ".join(said.groups())
-    return f"{node}: an index lies outside {valid}"
+    return f"{node.removesuffix(_FROM_0)}: an index lies outside {valid}"
 
 
 def division_message(operator: str, node: str) -> str:

@@ -1,4 +1,4 @@
-"""Assignment through masks, windows and pieces of memory, stacks, and sorting."""
+"""Assignment through masks, windows, diagonals and pieces of memory, stacks, and sorting."""
 
 from __future__ import annotations
 
@@ -82,12 +82,11 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     def median_of_all(x: Tensor) -> Tensor:
         return median(x.reshape(-1), 0)[0]
 
-    def as_strided(
-        x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-    ) -> Tensor:
-        """Elements of memory by their places; the exporter's translation takes ``x`` to lie in order."""
+    def strided_places(
+        x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None
+    ) -> tuple[list[int], Tensor]:
+        """Axes of ``x`` as they lie in memory, and the places there of what a view of it has."""
         order = sorted(range(x.dim()), key=lambda axis: -x.stride(axis))
-        memory = x.permute(order)
         first = 0 if storage_offset is None else storage_offset - x.storage_offset()
         places = torch.full(list(size), first)
         for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
@@ -95,9 +94,37 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             along[axis] = extent
             places = places + step * torch.arange(extent).reshape(along)
         last = first + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
-        if not memory.is_contiguous() or not 0 <= first <= last < x.numel():
+        if not x.permute(order).is_contiguous() or not 0 <= first <= last < x.numel():
             raise ValueError("as_strided of a tensor that does not lie in memory without gaps, or beyond it")
-        return memory.reshape(-1).index_select(0, places.reshape(-1)).reshape(size)
+        return order, places.reshape(-1)
+
+    def as_strided(
+        x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+    ) -> Tensor:
+        """Elements of memory by their places; the exporter's translation takes ``x`` to lie in order."""
+        order, places = strided_places(x, size, stride, storage_offset)
+        return x.permute(order).reshape(-1).index_select(0, places).reshape(size)
+
+    def as_strided_scatter(
+        x: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+    ) -> Tensor:
+        """``x`` with other elements at places of its memory."""
+        order, places = strided_places(x, size, stride, storage_offset)
+        memory = x.permute(order)
+        flat = memory.reshape(-1).scatter(0, places, src.expand(size).reshape(-1))
+        return flat.reshape(memory.shape).permute([order.index(axis) for axis in range(x.dim())])
+
+    def diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+        """``x`` with another diagonal; PyTorch's own decomposition copies in place, which is not exported."""
+        if src.shape[-1] == 0:
+            return x.clone()
+        y = x.movedim((dim1, dim2), (-2, -1))
+        row = torch.arange(y.shape[-2], device=x.device)
+        column = torch.arange(y.shape[-1], device=x.device)
+        places = (row + min(offset, 0)).clamp(0, src.shape[-1] - 1)
+        by_row = src.index_select(src.dim() - 1, places).unsqueeze(-1)
+        y = torch.where(column - row.unsqueeze(-1) == offset, by_row, y)
+        return y.movedim((-2, -1), (dim1, dim2))
 
     def squeeze(x: Tensor, dim: int) -> Any:
         """The tensor itself, where the dimension is not of size 1."""
@@ -145,6 +172,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.dstack.default: stacked(3, 2),
         aten.column_stack.default: column_stack,
         aten.as_strided.default: as_strided,
+        aten.as_strided_scatter.default: as_strided_scatter,
+        aten.diagonal_scatter.default: diagonal_scatter,
         aten.kthvalue.default: kth,
         aten.median.dim: median,
         aten.median.default: median_of_all,

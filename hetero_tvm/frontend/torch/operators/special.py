@@ -1,4 +1,4 @@
-"""Special functions: gamma and its logarithm's slope, Bessel functions, the inverse error function, divisors.
+"""Special functions: gamma and its logarithm's slope, Bessel and error functions, their inverses, divisors.
 
 They are computed in float64, with as many terms as that takes, and rounded to the operand's type.
 """
@@ -31,6 +31,17 @@ _CENTRE = ((0.886226899, -1.645349621, 0.914624893, -0.140543331),
            (1.0, -2.118377725, 1.442710462, -0.329097515, 0.012229801))  # fmt: skip
 _TAIL = ((-1.970840454, -1.624906493, 3.429567803, 1.641345311), (1.0, 3.543889200, 1.637067800))
 """Quotients of polynomials near the inverse error function, which two of Newton's steps make exact."""
+_SCALED = (
+    1.2375126308378275, -0.14024059858554705, 0.0035854154854794845, 0.0822767384901497, -0.10880393014246265,
+    0.09230432116026314, -0.058693398576378286, 0.028362277420301868, -0.00974657968534847,
+    0.0017556258441161594, 0.0002937143873719235, -0.00029015404560934306, 5.1646503738744544e-05,
+    2.2384150042457206e-05, -1.1438001513426802e-05, -9.734110872465873e-07, 1.7419287151954745e-06,
+    -5.7380074393209825e-08, -2.485331343640653e-07, 2.337395030453683e-08, 3.1963886161675214e-08,
+    -3.787150956031987e-09, -2.620425589786976e-09, 3.1840161719935736e-10,
+)  # fmt: skip
+"""Chebyshev's approximation of ``(1 + 2 x) exp(x^2) erfc(x)``, in ``(x - 3.75) / (x + 3.75)``, for x >= 0."""
+_QUANTILE_STEPS = 5
+"""Newton's steps that make any quantile of the normal distribution exact."""
 _DIVISIONS = {8: 13, 16: 24, 32: 47, 64: 93}
 """Most divisions that Euclid's algorithm takes, by bits: those of neighbours in Fibonacci's series."""
 
@@ -114,6 +125,26 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         y = torch.where(size == 1, x * math.inf, y)
         return torch.where(size > 1, math.nan, y)
 
+    def erfcx(x: Tensor) -> Tensor:
+        """Complement of the error function times ``exp(x^2)``; at large x neither factor is exact."""
+        size = x.abs()
+        y = polynomial(1.0 - 7.5 / (size + 3.75), _SCALED) / (1.0 + 2.0 * size)
+        return torch.where(x < 0, 2.0 * (x * x).exp() - y, y)
+
+    def erfc(x: Tensor) -> Tensor:
+        return torch.where(x < 0.5, 1.0 - x.erf(), (-x * x).exp() * erfcx(x))
+
+    def ndtri(x: Tensor) -> Tensor:
+        """Quantile of the normal distribution: the tail's logarithm is concave, so steps converge."""
+        tail = torch.minimum(x, 1.0 - x)
+        aim = tail.clamp(min=1e-300).log()
+        y = (-2.0 * aim).sqrt()
+        for _ in range(_QUANTILE_STEPS):
+            scaled = erfcx(y / math.sqrt(2))
+            y = y + ((scaled / 2).log() - y * y / 2 - aim) * scaled * math.sqrt(math.pi / 2)
+        y = torch.where(tail == 0, math.inf, y)
+        return torch.where(tail < 0, math.nan, torch.where(x < 0.5, -y, y))
+
     def bessel(order: int, *, scaled: bool) -> Callable[[Tensor], Tensor]:
         """Modified Bessel function of the first kind, of order 0 or 1; ``scaled`` by exp(-|x|)."""
         near = [1 / (math.factorial(k) * math.factorial(k + order)) for k in range(44)]
@@ -168,6 +199,10 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.special_psi.default: digamma,
         aten.erfinv.default: erfinv,
         aten.special_erfinv.default: erfinv,
+        aten.erfc.default: erfc,
+        aten.special_erfc.default: erfc,
+        aten.special_erfcx.default: erfcx,
+        aten.special_ndtri.default: ndtri,
         aten.i0.default: bessel(0, scaled=False),
         aten.special_i0.default: bessel(0, scaled=False),
         aten.special_i0e.default: bessel(0, scaled=True),
@@ -177,6 +212,9 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         prims.lgamma.default: lgamma,
         prims.digamma.default: digamma,
         prims.erf_inv.default: erfinv,
+        prims.erfc.default: erfc,
+        prims.erfcx.default: erfcx,
+        prims.ndtri.default: ndtri,
         prims.bessel_i0.default: bessel(0, scaled=False),
     }
     return {operator: in_double(function) for operator, function in table.items()} | {

@@ -1,10 +1,13 @@
 """Assignment through masks, sorting and order statistics against PyTorch's own."""
 
+import numpy as np
 import pytest
 import torch
 
 from hetero_tvm import build_model, import_model, optimize_model
-from hetero_tvm.frontend.torch.decompositions import decompositions
+from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.frontend.torch.decompositions import decomposed, decompositions
+from hetero_tvm.frontend.torch.registry import decomposition_table
 
 ATEN = torch.ops.aten
 torch.manual_seed(0)
@@ -41,6 +44,56 @@ def test_masked_scatter_takes_what_it_needs():
     source = torch.arange(200.0)
     found = decompositions()[ATEN.masked_scatter.default](X, ALL, source)
     assert torch.equal(found, X.masked_scatter(ALL, source))
+
+
+@pytest.mark.parametrize("offset", [0, 2, -1, -4, 5])
+@pytest.mark.parametrize("axes", [(0, 1), (2, 0), (-2, -1)])
+def test_assignment_to_a_diagonal(offset, axes):
+    source = torch.randn_like(X.diagonal(offset, *axes))
+    found = decompositions()[ATEN.diagonal_scatter.default](X, source, offset, *axes)
+    assert torch.equal(found, torch.diagonal_scatter(X, source, offset, *axes))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_assignment_to_places_of_memory(turned):
+    x = X[:, :, 0].clone()
+    x, view = x.t() if turned else x, ((2, 3), (10, 2), 1)
+    source = torch.randn(view[0])
+    found = decompositions()[ATEN.as_strided_scatter.default](x, source, *view)
+    assert torch.equal(found, torch.as_strided_scatter(x, source, *view))
+
+
+def test_diagonals_changed_in_place():
+    class Diagonals(torch.nn.Module):
+        def forward(self, x):
+            y = x @ x.mT
+            y.diagonal(dim1=-2, dim2=-1).add_(1)
+            z = x[0].clone()
+            z.fill_diagonal_(0)
+            return y, z
+
+    x = torch.randn(2, 3, 4)
+    program = decomposed(torch.export.export(Diagonals(), (x,)), decomposition_table())
+    assert not {"copy_to", "diagonal_scatter"} & {node.name for node in program.graph.nodes}
+    for found, expected in zip(program.module()(x), Diagonals()(x), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_rows_do_not_count_from_the_end_where_they_do_not_in_pytorch():
+    class Rows(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(5, 4)
+
+        def forward(self, i):
+            return self.table(i), self.table.weight[i]
+
+    model, i = Rows(), torch.tensor([[4, 0, 2]])
+    built = build_model(optimize_model(import_model(torch.export.export(model, (i,)))))
+    for found, expected in zip(built.run({"i": i.numpy()}), model(i), strict=True):
+        torch.testing.assert_close(torch.as_tensor(found), expected)
+    with pytest.raises(HeteroTVMError, match=r"table/embedding: an index lies outside \[0, 5\)"):
+        built.run({"i": np.array([[4, 0, -1]])})
 
 
 @pytest.mark.parametrize("descending", [False, True])

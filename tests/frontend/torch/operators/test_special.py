@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import hetero_tvm
 from hetero_tvm.frontend.torch.decompositions import decompositions
 
 ATEN = torch.ops.aten
@@ -18,6 +19,9 @@ FUNCTIONS = {
     "special_i1": torch.special.i1,
     "special_i1e": torch.special.i1e,
     "erfinv": torch.erfinv,
+    "erfc": torch.erfc,
+    "special_erfcx": torch.special.erfcx,
+    "special_ndtri": torch.special.ndtri,
 }
 
 
@@ -26,7 +30,8 @@ FUNCTIONS = {
 def test_functions(name, dtype):
     torch.manual_seed(0)
     spread = torch.cat([torch.randn(500) * scale for scale in (0.3, 3.0, 20.0)])
-    x = torch.cat([torch.tensor(ENDS), spread.clamp(-0.9999, 0.9999) if name == "erfinv" else spread])
+    spread = {"erfinv": spread.clamp(-0.9999, 0.9999), "special_ndtri": spread.sigmoid()}.get(name, spread)
+    x = torch.cat([torch.tensor(ENDS), spread])
     x = x.to(dtype)
     found, expected = TABLE[getattr(ATEN, name).default](x), FUNCTIONS[name](x)
     exact = FUNCTIONS[name](x.double())
@@ -37,6 +42,21 @@ def test_functions(name, dtype):
         torch.testing.assert_close(found, expected, **wide, equal_nan=True)
     else:
         torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-11, equal_nan=True)
+
+
+@pytest.mark.thorough  # builds a library
+def test_logarithms_of_tails_are_finite(tmp_path):
+    class Tails(torch.nn.Module):
+        def forward(self, x):
+            return torch.special.log_ndtr(x), torch.special.erfcx(x), x.erfc().log()
+
+    x = torch.tensor([-30.0, -8.0, -3.0, 0.0, 0.4, 0.6, 4.0, 9.0])
+    model = hetero_tvm.import_model(torch.export.export(Tails(), (x,)))
+    path = tmp_path / "tails.so"
+    hetero_tvm.build_model(hetero_tvm.optimize_model(model)).export(path)
+    net = hetero_tvm.load(path)
+    for found, expected in zip(net(x.numpy()), Tails()(x), strict=True):
+        torch.testing.assert_close(torch.as_tensor(found), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0, 3)])

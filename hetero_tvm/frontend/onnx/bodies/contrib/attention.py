@@ -62,21 +62,50 @@ def multi_head_attention(b: Body) -> None:
         biased = [query, key, value]
     else:
         biased = [x if b.rank(x, 3) == 4 else _heads(b, x, heads) for x in (query, key, value)]
-    if bias:
-        start = b.const([0], "int64")
-        for i, x in enumerate(biased):
-            width = b.op("Mul", b.extent(x, 3), b.const([heads], "int64"))
-            end = b.op("Add", start, width)
-            part = b.op("Slice", bias, start, end, b.const([0], "int64"))
-            biased[i] = b.op("Add", x, b.op("Reshape", part, b.const([heads, 1, -1], "int64")))
-            start = end
-    query, key, value = biased
+    query, key, value = _biased(b, biased, bias, heads)
     if b.input(6):
         key = b.op("Concat", b.input(6), key, axis=2)
         value = b.op("Concat", b.input(7), value, axis=2)
     b.end(1, key)
     b.end(2, value)
     b.end(0, _weighted(b, query, key, value, _masks(b, query, key, b.input(4))))
+
+
+def masked_attention(b: Body) -> None:
+    """Write out DecoderMaskedMultiHeadAttention: one step, and a buffer of past keys or an encoder's."""
+    # query, key, value, mask_index, attention_bias, past_key, past_value, past_sequence_length, beam_width,
+    # cache_indirection, bias -> output, present_key, present_value, scores
+    _refuse(b, inputs={9: "an order of beams"}, outputs={3: "its scores"})
+    heads = int(b.attributes["num_heads"])
+    across = b.rank(b.input(1), 3) == 4
+    parts = [x if b.rank(x, 3) == 4 else _heads(b, x, heads) for x in (b.input(i) for i in range(3))]
+    query, key, value = _biased(b, parts[: 1 if across else 3], b.input(10), heads) + parts[1:] * across
+    masks = [b.input(4)] if b.input(4) else []
+    if not across and b.input(5):
+        place = b.op("Cast", b.input(7), to=TensorProto.INT64) if b.input(7) else b.extent(b.input(5), 2)
+        shared = int(b.attributes.get("past_present_share_buffer", 0))
+        place = b.op("Reshape", place, b.const([1, 1, 1, 1], "int64"))
+        for n, x in enumerate((key, value)):
+            past = b.input(5 + n)
+            if shared:
+                rows = b.op("Expand", place, b.op("Shape", x))
+                parts[n] = b.op("ScatterElements", past, rows, x, axis=2)
+            else:
+                parts[n] = b.op("Concat", past, x, axis=2)
+        key, value = parts[:2]
+        b.end(1, key)
+        b.end(2, value)
+        if shared and b.input(3):  # one number for each key so far
+            zero, end = b.const([0], "int64"), b.extent(b.input(3), 1)
+            key, value = (b.op("Slice", x, zero, end, b.const([2], "int64")) for x in (key, value))
+        if shared:
+            masks.append(_seen(b, _range(b, key, [1, 1, 1, -1]), place, -1))
+    else:
+        b.end(1, key)
+        b.end(2, value)
+    if b.input(3):
+        masks.append(_key_mask(b, b.input(3), key))
+    b.end(0, _weighted(b, query, key, value, masks))
 
 
 def group_query_attention(b: Body) -> None:
@@ -196,6 +225,18 @@ def _to_front(b: Body, x: str) -> str:
 def _merged(b: Body, x: str) -> str:
     """Join the heads of [B, N, S, D]: [B, S, N * D]."""
     return b.op("Reshape", _to_front(b, x), b.const([0, 0, -1], "int64"))
+
+
+def _biased(b: Body, parts: list[str], bias: str, heads: int) -> list[str]:
+    """Add the parts of a bias to queries, keys and values [B, N, S, D]."""
+    start, biased = b.const([0], "int64") if bias else "", list(parts)
+    for i, x in enumerate(parts if bias else ()):
+        width = b.op("Mul", b.extent(x, 3), b.const([heads], "int64"))
+        end = b.op("Add", start, width)
+        part = b.op("Slice", bias, start, end, b.const([0], "int64"))
+        biased[i] = b.op("Add", x, b.op("Reshape", part, b.const([heads, 1, -1], "int64")))
+        start = end
+    return biased
 
 
 def _stacked(b: Body, x: str, index: int) -> str:

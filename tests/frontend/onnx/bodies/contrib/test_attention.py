@@ -96,6 +96,33 @@ def test_multi_head_attention_of_keys_by_head():
     fused(m, attention=1)
 
 
+@pytest.mark.parametrize("form", ["buffer", "masked", "across"])
+def test_decoder_masked_attention(form):
+    """One step; a buffer of past keys, which the new one is written into, or the keys of an encoder."""
+    most, past = 9, 4
+    query, (key, value) = array(B, 1, WIDTH), (array(B, 1, WIDTH, seed=n) for n in (1, 2))
+    values = [query, key, value, None, None]
+    if form == "across":
+        values[1:4] = (
+            array(B, HEADS, 7, D),
+            array(B, HEADS, 7, D, seed=1),
+            np.array([[1] * 5 + [0] * 2, [1] * 7], "int32"),
+        )
+    else:
+        values += [array(B, HEADS, most, D), array(B, HEADS, most, D, seed=1), np.array([past], "int32")]
+    if form == "masked":
+        values[3] = np.array([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1]], "int32")
+        values += [None, None, array(3 * WIDTH)]
+    given = [n for n, value in enumerate(values) if value is not None]
+    options = {"num_heads": HEADS, "past_present_share_buffer": int(form != "across")}
+    model, inputs = contrib_model(
+        "DecoderMaskedMultiHeadAttention", values, options, given=given, results=1 if form == "across" else 3
+    )
+    found = build_model(optimize_model(import_model(model))).run(inputs)
+    for have, want in zip(found, run_onnxruntime(model, inputs), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("rotary", [0, 1])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"local_window_size": 2}])
