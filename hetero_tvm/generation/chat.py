@@ -13,7 +13,7 @@ from hetero_tvm.host.install import extra_command
 
 CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
-_MARKS = ("bos_token", "eos_token", "unk_token", "pad_token")
+_MARKS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
 class ChatTemplate:
@@ -48,7 +48,7 @@ class ChatTemplate:
                 "the package jinja2 is not installed", hint=extra_command("generate")
             ) from None
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _answers()]
         )
         environment.filters["tojson"] = _to_json
         environment.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
@@ -69,11 +69,30 @@ class ChatTemplate:
         try:
             return self._template.render(
                 messages=[dict(message) for message in messages],
+                tools=None,  # defined, as transformers has them: templates ask whether they are none
+                documents=None,
                 add_generation_prompt=generation,
                 **self._marks,
             )
         except self._errors as error:
             raise InputError(f"the model's chat template refuses these messages: {error}") from error
+
+
+def _answers() -> type:
+    """Extension for blocks ``{% generation %}``, which mark for training what a model has said."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+
+    class Answers(Extension):
+        tags = {"generation"}
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
+
+    return Answers
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -100,8 +119,16 @@ def _text(mark: Any) -> str:
     return str(mark.get("content", "")) if isinstance(mark, dict) else str(mark)
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _refuse(text: str) -> NoReturn:

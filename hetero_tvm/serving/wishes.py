@@ -143,7 +143,7 @@ class _Fields:
             "top_p": self.number("top_p", float, 1.0, 0.0),
             "top_k": self.number("top_k", int, 0, -1),
             "min_p": self.number("min_p", float, 0.0, 0.0),
-            "repetition_penalty": self.number("repetition_penalty", float, 1.0, 0.0),
+            "repetition_penalty": self.number("repetition_penalty", float, None, 0.0),
             "seed": self.number("seed", int, None, 0),
             "presence_penalty": self.number("presence_penalty", float, 0.0, -2.0),
             "frequency_penalty": self.number("frequency_penalty", float, 0.0, -2.0),
