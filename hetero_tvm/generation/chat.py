@@ -15,6 +15,9 @@ CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 _MARKS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""Names that a template sees of a conversation itself."""
+
 
 class ChatTemplate:
     """A chat template in Jinja, as transformers' ``apply_chat_template`` reads it.
@@ -59,8 +62,15 @@ class ChatTemplate:
         except TemplateError as error:
             raise LibraryError(f"the chat template of {folder} is damaged: {error}") from error
 
-    def prompt(self, messages: Sequence[Mapping[str, Any]], generation: bool = True) -> str:
+    def prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation: bool = True,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
         """Text of a conversation, with the opening of the model's answer where ``generation`` asks for it.
+
+        ``options`` : further names that the template sees, none of :data:`RESERVED`.
 
         Raises
         ------
@@ -68,11 +78,14 @@ class ChatTemplate:
         """
         try:
             return self._template.render(
-                messages=[dict(message) for message in messages],
-                tools=None,  # defined, as transformers has them: templates ask whether they are none
-                documents=None,
-                add_generation_prompt=generation,
-                **self._marks,
+                {
+                    **self._marks,
+                    **(options or {}),
+                    "messages": [dict(message) for message in messages],
+                    "tools": None,  # defined, as transformers has them: templates ask whether they are none
+                    "documents": None,
+                    "add_generation_prompt": generation,
+                }
             )
         except self._errors as error:
             raise InputError(f"the model's chat template refuses these messages: {error}") from error

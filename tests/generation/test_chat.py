@@ -72,6 +72,14 @@ def test_blocks_of_training_and_tools_that_are_none(tmp_path):
     assert ChatTemplate(written(tmp_path, MARKED)).prompt(talk, False) == wanted[0]
 
 
+def test_names_that_a_client_gives(tmp_path):
+    template = ChatTemplate(
+        written(tmp_path, "{{ messages | length }}{% if thinking is false %} quick{% endif %}")
+    )
+    assert template.prompt(TALK) == "2"
+    assert template.prompt(TALK, options={"thinking": False, "messages": []}) == "2 quick"
+
+
 def test_a_file_of_its_own_goes_before_the_configuration(tmp_path):
     (written(tmp_path) / "chat_template.jinja").write_text("{{ messages[0].content | tojson }}")
     assert ChatTemplate(tmp_path).prompt(TALK) == '"be <brief>"'
