@@ -68,7 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--top-k", type=cli_common.count, default=0)
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--min-p", type=float, default=0.0)
-    parser.add_argument("--repetition-penalty", type=float, default=1.0)
+    parser.add_argument("--repetition-penalty", type=float, help="default: what the checkpoint asks for")
     parser.add_argument("--beams", type=cli_common.positive, metavar="N", help="beam search; the best text")
     parser.add_argument(
         "--length-penalty",

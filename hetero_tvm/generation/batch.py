@@ -127,7 +127,7 @@ class Batch:
         problems += [f"the bias of token {token}, which is not in the vocabulary" for token in outside[:1]]
         if problems:
             raise InputError("the prompt cannot be continued", problems=problems)
-        request.sampling = request.sampling.behind(len(request.prompt))
+        request.sampling = request.sampling.behind(len(request.prompt), self.model.facts.repetition_penalty)
         total = self._total(request)
         if total > self.model.context:
             raise CapacityError(

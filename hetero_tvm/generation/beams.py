@@ -51,7 +51,7 @@ class BeamSearch:
     count: int = 4
     length_penalty: float = 1.0
     early: bool = False
-    repetition_penalty: float = 1.0
+    repetition_penalty: float | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -59,7 +59,7 @@ class BeamSearch:
             problems.append(f"count is {self.count}, expected 1 or more")
         if not np.isfinite(self.length_penalty):
             problems.append(f"length_penalty is {self.length_penalty}, expected a finite number")
-        if not 0 < self.repetition_penalty < float("inf"):
+        if self.repetition_penalty is not None and not 0 < self.repetition_penalty < float("inf"):
             problems.append(f"repetition_penalty is {self.repetition_penalty}, expected more than 0")
         if problems:
             raise UsageError("options that no search can have", problems=problems)
@@ -125,7 +125,8 @@ class _Search:
     ):
         self._model, self._prompt, self._search = model, prompt, search
         self._most, self._stop = most, stop
-        self._penalty = Sampling(repetition_penalty=search.repetition_penalty)
+        asked = Sampling(repetition_penalty=search.repetition_penalty)
+        self._penalty = asked.behind(len(prompt), model.facts.repetition_penalty)
         self._kept = max(2, 1 + len(stop)) * search.count
         self._ended: list[Beam] = []
 

@@ -13,7 +13,10 @@ from hetero_tvm.host.install import extra_command
 
 CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
-_MARKS = ("bos_token", "eos_token", "unk_token", "pad_token")
+_MARKS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""Names that a template sees of a conversation itself."""
 
 
 class ChatTemplate:
@@ -48,7 +51,7 @@ class ChatTemplate:
                 "the package jinja2 is not installed", hint=extra_command("generate")
             ) from None
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _answers()]
         )
         environment.filters["tojson"] = _to_json
         environment.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
@@ -59,8 +62,15 @@ class ChatTemplate:
         except TemplateError as error:
             raise LibraryError(f"the chat template of {folder} is damaged: {error}") from error
 
-    def prompt(self, messages: Sequence[Mapping[str, Any]], generation: bool = True) -> str:
+    def prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation: bool = True,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
         """Text of a conversation, with the opening of the model's answer where ``generation`` asks for it.
+
+        ``options`` : further names that the template sees, none of :data:`RESERVED`.
 
         Raises
         ------
@@ -68,12 +78,34 @@ class ChatTemplate:
         """
         try:
             return self._template.render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=generation,
-                **self._marks,
+                {
+                    **self._marks,
+                    **(options or {}),
+                    "messages": [dict(message) for message in messages],
+                    "tools": None,  # defined, as transformers has them: templates ask whether they are none
+                    "documents": None,
+                    "add_generation_prompt": generation,
+                }
             )
         except self._errors as error:
             raise InputError(f"the model's chat template refuses these messages: {error}") from error
+
+
+def _answers() -> type:
+    """Extension for blocks ``{% generation %}``, which mark for training what a model has said."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+
+    class Answers(Extension):
+        tags = {"generation"}
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
+
+    return Answers
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -100,8 +132,16 @@ def _text(mark: Any) -> str:
     return str(mark.get("content", "")) if isinstance(mark, dict) else str(mark)
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _refuse(text: str) -> NoReturn:

@@ -60,6 +60,7 @@ class LanguageFacts:
     stop : tokens that end a text.
     read : bytes of weights that a step of one token reads.
     source : of an encoder-decoder; None for other models.
+    repetition_penalty : of :class:`~hetero_tvm.generation.sampling.Sampling`, where nobody asks for another.
     values : channels of a value; 0 where they are as many as a key's.
     long_ropes, short_texts : like ``ropes``, of texts of more than so many tokens; 0 where there are none.
     """
@@ -82,6 +83,7 @@ class LanguageFacts:
     long_ropes: tuple[tuple[tuple[float, ...], float], ...] = ()
     short_texts: int = 0
     values: int = 0
+    repetition_penalty: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; :meth:`from_json` reads them back."""
@@ -97,7 +99,7 @@ class LanguageFacts:
             )
         if data.get("version") != VERSION:
             raise LibraryError(f"{name} was built by another hetero_tvm", hint="build the model again")
-        values = {"long_ropes": (), "short_texts": 0, "values": 0}
+        values = {"long_ropes": (), "short_texts": 0, "values": 0, "repetition_penalty": 1.0}
         values |= {
             f.name: data[f.name] for f in dataclasses.fields(cls) if f.name in data or f.name not in values
         }

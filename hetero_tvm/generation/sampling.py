@@ -16,7 +16,8 @@ class Sampling:
 
     Parameters
     ----------
-    repetition_penalty : logits of tokens that the text has are divided by it, or multiplied where negative.
+    repetition_penalty : logits of tokens that the text has are divided by it, or multiplied where negative;
+        None for what the checkpoint's ``generation_config.json`` says.
     temperature : logits are divided by it; 0 takes the largest (greedy).
     top_k : only the k likeliest tokens remain; 0 for all.
     top_p : only the likeliest tokens that have this probability together remain.
@@ -28,7 +29,7 @@ class Sampling:
     given : tokens of a text that were not generated but given.
     """
 
-    repetition_penalty: float = 1.0
+    repetition_penalty: float | None = None
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -41,7 +42,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         problems = []
-        if not 0 < self.repetition_penalty < float("inf"):
+        if not 0 < self._penalty < float("inf"):
             problems.append(f"repetition_penalty is {self.repetition_penalty}, expected more than 0")
         if not 0 <= self.temperature < float("inf"):
             problems.append(f"temperature is {self.temperature}, expected 0 or more")
@@ -66,24 +67,32 @@ class Sampling:
         """Whether the likeliest token is taken always."""
         return self.temperature == 0
 
-    def behind(self, given: int) -> Sampling:
-        """The same for a text that begins with so many tokens that are given."""
-        return self if given == self.given else replace(self, given=given)
+    def behind(self, given: int, penalty: float = 1.0) -> Sampling:
+        """The same for a text that begins with so many tokens that are given.
+
+        ``penalty`` : the model's own for repetitions, where none is asked for.
+        """
+        own = penalty if self.repetition_penalty is None else self.repetition_penalty
+        return replace(self, given=given, repetition_penalty=own)
+
+    @property
+    def _penalty(self) -> float:
+        return 1.0 if self.repetition_penalty is None else self.repetition_penalty
 
     @property
     def reads_text(self) -> bool:
         """Whether the choice depends on the tokens so far beside the logits."""
-        return self.repetition_penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
+        return self._penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
 
     def adjusted(self, logits: np.ndarray, text: Sequence[int]) -> np.ndarray:
         """Logits [vocab] after penalties and biases; ``text`` is all tokens so far."""
         if not self.bias and not (self.reads_text and len(text)):
             return logits
         logits = logits.copy()
-        if self.repetition_penalty != 1:
+        if self._penalty != 1:
             seen = np.unique(np.asarray(text, np.int64))
             values = logits[seen]
-            penalty = np.float32(self.repetition_penalty)
+            penalty = np.float32(self._penalty)
             logits[seen] = np.where(values < 0, values * penalty, values / penalty)
         if self.presence_penalty or self.frequency_penalty:
             made, times = np.unique(np.asarray(text[self.given :], np.int64), return_counts=True)

@@ -27,6 +27,7 @@ from hetero_tvm.generation.source import ENTRY
 from hetero_tvm.language.architectures import describe
 from hetero_tvm.language.bitsandbytes import BitsAndBytesFolder
 from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder, read_json
+from hetero_tvm.language.configuration import penalty_of
 from hetero_tvm.language.decoder import Decoder
 from hetero_tvm.language.encoder import build_encoder
 from hetero_tvm.language.encoder_decoders import EncoderDecoder, describe_pair, is_encoder_decoder
@@ -44,13 +45,14 @@ from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.registry import parse_target
 
 CACHES = {"f32": "float32", "f16": "float16", "int8": "int8"}
+_ADAPTER = "adapter_config.json"
 _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a folder of transformers or a GGUF file, and not a model of another kind."""
+    """Whether a path is a folder of transformers (or peft) or a GGUF file, and no model of another kind."""
     path = Path(path)
-    return (path / "config.json").is_file() or path.suffix == ".gguf"
+    return any((path / name).is_file() for name in ("config.json", _ADAPTER)) or path.suffix == ".gguf"
 
 
 def build_language_model(
@@ -139,6 +141,7 @@ def build_language_model(
         values=heads.values,
         rotated=decoder.rotated,
         stop=decoder.stop,
+        repetition_penalty=penalty_of(source.config),
         read=read,
         source=None if pair is None else _source(pair),
     )
@@ -174,6 +177,13 @@ def _open(path: Path) -> Checkpoint:
         raise ModelError(f"{path} does not exist")
     if path.suffix == ".gguf":
         return GgufFile(path)
+    if (path / _ADAPTER).is_file() and not (path / "config.json").is_file():
+        base = read_json(path / _ADAPTER).get("base_model_name_or_path")
+        raise ModelError(
+            f"{path} is an adapter (LoRA) of {base}, not a whole model",
+            hint="with the package peft, AutoPeftModelForCausalLM.from_pretrained(folder).merge_and_unload()"
+            ".save_pretrained(whole) makes one; build the folder that it wrote",
+        )
     plan = read_json(path / "config.json").get("quantization_config")
     if not isinstance(plan, Mapping):
         return SafetensorsFolder(path)

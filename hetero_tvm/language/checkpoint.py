@@ -33,6 +33,7 @@ _GENERATION = (
     "suppress_tokens",
     "begin_suppress_tokens",
     "bad_words_ids",
+    "repetition_penalty",
 )
 """Entries of ``generation_config.json`` that count before those of ``config.json``."""
 _HEADER_LIMIT = 100 << 20

@@ -32,6 +32,15 @@ def stop_of(config: Config) -> tuple[int, ...]:
     return tuple(map(int, stop)) if isinstance(stop, (list, tuple)) else (int(stop),)
 
 
+def penalty_of(config: Config) -> float:
+    """Penalty of repetitions that a checkpoint asks for; 1 for none."""
+    penalty = config.get("repetition_penalty")
+    penalty = 1.0 if penalty is None else penalty
+    if not isinstance(penalty, int | float) or not 0 < penalty < float("inf"):
+        raise ModelError(f"repetition_penalty is {penalty!r}, expected more than 0")
+    return float(penalty)
+
+
 def activation_of(config: Config, key: str) -> str:
     """Our name of an activation; :class:`ModelError` when it has no kernel."""
     name = config[key]

@@ -171,11 +171,23 @@ class DecoderWeights:
         return bias if bias.any() else None
 
     def head(self) -> str | None:
-        """Full name of the matrix of logits; None where it is the embedding."""
+        """Full name of the matrix of logits; None where it is the embedding.
+
+        :class:`ModelError` where there is none, and the configuration says that the embedding is not it.
+        """
         if self.decoder.tied:
             return None
         for name in self.names.heads:
             for prefix in ("", *self.names.prefixes):
                 if prefix + name + ".weight" in self.checkpoint:
                     return prefix + name + ".weight"
+        if self.checkpoint.config.get("tie_word_embeddings") is False:
+            kinds = self.checkpoint.config.get("architectures")
+            raise ModelError(
+                f"no matrix gives the logits of tokens ({self.names.heads[0]}.weight): a model that "
+                "classifies or embeds texts generates none",
+                problems=[f"architectures in config.json: {', '.join(map(str, kinds))}"] if kinds else [],
+                hint="export such a model to ONNX and build that file; where the embeddings are that matrix, "
+                'write "tie_word_embeddings": true into config.json',
+            )
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,7 @@ class Library:
         self._slots = [InputSlot(self._runtime, spec, alignment) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
         self._symbolic = bool(manifest.signature.symbols)
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of the last call, where sizes are open
+        self._last = threading.local()  # shapes of the last call of each thread, where sizes are open
         self._counted = bool(manifest.signature.counted)
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in manifest.signature.outputs]
 
@@ -139,7 +140,7 @@ class Library:
             manifest = replace(manifest, kernels=[{**row, **unknown} for row in manifest.kernels])
         if self._symbolic:
             call()
-            rows = manifest.kernels_at(self.signature.sizes(self._shapes))
+            rows = manifest.kernels_at(self.signature.sizes(self._last.shapes))
             manifest = replace(manifest, kernels=rows)
         symbols = self.manifest.kernel_symbols
         machine, code, missing = self._machine, self._code, ""
@@ -353,8 +354,9 @@ class Library:
             if problem:
                 problems.append(problem)
         if not problems and self._symbolic:
-            self._shapes = {name: array.shape for name, array in zip(self._names, arrays, strict=True)}
-            problems = self.signature.misfits(self._shapes)
+            shapes = {name: array.shape for name, array in zip(self._names, arrays, strict=True)}
+            problems = self.signature.misfits(shapes)
+            self._last.shapes = shapes
         if problems:
             raise self._input_error(problems)
         return arrays

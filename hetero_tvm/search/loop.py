@@ -310,7 +310,7 @@ class _Run:
         for state in states:
             state.tunable = False
             state.report.note = "not measured"
-        for index, (plain, generic) in self.workers.measure(jobs, self._stop_trials):
+        for index, (plain, generic) in self.batches.measure_calmly(jobs).items():
             state = states[index]
             if not plain.ok:
                 state.report.note = f"no reference: {(plain.text or plain.status).splitlines()[0]}"

@@ -60,7 +60,12 @@ def summary(report: TuneReport) -> list[str]:
             else f"the {timed} of {len(report.tasks)} kernels that were timed beside their defaults"
         )
         lines.append(f"{which}: {_time(default)} ms -> {_time(tuned)} ms ({default / tuned:.2f} x)")
-    speed = f", {report.trials_per_second:.1f} per second" if report.trials else ""
+    speed = ""
+    if report.trials:  # of slow ones no "0.0"
+        rate, unit = report.trials_per_second, "second"
+        if rate < 1:
+            rate, unit = 60 * rate, "minute"
+        speed = f", {rate:.1f} per {unit}"
     lines.append(
         f"{report.trials} trials in {report.elapsed:.1f} s{speed}; {report.reused} taken from records; "
         f"stopped by: {report.stopped}"

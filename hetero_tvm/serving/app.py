@@ -155,7 +155,11 @@ class Server:
             assert self._no_template is not None
             raise self._no_template
         # The template writes the special tokens itself.
-        return [self._tokenizer.encode(self._template.prompt(wishes.messages), special=False)]
+        return [
+            self._tokenizer.encode(
+                self._template.prompt(wishes.messages, options=wishes.template), special=False
+            )
+        ]
 
     def _request(self, wishes: Wishes, tokens: list[int], number: int) -> Request:
         longest = wishes.max_tokens
@@ -303,8 +307,9 @@ async def _body(http: HttpRequest) -> Any:
 
 
 async def _failure(http: HttpRequest, error: Exception) -> Response:
+    too_long = isinstance(error, CapacityError)
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-    return _error(status, str(error))
+    return _error(status, str(error), code="context_length_exceeded" if too_long else None)
 
 
 async def _no_route(http: HttpRequest, error: Exception) -> Response:

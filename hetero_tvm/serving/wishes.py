@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hetero_tvm.errors import InputError, UsageError
+from hetero_tvm.generation.chat import RESERVED
 from hetero_tvm.generation.likelihood import MOST
 from hetero_tvm.generation.sampling import Sampling
 
@@ -37,7 +38,7 @@ class Wishes:
 
     ``prompts`` are texts or tokens; ``messages`` a conversation; one of the two is empty.  ``logprobs`` is
     the number of likeliest tokens to tell beside each, None for no log-probabilities; ``echo`` asks for the
-    prompt as well.
+    prompt as well; ``template`` are further names that the chat template sees.
     """
 
     prompts: list[str | list[int]]
@@ -50,6 +51,7 @@ class Wishes:
     usage: bool
     logprobs: int | None = None
     echo: bool = False
+    template: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read(body: Any, chat: bool) -> Wishes:
@@ -64,8 +66,9 @@ def read(body: Any, chat: bool) -> Wishes:
     fields = _Fields(body)
     prompts: list[str | list[int]] = []
     messages: list[dict[str, Any]] = []
+    template: dict[str, Any] = {}
     if chat:
-        messages = fields.messages()
+        messages, template = fields.messages(), fields.template()
     else:
         prompts = fields.prompts()
     echo = not chat and fields.flag("echo")
@@ -88,7 +91,9 @@ def read(body: Any, chat: bool) -> Wishes:
         raise InputError("the request cannot be served", problems=fields.problems)
     if longest is None and not chat:
         longest = 16  # OpenAI's own default
-    return Wishes(prompts, messages, sampling, longest, choices, stop, stream, usage, logprobs, echo)
+    return Wishes(
+        prompts, messages, sampling, longest, choices, stop, stream, usage, logprobs, echo, template
+    )
 
 
 class _Fields:
@@ -105,7 +110,8 @@ class _Fields:
         right = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
         if not right or not value >= least or value == float("inf"):
             what = "whole number" if kind is int else "number"
-            self.problems.append(f"{name} is {value!r}, expected a {what} from {least}")
+            bound = f" from {least}" if least > -float("inf") else ""
+            self.problems.append(f"{name} is {value!r}, expected a {what}{bound}")
             return default
         return kind(value)
 
@@ -143,8 +149,8 @@ class _Fields:
             "top_p": self.number("top_p", float, 1.0, 0.0),
             "top_k": self.number("top_k", int, 0, -1),
             "min_p": self.number("min_p", float, 0.0, 0.0),
-            "repetition_penalty": self.number("repetition_penalty", float, 1.0, 0.0),
-            "seed": self.number("seed", int, None, 0),
+            "repetition_penalty": self.number("repetition_penalty", float, None, 0.0),
+            "seed": self.seed(),
             "presence_penalty": self.number("presence_penalty", float, 0.0, -2.0),
             "frequency_penalty": self.number("frequency_penalty", float, 0.0, -2.0),
             "bias": self.biases(),
@@ -155,6 +161,25 @@ class _Fields:
         except UsageError as error:
             self.problems += error.problems
             return None
+
+    def seed(self) -> int | None:
+        """``seed``: any whole number, by its lowest 64 bits; generators take none below 0."""
+        found = self.number("seed", int, None, -float("inf"))
+        return None if found is None else found % (1 << 64)
+
+    def template(self) -> dict[str, Any]:
+        """``chat_template_kwargs`` (``enable_thinking`` and the like) and ``reasoning_effort``."""
+        found = self._body.get("chat_template_kwargs")
+        found = {} if found is None else found
+        if not isinstance(found, dict) or RESERVED & found.keys():
+            self.problems.append(
+                f"chat_template_kwargs is not an object of names beside {', '.join(sorted(RESERVED))}"
+            )
+            return {}
+        effort = self._body.get("reasoning_effort")
+        if effort is not None and not isinstance(effort, str):
+            self.problems.append(f"reasoning_effort is {effort!r}, expected a word")
+        return ({} if effort is None else {"reasoning_effort": effort}) | found
 
     def biases(self) -> tuple[tuple[int, float], ...]:
         """``logit_bias``: tokens, which JSON writes as text, and numbers from -100 to 100."""
@@ -195,7 +220,9 @@ class _Fields:
         if isinstance(content, list):  # parts, of which only text can be read
             parts = [part.get("text") for part in content if isinstance(part, dict)]
             content = "".join(parts) if len(parts) == len(content) and all_text(parts) else None
-        if not isinstance(content, str):
+        if content is None and message.get("tool_calls"):
+            self.problems.append(f"messages[{number}] calls tools, which are not built")
+        elif not isinstance(content, str):
             self.problems.append(f"messages[{number}].content is not text")
         return {**message, "content": content}
 

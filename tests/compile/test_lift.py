@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import threading
 
 import numpy as np
 import onnx
@@ -64,6 +65,26 @@ def test_a_profile_counts_the_work_of_the_sizes_that_are_called(optimized, net):
         assert "batch" in kernel.name and "60" not in kernel.name, kernel.name
         counted += 1
     assert counted > 4
+
+
+@pytest.mark.thorough
+def test_a_profile_counts_its_own_call_whatever_other_threads_call(net):
+    """The sizes were those of the last call, whoever made it."""
+
+    def arrays(batch, sequence):
+        return [np.ones((batch, sequence), "int64")] * len(net.signature.inputs)
+
+    others = [threading.Thread(target=net, args=arrays(1, 16))]
+
+    def call():
+        net(*arrays(2, 8))
+        while others:
+            others[0].start()
+            others.pop().join()
+
+    alone = {kernel.name: kernel.flops for kernel in net.profile(*arrays(2, 8), seconds=0.01).kernels}
+    beside = {kernel.name: kernel.flops for kernel in net.profile_call(call, seconds=0.01).kernels}
+    assert beside == alone
 
 
 @pytest.mark.thorough

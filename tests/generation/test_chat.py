@@ -45,6 +45,41 @@ def test_it_writes_what_transformers_writes(tmp_path):
         assert template.prompt(TALK, generation) == wanted[0]
 
 
+MARKED = """
+{%- if tools is not none %}
+    {{- 'tools: ' ~ tools | tojson }}
+{%- endif %}
+{%- for message in messages %}
+    {%- set words = message.content %}
+    {%- if message.role == 'assistant' %}
+        {%- generation %}
+            {%- set words = 'inside' %}
+            {{- '<' + message.content + '>' + eos_token }}
+        {%- endgeneration %}
+    {%- else %}
+        {{- {'b': words, 'a': 'é'} | tojson(separators=(',', ':'), sort_keys=true, ensure_ascii=true) }}
+    {%- endif %}
+    {{- words }}
+{%- endfor %}"""
+
+
+def test_blocks_of_training_and_tools_that_are_none(tmp_path):
+    """SmolLM3's template was called damaged; one that asks whether tools are none wrote some."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    talk = [*TALK, {"role": "assistant", "content": "é"}]
+    wanted, _ = render_jinja_template(conversations=[talk], chat_template=MARKED, eos_token="</s>")
+    assert ChatTemplate(written(tmp_path, MARKED)).prompt(talk, False) == wanted[0]
+
+
+def test_names_that_a_client_gives(tmp_path):
+    template = ChatTemplate(
+        written(tmp_path, "{{ messages | length }}{% if thinking is false %} quick{% endif %}")
+    )
+    assert template.prompt(TALK) == "2"
+    assert template.prompt(TALK, options={"thinking": False, "messages": []}) == "2 quick"
+
+
 def test_a_file_of_its_own_goes_before_the_configuration(tmp_path):
     (written(tmp_path) / "chat_template.jinja").write_text("{{ messages[0].content | tojson }}")
     assert ChatTemplate(tmp_path).prompt(TALK) == '"be <brief>"'

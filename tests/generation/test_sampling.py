@@ -54,6 +54,12 @@ def test_repetition_penalty():
     assert LOGITS[1] == 3.0
 
 
+def test_the_penalty_of_the_checkpoint_counts_where_none_is_asked_for():
+    assert Sampling().behind(1, 2.0).choose(LOGITS, [1], None) == 4
+    assert Sampling(1.0).behind(1, 2.0).choose(LOGITS, [1], None) == 1
+    assert Sampling().choose(LOGITS, [1], None) == 1
+
+
 def test_draws_follow_the_distribution():
     """20,000 draws: within five standard deviations of each probability."""
     sampling, random = Sampling(temperature=1.3), np.random.default_rng(0)

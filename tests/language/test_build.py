@@ -11,6 +11,9 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm.errors import ModelError, TargetError, UsageError
+from hetero_tvm.generation.generate import stream
+from hetero_tvm.generation.sampling import Sampling
+from hetero_tvm.generation.speculative import speculate
 from hetero_tvm.language.build import build_language_model, is_checkpoint
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
 from tests import tiny_llama
@@ -35,6 +38,31 @@ def test_what_is_a_checkpoint(tmp_path):
     assert not is_checkpoint("zoo:bert")
 
 
+def test_an_adapter_is_told_from_a_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "meta/base"}')
+    assert is_checkpoint(tmp_path)
+    with pytest.raises(ModelError, match="adapter .*of meta/base") as caught:
+        build_language_model(tmp_path, tmp_path / "out")
+    assert "merge_and_unload" in caught.value.hint
+
+
+def test_repetitions_are_punished_as_the_checkpoint_says(tmp_path):
+    """Qwen2.5's ``generation_config.json`` has 1.05 to 1.1, and transformers' greedy search heeds it."""
+    checkpoint = tiny_llama.write(tmp_path / "model")
+    (checkpoint / "generation_config.json").write_text('{"repetition_penalty": 1.5, "temperature": 0.7}')
+    build_language_model(checkpoint, tmp_path / "out", rows=8, page=tiny_llama.PAGE)
+    model, tokens = hetero_tvm.load_language_model(tmp_path / "out"), [5, 6, 7]
+    for _ in range(24):
+        scores = tiny_llama.logits(tokens)[-1]
+        seen = sorted(set(tokens))
+        scores[seen] = np.where(scores[seen] < 0, scores[seen] * 1.5, scores[seen] / 1.5)
+        tokens.append(int(scores.argmax()))
+    assert list(stream(model, [5, 6, 7], max_new_tokens=24, stop=())) == tokens[3:]
+    assert list(speculate(model, model, [5, 6, 7], max_new_tokens=24, stop=())) == tokens[3:]
+    plain = list(stream(model, [5, 6, 7], max_new_tokens=24, stop=(), sampling=Sampling(1.0)))
+    assert plain == tiny_llama.greedy([5, 6, 7], 24) != tokens[3:]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
@@ -50,6 +78,20 @@ def test_options_that_cannot_be(tmp_path, options, error, match):
     if "rows" in options:
         assert len(caught.value.problems) == 4
     assert not (tmp_path / "out").exists()
+
+
+def test_a_classifier_is_no_language_model(tmp_path):
+    """Logits were taken from the table of embeddings, without a word."""
+    tensors = {name: array for name, array in tiny_llama.weights().items() if "lm_head" not in name}
+    config = {
+        **tiny_llama.CONFIG,
+        "tie_word_embeddings": False,
+        "architectures": ["LlamaForSequenceClassification"],
+    }
+    checkpoint = tiny_llama.write(tmp_path / "model", config, tensors)
+    with pytest.raises(ModelError, match="lm_head.weight.* generates none") as caught:
+        build_language_model(checkpoint, tmp_path / "out")
+    assert "LlamaForSequenceClassification" in str(caught.value)
 
 
 def test_missing_and_misshapen_tensors_are_named(tmp_path):

@@ -12,7 +12,8 @@ from hetero_tvm.records.store import RecordStore
 from hetero_tvm.search.loop import TuneOptions, tune
 from hetero_tvm.search.measure.service import DISTURBED, OK, Result
 from hetero_tvm.search.measure.spells import Spells
-from tests.search.spaces import MACHINE, ScaleSpace, task
+from hetero_tvm.targets.cpu.tuner import GENERIC
+from tests.search.spaces import MACHINE, ScaleSpace, generic_task, task
 
 SITE = Site.of(MACHINE)
 
@@ -160,3 +161,23 @@ def test_winners_are_verified_in_the_calm(tmp_path):
     report, store, tuned = run(machine, tmp_path)
     record, _ = store.best(tuned)
     assert record.role == VERIFIED and record.seconds == pytest.approx(truth(record.point))
+
+
+@pytest.mark.parametrize("until", [3, float("inf")], ids=["at first", "all the time"])
+def test_a_disturbed_default_is_not_taken_for_the_plain_loops(tmp_path, until):
+    """A resize of 0.02 ms was told of as 1.5 ms: the time of its unscheduled form, 70% of the model's."""
+    seconds = {True: 50.0, False: 1.0}
+    machine = FakeMachine(lambda now: 3.0 if now < until else 1.0)
+
+    def measure(jobs, stop=lambda: False):
+        for index, job in enumerate(jobs):
+            machine.now += 1
+            factor = machine.busy(machine.now)
+            status = DISTURBED if factor > 1 else OK
+            yield index, [Result(status, seconds["plain" in one] * factor) for one in job.candidates]
+
+    machine.measure = measure
+    options = TuneOptions(trials=1, spells=machine.spells(5.0), generic=GENERIC)
+    report = tune([generic_task(4, 16)], MACHINE, options, RecordStore(SITE, tmp_path), None, machine)
+    (row,) = report.tasks
+    assert row.default_seconds == (1.0 if until == 3 else 3.0)

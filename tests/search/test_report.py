@@ -73,6 +73,8 @@ def test_table():
     assert "all kernels together: 12.000 ms -> 6.000 ms" in "\n".join(summary(whole))
     assert "7 trials in 0.5 s, 14.0 per second" in shown
     assert "warning: something" in shown
+    whole.elapsed = 140.0
+    assert "7 trials in 140.0 s, 3.0 per minute" in "\n".join(summary(whole))
 
 
 def test_a_command_among_the_notes_is_one_line_however_narrow_the_terminal(monkeypatch):

@@ -240,6 +240,25 @@ def test_refusals(client, server, body, status, words):
     assert server.engine.load == 0
 
 
+def test_a_text_that_is_too_long_has_the_code_that_clients_look_for(client):
+    answer = client.post("/v1/completions", json={"prompt": [5], "max_tokens": 100_000})
+    assert answer.status_code == 400 and answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_the_template_sees_what_a_client_adds(client, server, monkeypatch):
+    seen = []
+    monkeypatch.setattr(server._template, "prompt", lambda m, options: seen.append(options) or "w5")
+    client.post(
+        "/v1/chat/completions",
+        json={
+            "messages": [{"role": "user", "content": "w6"}],
+            "chat_template_kwargs": {"enable_thinking": False},
+            **GREEDY,
+        },
+    )
+    assert seen == [{"enable_thinking": False}]
+
+
 def test_hostile_bodies(client):
     for content in (b"{", b"\xff", b"[" * 100_000):
         assert client.post("/v1/completions", content=content).status_code == 400

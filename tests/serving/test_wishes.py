@@ -138,3 +138,32 @@ def test_log_probabilities_that_cannot_be_told(body, chat, problem):
 def test_a_prompt_alone_is_scored():
     wishes = read({"prompt": "x", "echo": True, "logprobs": 1, "max_tokens": 0}, chat=False)
     assert (wishes.echo, wishes.max_tokens) == (True, 0)
+
+
+@pytest.mark.parametrize(("seed", "taken"), [(-5, 2**64 - 5), (2**64 + 3, 3), (0, 0), (None, None)])
+def test_any_whole_number_is_a_seed(seed, taken):
+    assert read({**TALK, "seed": seed}, chat=True).sampling.seed == taken
+
+
+def test_names_for_the_template():
+    body = {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}
+    assert read({**TALK, **body}, chat=True).template == {"reasoning_effort": "low", "enable_thinking": False}
+    assert read({"prompt": "x", **body}, chat=False).template == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ({"seed": 1.5}, "seed is 1.5, expected a whole number"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs is not an object of names beside"),
+        ({"chat_template_kwargs": ["x"]}, "chat_template_kwargs is not an object"),
+        ({"reasoning_effort": 3}, "reasoning_effort is 3, expected a word"),
+        (
+            {"messages": [*TALK["messages"], {"role": "assistant", "content": None, "tool_calls": [{}]}]},
+            "messages\\[1\\] calls tools, which are not built",
+        ),
+    ],
+)
+def test_fields_of_newer_clients_that_cannot_be_read(body, problem):
+    with pytest.raises(InputError, match=problem):
+        read({**TALK, **body}, chat=True)

@@ -385,8 +385,11 @@ def _infer(
     try:
         inferred = shape_inference.infer_shapes(light, strict_mode=strict)
     except Exception as error:
+        first = "(op_type:".join(
+            first_lines(error).split("(op_type:")[:2]
+        ).strip()  # the others follow from it
         raise ModelError(
-            f"The model's shapes or types contradict each other: {first_lines(error)}", hint=TRACED_SIZES_HINT
+            f"The model's shapes or types contradict each other: {first}", hint=TRACED_SIZES_HINT
         ) from error
     check_values(inferred.graph, limits)
     if not _may_propagate(inferred.graph) or _leaps(light.graph, pool):

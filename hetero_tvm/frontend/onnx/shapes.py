@@ -20,8 +20,9 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _SEQUENCE = re.compile(r"seq|len|^(s|l|t)$", re.IGNORECASE)
 
 TRACED_SIZES_HINT = (
-    "Where sizes were given: exporters that trace write those of their example into the file. Give these "
-    "(--shape; shapes= in Python), or export it again with open sizes (torch.onnx.export(..., dynamo=True))."
+    "Where sizes were given: networks that halve images and join them again take multiples of 4 to 32 only, "
+    "and exporters that trace write the sizes of their example into the file: give these (--shape; shapes= "
+    "in Python), or export it again with open sizes (torch.onnx.export(..., dynamo=True))."
 )
 """Hint for a model that is contradictory at the sizes that were asked for; ONNX Runtime refuses it too."""
 

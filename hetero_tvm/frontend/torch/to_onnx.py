@@ -97,15 +97,13 @@ def _rules_for(program: ExportedProgram) -> Iterator[None]:
         yield
         return
     patterns = {rule: rule._target_pattern for rule in known if not _BOUNDS.match(rule.name or "")}
-    rewriter._DEFAULT_REWRITE_RULES = tuple(
+    kept = tuple(
         rule
         for rule, pattern in patterns.items()
         if not _guesses_numbers(pattern) and (slices < _MANY_SLICES or pattern.has_single_output_node)
     )
-    try:
+    with _exchanged(rewriter, "_DEFAULT_REWRITE_RULES", kept):
         yield
-    finally:
-        rewriter._DEFAULT_REWRITE_RULES = known
 
 
 @contextlib.contextmanager
@@ -124,23 +122,25 @@ def _exact_numbers() -> Iterator[None]:
             named_inputs["input"] = ir.tensor(number, dtype=ir.DataType.DOUBLE)
         return known(signature, named_inputs, *rest)
 
-    building._process_python_constants = process
-    try:
+    with _exchanged(building, "_process_python_constants", process):
         yield
-    finally:
-        building._process_python_constants = known
+
+
+def _decomposed_once() -> contextlib.AbstractContextManager[None]:
+    """PyTorch's exporter without its decompositions, for a program that has been through them."""
+    passes = require("torch.onnx._internal.exporter._fx_passes")
+    return _exchanged(passes, "decompose_with_registry", lambda program, registry: program)
 
 
 @contextlib.contextmanager
-def _decomposed_once() -> Iterator[None]:
-    """PyTorch's exporter without its decompositions, for a program that has been through them."""
-    passes = require("torch.onnx._internal.exporter._fx_passes")
-    known = passes.decompose_with_registry
-    passes.decompose_with_registry = lambda program, registry: program
+def _exchanged(module: ModuleType, name: str, value: Any) -> Iterator[None]:
+    """A module that has another value by this name for a while."""
+    known = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        passes.decompose_with_registry = known
+        setattr(module, name, known)
 
 
 def _give_types(torch: ModuleType, program: ExportedProgram, graph: onnx.GraphProto) -> None:

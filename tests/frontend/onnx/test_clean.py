@@ -120,6 +120,14 @@ def test_contradicting_shapes_name_the_node():
         import_onnx(text_model("g (float[2] x, float[3] z) => (float[2] y) { y = Add(x, z) }", "/bad"))
 
 
+def test_only_the_first_contradiction_is_told():
+    """What follows from it ("Input 0 expected to have type but instead is null") hid it."""
+    body = "{ a = Add(x, z) b = Relu(a) c = Add(b, x) y = Add(c, z) }"
+    with pytest.raises(ModelError, match="halve images") as caught:
+        import_onnx(text_model("g (float[2] x, float[3] z) => (float[2] y) " + body, "/n"))
+    assert caught.value.message.count("op_type") == 1
+
+
 @pytest.mark.parametrize(
     "body, match",
     [

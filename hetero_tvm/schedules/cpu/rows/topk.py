@@ -390,9 +390,8 @@ class _OpenTopkKernel(_TopkKernel):
         return None
 
     def _row(self, ys: list[Buffer], target: Expr) -> None:
-        self.size = self.k.scratch((1,), "int32")
-        self.k.store(self.size, int32(self.extent), [0])
-        few = self.k.load(self.size, [0]) <= _FEW // self.count
+        (self.size,) = self.k.counted(self.extent)
+        few = self.size <= _FEW // self.count
         if self.count == 1:
             self._one_by_one(ys, target)
         elif self.count == self.extent:
@@ -404,7 +403,7 @@ class _OpenTopkKernel(_TopkKernel):
         if self.lanes == 1:
             return self._by_passes(ys, target, 1)
         return self.k.branch(
-            self.k.load(self.size, [0]) >= self.lanes,
+            self.size >= self.lanes,
             lambda: self._by_passes(ys, target, self.lanes),
             lambda: self._by_passes(ys, target, 1),
         )
@@ -413,7 +412,7 @@ class _OpenTopkKernel(_TopkKernel):
         return self.count == self.extent
 
     def _whole(self, width: int) -> Index:
-        return tirx.floordiv(self.k.load(self.size, [0]), width) if width > 1 else self.extent
+        return tirx.floordiv(self.size, width) if width > 1 else self.extent
 
     def _has_rest(self, width: int) -> bool:
         return width > 1
@@ -421,5 +420,5 @@ class _OpenTopkKernel(_TopkKernel):
     def _begin(self) -> None:
         classes = self._classes()
         if self.lanes > 1:
-            with self.k.when(self.k.load(self.size, [0]) >= 4 * classes):
+            with self.k.when(self.size >= 4 * classes):
                 self._bound(classes)
