@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 
 from hetero_tvm.host.activation_names import ByName
-from hetero_tvm.host.tvm import Expr, tirx, tvm
+from hetero_tvm.host.tvm import Expr, tirx, tvm, tvm_ffi
 
 
 def _lanes(x: Expr) -> int:
@@ -44,7 +44,15 @@ def _typed(dtype: str, x: Expr) -> str:
 def _let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
     """``body`` of a variable bound to ``value``: in a tree, reuse without a name is repetition."""
     name = tirx.Var("t", str(value.ty.dtype))
-    return tirx.Let(name, value, body(name))
+    return tirx.Let(name, tvm_ffi.structural_map(value, (tirx.Cast, _chosen), order="post"), body(name))
+
+
+def _chosen(cast: tirx.Cast) -> Expr:
+    """A number made of a condition, as a choice: TVM's analysis of what is bound takes no vectors of bool."""
+    if not str(cast.value.ty.dtype).startswith("bool"):
+        return cast
+    dtype = str(cast.ty.dtype)
+    return tirx.Select(cast.value, tirx.const(1, dtype), tirx.const(0, dtype))
 
 
 def _horner(x: Expr, coefficients: tuple[float, ...]) -> Expr:
