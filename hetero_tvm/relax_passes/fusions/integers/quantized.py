@@ -14,8 +14,8 @@ A convolution's borders then are written before it, with that zero point in them
 
 Scales and the other zero points are constants.  The bias is counted in steps of the accumulators, as most
 quantisation tools give it; one that lies between two steps is rounded where the result is rounded to much
-larger steps anyway.  Else, and where it and the sums may exceed 32 bits, it stays an addition of floats.  This runs before constants are folded: a weight
-that became a float is none of ours any more.
+larger steps anyway.  Else, and where it and the sums may exceed 32 bits, it stays an addition of floats.
+This runs before constants are folded: a weight that became a float is none of ours any more.
 """
 
 from __future__ import annotations
