@@ -39,7 +39,7 @@ def test_conditions_of_a_program_are_told_by_its_names_and_sizes():
     program = export(_EvenRows(), (torch.zeros(1, 8, 4),), dynamic_shapes=({1: Dim.AUTO},))
     with pytest.raises(ModelError, match="a condition on its sizes") as failure:
         with_sizes(program, {"x": (1, 7, 4)})
-    assert failure.value.problems == ["not for x of 1x7x4: x.shape[1] % 2 == 0"]
+    assert failure.value.problems == ("not for x of 1x7x4: x.shape[1] % 2 == 0",)
 
 
 class _Positions(nn.Module):
