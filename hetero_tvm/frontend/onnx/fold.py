@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -249,8 +250,8 @@ class Folder:
         return False
 
     def _elements(self, name: str) -> int:
-        """Number of elements of a constant."""
-        return math.prod(self.pool.type_of(name)[1])
+        """Number of elements of a constant; of what a node without results reads besides, more than any."""
+        return math.prod(self.pool.type_of(name)[1]) if name in self.pool else sys.maxsize
 
     def _type(self, name: str) -> Type | None:
         """Type of a constant or of a tensor whose type is known."""

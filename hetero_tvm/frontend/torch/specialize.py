@@ -22,6 +22,9 @@ _KNOWN = (
 )  # fmt: skip
 """Attributes with what PyTorch knows of a program's symbols, which it adds to as it decides about them."""
 _SIZE = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]")
+_GUARD = "Guard failed: "
+_LONGEST = 120
+"""Letters that are shown of a condition; PyTorch writes long ones in full."""
 _ARITHMETIC = (
     ast.Expression, ast.Compare, ast.Eq, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod,
     ast.UnaryOp, ast.USub, ast.Constant,
@@ -125,6 +128,15 @@ def with_sizes(program: ExportedProgram, shapes: Mapping[str, tuple[int, ...]]) 
             return torch.export.export(program.module(), args, kwargs)
     except Exception as error:
         line = next((text.strip() for text in str(error).splitlines() if text.strip()), "")
+        if line.startswith(_GUARD):
+            condition = re.sub(r"\.size\(\)\[(\d+)\]", r".shape[\1]", line.removeprefix(_GUARD))
+            short = condition if len(condition) <= _LONGEST else f"{condition[:_LONGEST]} ..."
+            at = ", ".join(f"{name} of {'x'.join(map(str, shape))}" for name, shape in shapes.items())
+            raise ModelError(
+                "The program was exported with a condition on its sizes that does not hold at all of them.",
+                problems=[f"not for {at}: {short}"],
+                hint="Give ranges without these sizes, or export the program once for each side of it.",
+            ) from error
         raise ModelError(
             f"PyTorch cannot fix the shapes of the program. {type(error).__name__}: {line[:300]}",
             hint="Export the program with the shapes that it will run with, without dynamic_shapes.",

@@ -422,6 +422,19 @@ def test_sign_of_whole_numbers(dtype, kind):
     against_evaluator(source, {"x": np.array([0, 1, 200]).astype(kind)}, 0)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "threshold"), [("uint8", 0.5), ("int32", 1.5), ("float", 0.5), ("float", -1.0)]
+)
+def test_shrinking_of_any_type(dtype, threshold):
+    source = text_model(
+        f"g ({dtype}[7] x) => ({dtype}[7] y) {{ y = Shrink<lambd={threshold}, bias=1.0>(x) }}"
+    )
+    kind = {"float": "float32"}.get(dtype, dtype)
+    x = np.array([0, 1, 2, 0, 1, 2, 7] if dtype == "uint8" else [-3, -2, -1, 0, 1, 2, 3]).astype(kind)
+    (wanted,) = ReferenceEvaluator(source).run(None, {"x": x})
+    np.testing.assert_array_equal(run_tvm(import_onnx(source), {"x": x})[0], wanted)
+
+
 def test_a_convolution_may_leave_its_kernel_shape_to_the_weight():
     source = text_model(
         'g (float[1,2,6] x) => (float[1,4,3] y) { y = Conv<auto_pad="SAME_UPPER", strides=[2]>(x, w) }'

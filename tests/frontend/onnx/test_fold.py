@@ -119,6 +119,22 @@ def test_terabytes_are_not_computed_while_folding(body):
         import_onnx(source)
 
 
+def test_a_slice_that_sizes_make_empty():
+    """At three rows ``rows // 2 // 3`` of them are none: nothing of x is read."""
+    source = text_model(
+        """g (float[1, rows, 4] x) => (float[1, some, 4] y)
+        <int64[1] z = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}> {
+            shape = Shape(x)
+            rows = Gather<axis = 0>(shape, one)
+            half = Div(rows, two)
+            end = Div(half, three)
+            y = Slice(x, z, end, one)
+        }"""
+    )
+    model = import_onnx(source, shapes={"x": (1, 3, 4)})
+    assert model.signature.outputs[0].shape == (1, 0, 4)
+
+
 def test_empty_parts_disappear():
     """What a rotary embedding of the whole head leaves over: a slice of nothing, joined again."""
     source = text_model(

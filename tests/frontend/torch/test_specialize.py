@@ -10,8 +10,8 @@ from torch import nn
 from torch.export import Dim, export
 
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.errors import ShapeError
-from hetero_tvm.frontend.torch.specialize import depends_on_sizes
+from hetero_tvm.errors import ModelError, ShapeError
+from hetero_tvm.frontend.torch.specialize import depends_on_sizes, with_sizes
 
 
 @pytest.mark.thorough
@@ -26,6 +26,20 @@ def test_adaptive_pooling(size):
         {model.signature.inputs[0].name: x.numpy()}
     )
     np.testing.assert_allclose(result, module(x).detach().numpy(), atol=1e-5)
+
+
+class _EvenRows(nn.Module):
+    """Takes one of two ways by its number of rows."""
+
+    def forward(self, x):
+        return x * 2 if x.shape[1] % 2 == 0 else x
+
+
+def test_conditions_of_a_program_are_told_by_its_names_and_sizes():
+    program = export(_EvenRows(), (torch.zeros(1, 8, 4),), dynamic_shapes=({1: Dim.AUTO},))
+    with pytest.raises(ModelError, match="a condition on its sizes") as failure:
+        with_sizes(program, {"x": (1, 7, 4)})
+    assert failure.value.problems == ("not for x of 1x7x4: x.shape[1] % 2 == 0",)
 
 
 class _Positions(nn.Module):

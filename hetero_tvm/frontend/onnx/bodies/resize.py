@@ -99,6 +99,11 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     if crops and len(region) != 2 * len(axes):
         raise _refusal(node, "tf_crop_and_resize without a region of interest")
     x, outside = node.input[0], np.zeros((), bool)
+    stored = pool.dtype(x, types)
+    whole = mode != "nearest" and not stored.startswith(("float", "bfloat"))
+    dtype = "float32" if whole else stored  # weights of whole numbers would all be zero
+    if whole:
+        x = b.op("Cast", x, to=onnx.TensorProto.FLOAT)
     for axis, scale, extent in changed:
         place = axes.index(axis)
         crop = (region[place], region[place + len(axes)]) if crops else (0.0, 1.0)
@@ -116,7 +121,6 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
             x = b.op("Gather", x, b.const(inside, "int64"), axis=axis)
             continue
         cubic = float(b.attributes.get("cubic_coeff_a", -0.75)) if mode == "cubic" else None
-        dtype = pool.dtype(node.input[0], types)
         if not smooth:
             x = _interpolated(b, x, axis, len(shape), dtype, _taps(at, shape[axis], cubic, exclude))
             continue
@@ -129,14 +133,25 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
         order = [n for n in range(len(shape)) if n != axis]
         back = [int(n) for n in np.argsort([*order, axis])]
         rows, matrix = b.op("Transpose", x, perm=[*order, axis]), b.const(weights, dtype)
-        floats = dtype.startswith("float")
-        x = sparse_product(b, rows, matrix, dtype) if floats else b.op("MatMul", rows, matrix)
+        x = sparse_product(b, rows, matrix, dtype)
         x = b.op("Transpose", x, perm=back)
+    if whole:
+        x = _as_whole(b, x, np.dtype(stored), mode == "cubic" or bool(b.attributes.get("antialias", 0)))
     if outside.any():
-        filling = b.const(b.attributes.get("extrapolation_value", 0.0), pool.dtype(node.input[0], types))
+        filling = b.const(b.attributes.get("extrapolation_value", 0.0), stored)
         x = b.op("Where", b.const(outside, "bool"), filling, x)
     b.end(0, x)
     return b.nodes
+
+
+def _as_whole(b: Body, x: str, dtype: np.dtype, rounded: bool) -> str:
+    """Sums of neighbours as whole numbers: ONNX Runtime cuts linear ones off, and rounds others."""
+    if rounded:
+        x = b.op("Round", x)
+    if dtype.itemsize < 4:  # float32 holds the ends of these; cubic curves leave them
+        ends = [b.const(float(end), "float32") for end in (np.iinfo(dtype).min, np.iinfo(dtype).max)]
+        x = b.op("Clip", x, *ends)
+    return b.op("Cast", x, to=onnx.helper.np_dtype_to_tensor_dtype(dtype))
 
 
 def affine_grid(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:

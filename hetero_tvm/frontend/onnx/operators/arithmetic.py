@@ -55,6 +55,17 @@ def _thresholded_relu(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
     return relax.op.where(relax.op.greater(x, alpha), x, zero)
 
 
+def _shrink(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
+    """The formula, the lower side first: TVM adds both sides, and negates thresholds that have no sign."""
+    x, dtype = inputs[0], str(inputs[0].ty.dtype)
+    threshold, bias = (attrs.get(name, default) for name, default in (("lambd", 0.5), ("bias", 0.0)))
+    bias, zero = relax.const(bias, dtype), relax.const(0, dtype)
+    y = relax.op.where(relax.op.greater(x, relax.const(threshold, dtype)), relax.op.subtract(x, bias), zero)
+    if dtype.startswith("uint"):
+        return y
+    return relax.op.where(relax.op.less(x, relax.const(-threshold, dtype)), relax.op.add(x, bias), y)
+
+
 def _celu(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
     """The formula: ONNX's own definition makes a vector of a scalar."""
     x = inputs[0]
@@ -214,6 +225,7 @@ ARITHMETIC: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Pow": _pow,
     "ReduceLogSumExp": _reduce_log_sum_exp,
     "Selu": _exponential_below_zero(1.67326319217681884765625, 1.05070102214813232421875),
+    "Shrink": _shrink,
     "Sign": _sign,
     "Sinh": _hyperbolic(odd=True),
     "Sum": _sum,

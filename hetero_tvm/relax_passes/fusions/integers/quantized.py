@@ -14,8 +14,8 @@ A convolution's borders then are written before it, with that zero point in them
 
 Scales and the other zero points are constants.  The bias is counted in steps of the accumulators, as most
 quantisation tools give it; one that lies between two steps is rounded where the result is rounded to much
-larger steps anyway, and else stays an addition of floats.  This runs before constants are folded: a weight
-that became a float is none of ours any more.
+larger steps anyway.  Else, and where it and the sums may exceed 32 bits, it stays an addition of floats.
+This runs before constants are folded: a weight that became a float is none of ours any more.
 """
 
 from __future__ import annotations
@@ -136,10 +136,11 @@ class FuseQuantized(Rule):
                 absorbs.append(top)
                 top = user
                 room = np.maximum(room, _ROUNDED * y_scale)
-        if (rounded > room).any():
+        reach = _reach(dtype_of(source), int(x_zero), w)
+        _need(reach.max(initial=0) < 2**31, "the sums do not fit the accumulators")
+        if (rounded > room).any() or (np.abs(whole) + reach >= 2**31).any():
             top, absorbs, relu, out, y_zero, bounds = var, [], False, "float32", 0, ()
             step, whole = w_scale * x_scale, np.zeros_like(whole)
-        _need(np.abs(whole).max(initial=0) < 2**31, "the bias does not fit the accumulators")
         offset = int(x_zero) - OFFSET[dtype_of(source)]
         more = {"bounds": bounds} if bounds else {}
         op = self._operator(
@@ -293,6 +294,12 @@ def _need(holds: bool, reason: str) -> None:
 def _column_sums(w: np.ndarray) -> np.ndarray:
     axes = 0 if w.ndim == 2 else tuple(range(1, w.ndim))
     return w.astype(np.int64).sum(axes)
+
+
+def _reach(dtype: str, zero: int, w: np.ndarray) -> np.ndarray:
+    """Largest size that the sum of each column may have, of any bytes."""
+    limits = np.iinfo(dtype)
+    return max(zero - limits.min, limits.max - zero) * _column_sums(np.abs(w.astype(np.int64)))
 
 
 def _paddings(call: Call) -> tuple[int, int, int, int]:

@@ -55,6 +55,21 @@ def test_the_ratio_is_that_of_scales(mode, scales):
     np.testing.assert_allclose(run_tvm(import_onnx(source), {"x": x})[0], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode, antialias", [("linear", 0), ("cubic", 0), ("linear", 1)])
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_images_of_whole_numbers(mode, antialias, kind):
+    """Within the one step by which the references differ from each other."""
+    source = _model([1, 2, 7, 5], [1, 1, 0.6, 1.3], mode=mode, antialias=antialias)
+    for value in (*source.graph.input, *source.graph.output):
+        value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    least = np.iinfo(kind).min + 60  # so that cubic curves stay within 8 bits
+    x = np.random.default_rng(0).integers(least, least + 130, (1, 2, 7, 5)).astype(kind)
+    (expected,) = ReferenceEvaluator(source).run(None, {"x": x})
+    (result,) = run_tvm(import_onnx(source), {"x": x})
+    assert result.dtype == kind
+    np.testing.assert_allclose(result.astype(int), expected.astype(int), atol=1)
+
+
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
 def test_nearest_is_a_gather(rounding, coordinates):

@@ -140,6 +140,19 @@ def test_a_bias_between_two_steps_is_rounded_only_where_the_result_is():
     assert "relax.add" not in operators(after)
 
 
+@pytest.mark.parametrize("end", [-(2.0**31), 2.0**31 - 128])
+def test_a_bias_at_the_ends_of_32_bits_does_not_wrap(end):
+    """As quantisers write it for filters that are nearly zero, whose steps are tiny."""
+    x, bias = [integers("int8", 5, 8)], constant([end, 0.0, 0.0, 0.0, 0.0, 0.0])
+
+    def build(x):
+        return to_bytes(op.add(product(x), bias))
+
+    after, report = rewritten(build, x, [FuseQuantized()])
+    assert report.fusions == {"quantized": 1}
+    np.testing.assert_array_equal(result(after, x), result(module_of(build, *x), x))
+
+
 def test_sixteen_bits_stay_floats():
     """Activations of 16 bits, as onnxruntime's quantiser writes them where 8 are too few."""
     x = [np.arange(8, dtype="uint16").reshape(2, 4)]
