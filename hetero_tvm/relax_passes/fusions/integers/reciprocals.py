@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Expr, Var, te, tirx
+from hetero_tvm.host.tvm import Expr, Var, relax, te, tirx
 from hetero_tvm.ops.integers.quantized import OFFSET
 from hetero_tvm.relax_passes.fusions.integers.moves import parameters_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
@@ -14,6 +14,9 @@ from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 _SCALES = (1e-30, 1e30)
 """Steps whose reciprocals and remainders are normal numbers."""
+_MOST_STEPS = 32
+"""Bindings before a quantiser that are looked at."""
+_NAME = "quantize"
 
 
 class _Found(NamedTuple):
@@ -45,7 +48,7 @@ class QuantizeByReciprocal(Rule):
         if dtype_of(var) not in OFFSET or dtype_of(call.args[0]) != "float32" or steps is None:
             return None
         dtype, scale, zero = steps
-        if not _SCALES[0] < scale < _SCALES[1]:
+        if not _SCALES[0] < scale < _SCALES[1] or _is_chained(graph, call.args[0]):
             return None
         return _Found(call.args[0], np.float32(scale), int(zero), dtype)
 
@@ -54,7 +57,23 @@ class QuantizeByReciprocal(Rule):
         x = te.placeholder(shape, "float32", "x")
         y = te.compute(x.shape, lambda *index: _quantized(x(*index), found), "quantized")
         function = te.create_prim_func([x, y]).without_attr("global_symbol").with_attr("tirx.noalias", True)
-        graph.replace(var, graph.call_function(function, "quantize", [found.x], var))
+        graph.replace(var, graph.call_function(function, _NAME, [found.x], var))
+
+
+def _is_chained(graph: Graph, x: Expr) -> bool:
+    """Whether a value comes from another quantiser, by elementwise steps: both are one kernel then, in which
+    this form would write out twelve times what the first one is."""
+    waiting, seen = [x], 0
+    while waiting and seen < _MOST_STEPS:
+        var, seen = waiting.pop(), seen + 1
+        name, call = graph.op_name(var), graph.value(var)
+        if name == "relax.quantize" or (
+            name == "relax.call_tir" and call.args[0].name_hint.startswith(_NAME)
+        ):
+            return True
+        if name is not None and name != "relax.call_tir":
+            waiting += [arg for arg in call.args if isinstance(arg, relax.Var)]
+    return False
 
 
 def _quantized(x: Expr, found: _Found) -> Expr:

@@ -48,7 +48,7 @@ def emit_arg_extremum(
 
 
 class _ArgKernel:
-    """What the kernels along either axis share."""
+    """Base of the kernels along either axis."""
 
     def __init__(
         self, machine: CpuModel, shape: tuple[int, int, int], largest: bool, dtype: str, ranges: bool

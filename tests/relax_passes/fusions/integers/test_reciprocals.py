@@ -66,6 +66,20 @@ def test_others_keep_the_division(scale, zero, dtype):
     assert "R.quantize" in str(after["main"])
 
 
+def test_one_behind_another_keeps_the_division():
+    """They are one kernel, in which twelve copies of twelve copies took minutes to compile."""
+
+    def bytes_of(x):
+        return op.quantize(x, constant(0.1), constant(3, "uint8"), axis=0, out_dtype="uint8")
+
+    def build(x):
+        gate = op.dequantize(bytes_of(op.sigmoid(x)), constant(0.1), constant(3, "uint8"), axis=0)
+        return bytes_of(op.multiply(gate, x))
+
+    after, _ = rewritten(build, [np.zeros((2, 4), "float32")], [QuantizeByReciprocal()])
+    assert str(after["main"]).count("R.quantize") == 1
+
+
 class TestQuantizeByReciprocal(Rewrite):
     rule = QuantizeByReciprocal()
     inputs = {"x": (2, 3)}
