@@ -16,7 +16,7 @@ those that are below the last one found.
 A key is one int64: the number as an integer of the same order, then the position, so that no two are equal
 and of equal numbers the first one wins.  NaN counts as greater than all numbers, as in NumPy and PyTorch.
 
-Runs of ``_RUN`` keys are sorted by counting, for each key, those above it (in vectors).  Longer ones are
+Runs of ``RUN`` keys are sorted by counting, for each key, those above it (in vectors).  Longer ones are
 merged from both ends at once: neither end can pass its run, so that no step has a condition.
 """
 
@@ -24,19 +24,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.emit import Index, Kernel, for_graph, int32, ordered_bits
 
-_RUN = 64
+RUN = 64
 """Keys that are sorted by counting."""
 
 _BLOCK_VECTORS = 8
 """Vectors that are compared with the threshold together."""
 
-_FEW = 2048
+FEW = 2048
 """Most elements that are looked at for values found one after another."""
 
 _CLASSES = 2
@@ -58,7 +57,6 @@ def emit_topk(
     largest: bool,
     results: Sequence[tuple[str, str]],
     machine: CpuModel,
-    ranges: bool = False,
 ) -> PrimFunc:
     """The kernel of float32 X [shape] and the results.
 
@@ -66,13 +64,11 @@ def emit_topk(
     ----------
     axis, k, largest : as in ``relax.op.topk``; 1 <= k.
     results : what is stored, in order: (:data:`VALUES` or :data:`INDICES`, its dtype).
-    ranges : whether extents may be known at run time only, where what they decide is decided then.
     """
-    kernel = _OpenTopkKernel if ranges else _TopkKernel
-    return kernel(shape, axis, k, largest, results, machine).emit()
+    return TopkKernel(shape, axis, k, largest, results, machine).emit()
 
 
-class _TopkKernel:
+class TopkKernel:
     """Emits one kernel."""
 
     def __init__(
@@ -87,8 +83,8 @@ class _TopkKernel:
         self.shape, self.axis, self.count, self.largest = tuple(shape), axis, count, largest
         self.results, self.lanes = results, machine.lanes
         self.extent, self.inner = shape[axis], math.prod(shape[axis + 1 :])
-        wanted = min(self.extent, max(2 * count, _RUN))
-        self.capacity = _RUN
+        wanted = min(self.extent, max(2 * count, RUN))
+        self.capacity = RUN
         while self.capacity < wanted:
             self.capacity *= 2
         self.k = Kernel()
@@ -115,7 +111,7 @@ class _TopkKernel:
         return 4 * math.prod(self.shape) + 40 * self.capacity * rows
 
     def _row(self, ys: list[Buffer], target: Expr) -> None:
-        if self.count == 1 or self.count * self.extent <= _FEW:
+        if self.count == 1 or self.count * self.extent <= FEW:
             self._one_by_one(ys, target)
         else:
             self._sorted(ys, target)
@@ -201,7 +197,7 @@ class _TopkKernel:
         if self._fits():
             with k.serial(self.extent) as e:
                 k.store(self.keys[0], self._key(self._number(self._load(e)), e), [e])
-            self._pad(int32(self.extent))
+            self._pad(self.keys[0], int32(self.extent), int32(self.capacity))
         else:
             self._scan()
         keys = self._sort()
@@ -234,11 +230,11 @@ class _TopkKernel:
         mask = tirx.const(_POSITIONS, "int64")
         return (key & mask) ^ mask
 
-    def _pad(self, first: Expr) -> None:
-        """Keys below all others, each another one, from ``first`` on."""
-        with self.k.serial(self.capacity - first) as i:
+    def _pad(self, keys: Buffer, first: Expr, end: Expr) -> None:
+        """Keys below all others, each another one, from ``first`` to ``end``."""
+        with self.k.serial(end - first) as i:
             at = first + i
-            self.k.store(self.keys[0], tirx.const(_LEAST_KEY, "int64") + tirx.Cast("int64", at), [at])
+            self.k.store(keys, tirx.const(_LEAST_KEY, "int64") + tirx.Cast("int64", at), [at])
 
     # the scan ------------------------------------------------------------------------------------
     def _scan(self) -> None:
@@ -262,7 +258,7 @@ class _TopkKernel:
         if self._has_rest(block):
             with k.serial(self.extent - blocks * block) as e:
                 self._take(blocks * block + e)
-        self._pad(k.load(self.state, [0]))
+        self._pad(self.keys[0], k.load(self.state, [0]), int32(self.capacity))
 
     def _has_better(self, numbers: Buffer) -> Expr:
         """Whether one of a vector of numbers is above the threshold; the greatest becomes its first."""
@@ -328,9 +324,9 @@ class _TopkKernel:
         """Sort all keys, the greatest first; the buffer that then holds them."""
         k = self.k
         source, target = self.keys
-        with k.serial(self.capacity // _RUN) as run:
-            self._count_ranks(source, target, run * _RUN)
-        width = _RUN
+        with k.serial(self.capacity // RUN) as run:
+            self._count_ranks(source, target, run * RUN)
+        width = RUN
         while width < self.capacity:
             source, target = target, source
             with k.serial(self.capacity // (2 * width)) as pair:
@@ -338,14 +334,16 @@ class _TopkKernel:
             width *= 2
         return target
 
-    def _count_ranks(self, source: Buffer, target: Buffer, first: Expr) -> None:
+    def _count_ranks(self, source: Buffer, target: Buffer, first: Expr, to: Expr | None = None) -> None:
+        """A run of ``source`` in order, in ``target`` from ``to`` on, or from the same place."""
         k, lanes = self.k, max(2, self.lanes // 2)
-        with k.serial(_RUN) as i:
+        to = first if to is None else to
+        with k.serial(RUN) as i:
             key = k.let(k.load(source, [first + i]))
             ranks = k.scratch((lanes,), "int64")
             at = [k.ramp(0, lanes)]
             k.store(ranks, k.splat(tirx.const(0, "int64"), lanes), at)
-            with k.unroll(_RUN // lanes) as v:
+            with k.unroll(RUN // lanes) as v:
                 others = k.load(source, [k.ramp(first + v * lanes, lanes)])
                 above = tirx.Cast(f"int64x{lanes}", others > k.splat(key, lanes))
                 k.store(ranks, k.load(ranks, at) + above, at)
@@ -354,17 +352,20 @@ class _TopkKernel:
                 width //= 2
                 low, high = [k.ramp(0, width)], [k.ramp(width, width)]
                 k.store(ranks, k.load(ranks, low) + k.load(ranks, high), low)
-            k.store(target, key, [first + tirx.Cast("int32", k.load(ranks, [0]))])
+            k.store(target, key, [to + tirx.Cast("int32", k.load(ranks, [0]))])
 
-    def _merge(self, source: Buffer, target: Buffer, first: Expr, width: int) -> None:
-        """Two sorted runs as one: its first half from their fronts, its second from their ends."""
-        k = self.k
+    def _merge(
+        self, source: Buffer, target: Buffer, first: Expr, width: Index, to: Expr | None = None
+    ) -> None:
+        """Two sorted runs as one, from ``to`` on: its first half from their fronts, its second from their
+        ends."""
+        k, to = self.k, first if to is None else to
         heads = k.scratch((4,), "int32")  # next of each run from the front, then from the end
         for n, start in enumerate((0, width, width - 1, 2 * width - 1)):
             k.store(heads, first + start, [n])
         one, none = int32(1), int32(0)
         with k.serial(width) as o:
-            for n, place in ((0, first + o), (2, first + (2 * width - 1) - o)):
+            for n, place in ((0, to + o), (2, to + (2 * width - 1) - o)):
                 a, b = k.let(k.load(heads, [n])), k.let(k.load(heads, [n + 1]))
                 left, right = k.let(k.load(source, [a])), k.let(k.load(source, [b]))
                 larger = left > right
@@ -372,53 +373,3 @@ class _TopkKernel:
                 k.store(target, tirx.max(left, right) if n == 0 else tirx.min(left, right), [place])
                 k.store(heads, a + step if n == 0 else a - step, [n])
                 k.store(heads, b + (1 - step) if n == 0 else b - (1 - step), [n + 1])
-
-
-class _OpenTopkKernel(_TopkKernel):
-    """Emits one kernel that is the same for all extents of a row, but for numbers that grow with it.
-
-    What is compared with the extent, and divided, is read from memory: as a constant it would be folded.
-    LLVM does that where it is known.
-    """
-
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
-        if self.count < self.extent:  # else a row is sorted in a buffer that holds the longest
-            self.capacity = max(_RUN, 1 << (2 * self.count - 1).bit_length())
-
-    def _work(self, rows: int) -> int | None:
-        return None
-
-    def _row(self, ys: list[Buffer], target: Expr) -> None:
-        (self.size,) = self.k.counted(self.extent)
-        few = self.size <= _FEW // self.count
-        if self.count == 1:
-            self._one_by_one(ys, target)
-        elif self.count == self.extent:
-            self._sorted(ys, target)
-        else:
-            self.k.branch(few, lambda: self._one_by_one(ys, target), lambda: self._sorted(ys, target))
-
-    def _one_by_one(self, ys: list[Buffer], target: Expr) -> None:
-        if self.lanes == 1:
-            return self._by_passes(ys, target, 1)
-        return self.k.branch(
-            self.size >= self.lanes,
-            lambda: self._by_passes(ys, target, self.lanes),
-            lambda: self._by_passes(ys, target, 1),
-        )
-
-    def _fits(self) -> bool:
-        return self.count == self.extent
-
-    def _whole(self, width: int) -> Index:
-        return tirx.floordiv(self.size, width) if width > 1 else self.extent
-
-    def _has_rest(self, width: int) -> bool:
-        return width > 1
-
-    def _begin(self) -> None:
-        classes = self._classes()
-        if self.lanes > 1:
-            with self.k.when(self.size >= 4 * classes):
-                self._bound(classes)
