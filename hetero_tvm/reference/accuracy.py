@@ -16,9 +16,9 @@ OWN_ERROR_FACTOR = 2.0
 RELATIVE_FLOOR = 1e-5
 #: Share of 8-bit results that may lie on the other side of a half, one step away.
 _MOST_TURNED = 0.01
-#: Integers (the places of largest values, say) of which most must agree at a lower precision.
+#: Integers that rounding errors turn in a few runs, from which others turn as many others.
 _ENOUGH_TURNED = 8
-"""Integers that rounding errors turn in a few runs, from which others turn as many others."""
+#: Integers (the places of largest values, say) of which most must agree at a lower precision.
 _ENOUGH_INTEGERS = 16
 
 

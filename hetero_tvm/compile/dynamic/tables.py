@@ -2,7 +2,7 @@
 
 Importers fold what follows from sizes alone, so that a decoder's causal mask is a constant at each size.
 Five rules cover what models have: whole numbers that are affine in their indices (positions, places in a
-flattened tensor), a few whole numbers (a shape), roots and parts of one, matrices whose elements depend on
+flattened tensor), a few whole numbers (a shape), one number, matrices whose elements depend on
 ``column - row`` in a few steps (causal masks, windows), and lists of the points of grids (``grids.py``).
 What follows none of them may be a window of a table for all positions (sines and cosines of rotary
 embeddings).
@@ -10,8 +10,6 @@ embeddings).
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,8 +27,6 @@ Rule = Callable[[np.ndarray, Operands], PrimFunc]
 """Kernel of a constant at one size; :class:`Unfit` where it follows another rule."""
 _ROUNDING = 4e-6
 """Rounding of sums of some hundred float32 products, beside the largest of them."""
-_ROUNDED = 3e-7
-"""Rounding of two float32 operations, beside their result."""
 _MOST_EXACT = 1 << 24
 """Whole numbers below are float32 numbers."""
 _MOST_STEPS = 4
@@ -190,33 +186,12 @@ def _few(array: np.ndarray) -> Element | None:
     return element
 
 
-def _root(array: np.ndarray) -> Element | None:
-    """One number that is the root of a whole one, or one part of that or of the number: what means and
-    products of vectors are scaled by; None where it is none."""
-    if (
-        array.size != 1
-        or array.dtype.kind != "f"
-        or not 0 < (value := float(array.reshape(()))) < _MOST_EXACT
-    ):
+def _one(array: np.ndarray) -> Element | None:
+    """A number as it is, of which the lifting finds what it is of the sizes (a root that products of vectors
+    are scaled by, say); None where there are several."""
+    if array.size != 1 or str(array.dtype) not in ("float32", "float64"):
         return None
-    dtype = str(array.dtype)
-    for inverse, root in itertools.product((True, False), repeat=2):
-        number = 1 / value if inverse else value
-        number = round(number * number if root else number)
-        if not 0 < number < _MOST_EXACT:
-            continue
-        told = math.sqrt(number) if root else float(number)
-        if abs((1 / told if inverse else told) - value) <= _ROUNDED * value:
-            break
-    else:
-        return None
-
-    def element(*index: Expr) -> Expr:
-        result = tirx.const(number, "int64").astype("float64")
-        result = tirx.sqrt(result) if root else result
-        return (tirx.const(1.0, "float64") / result if inverse else result).astype(dtype)
-
-    return element
+    return lambda *index: tirx.const(float(array.reshape(())), str(array.dtype))
 
 
 def _whole(array: np.ndarray) -> tuple[np.ndarray, Callable[[Expr], Expr]] | None:
@@ -261,5 +236,5 @@ def _band(array: np.ndarray) -> Element | None:
     return element
 
 
-RULES = (_affine, _few, _root, _band, grids)
+RULES = (_affine, _few, _one, _band, grids)
 """Rules that values follow: from a constant to its elements, None where it does not."""

@@ -318,10 +318,7 @@ def _filters_of_computed(
     widths = [0] * 4 + [n for full, extent in zip(wide, kernel, strict=True) for n in (0, full - extent)]
     if any(widths):
         weight = bind(relax.op.nn.pad(weight, widths, "constant", 0.0), "wide")
-    places = [
-        np.add.outer(one.phases, axis.stride * np.array(one.taps))
-        for one, axis in zip(kind, axes, strict=True)
-    ]
+    places = _places(axes, kind)
     for axis, place in enumerate(places, 2):
         if place.size > 1 or wide[axis - 2] > 1:
             index = constant(place.reshape(-1).astype("int32"))
@@ -334,17 +331,22 @@ def _filters_of_computed(
     return bind(relax.op.reshape(turned, (-1, channels // groups, down, across)), "filters")
 
 
+def _places(axes: list[Axis], kind: tuple[Kind, ...]) -> list[np.ndarray]:
+    """Places along each axis of W that a kind's phases have, each with its taps."""
+    # Tap r + s j of phase r is the j-th, and the last of a convolution reads the first pixel.
+    return [
+        np.add.outer(one.phases, axis.stride * np.array(one.taps))
+        for one, axis in zip(kind, axes, strict=True)
+    ]
+
+
 def filters_of(weight: np.ndarray, groups: int, axes: list[Axis], kind: tuple[Kind, ...]) -> np.ndarray:
     """W [C, O / groups, H, W] as filters [groups x phases x O / groups, C / groups, *taps of a phase]."""
     channels, each, *kernel = weight.shape
     wide = [axis.taps * axis.stride for axis in axes]
     padded = np.zeros((channels, each, *wide), weight.dtype)
     padded[:, :, : kernel[0], : kernel[1]] = weight
-    # Tap r + s j of phase r is the j-th, and the last of a convolution reads the first pixel.
-    rows, columns = (
-        np.add.outer(one.phases, axis.stride * np.array(one.taps))
-        for one, axis in zip(kind, axes, strict=True)
-    )
+    rows, columns = _places(axes, kind)
     taken = padded[:, :, rows[:, :, None, None], columns]
     split = taken.reshape(groups, channels // groups, each, *rows.shape, *columns.shape)
     filters = split.transpose(0, 3, 5, 2, 1, 4, 6)

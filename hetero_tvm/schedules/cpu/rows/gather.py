@@ -56,11 +56,8 @@ def emit_gather(
             alone = many[0] * many[1] * many[2] < LAUNCH_FLOPS // _WORK
         elif lines < machine.threads:
             parts = next(n for n in range(machine.threads, 0, -1) if not length % n)
-        pieces, part = (
-            (many[0] * parts if inner == 1 else many[0] * many[1] * parts),
-            many[1 if inner == 1 else 2],
-        )
-        part = part if parts == 1 else length // parts
+        pieces = (many[0] if inner == 1 else many[0] * many[1]) * parts
+        part = length // parts if not ranges else many[1] if inner == 1 else many[2]
         zero, end = tirx.const(0, index), tirx.const(extent, index)
         least = tirx.const(-extent if from_end else 0, index)
 
