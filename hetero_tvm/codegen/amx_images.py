@@ -100,9 +100,9 @@ class WindowProduct:
 class PixelProduct:
     """``sums[16 * rows, 16 * columns]``: pixels of an image to the left, packed filters to the right.
 
-    ``int32 name(sums, x, w, last_sum, last_x)``.  A pixel holds 32 bfloat16 of one plane, and each step takes
+    ``int32 name(sums, x, w, ahead, last_sum, last_x)``.  A pixel holds 32 bfloat16 of one plane, and each step takes
     those of a tap: all taps of a plane, then the next plane.  Right tiles lie one behind the other in this
-    order.  All distances are in bytes; the last two arguments are those of :class:`RowsProduct`.
+    order.  All distances are in bytes; the last three arguments are those of :class:`RowsProduct`.
 
     Attributes
     ----------
@@ -110,6 +110,7 @@ class PixelProduct:
     across, down : from one pixel of a tile to the next; from one tile to the next.
     places : of each tap, from ``x`` on.
     planes, plane : how many, and from one to the next.
+    fetches : cache lines asked for per step.
     """
 
     rows: int
@@ -119,6 +120,7 @@ class PixelProduct:
     places: tuple[int, ...]
     planes: int
     plane: int
+    fetches: int = 0
 
     @property
     def name(self) -> str:
@@ -140,14 +142,17 @@ class PixelProduct:
             "  %p = phi i64 [ 0, %entry ], [ %next_plane, %plane_done ]",
             "  %xp = phi ptr [ %x, %entry ], [ %xn, %plane_done ]",
             "  %wp = phi ptr [ %w, %entry ], [ %wn, %plane_done ]",
+            "  %fp = phi ptr [ %ahead, %entry ], [ %fn, %plane_done ]",
             "  br label %loop",
             "loop:",
             "  %t = phi i64 [ 0, %plane ], [ %next, %loop ]",
             "  %wa = phi ptr [ %wp, %plane ], [ %wn, %loop ]",
+            "  %fa = phi ptr [ %fp, %plane ], [ %fn, %loop ]",
             f"  %place_at = getelementptr [{taps} x i64], ptr @{self.name}_places, i64 0, i64 %t",
             "  %place = load i64, ptr %place_at, align 8",
             "  %xa = getelementptr i8, ptr %xp, i64 %place",
             *tiles.multiply("%xa", str(self.down), str(self.across), "%wa", str(LINE), str(line)),
+            *fetched(self.fetches),
             f"  %wn = getelementptr i8, ptr %wa, i64 {TILE_WORDS * line}",
             "  %next = add i64 %t, 1",
             f"  %more = icmp slt i64 %next, {taps}",
@@ -160,6 +165,6 @@ class PixelProduct:
             "done:",
             *tiles.store(),
         ]
-        head = "ptr %x, ptr %w, ptr %last_sum, ptr %last_x"
+        head = "ptr %x, ptr %w, ptr %ahead, ptr %last_sum, ptr %last_x"
         places = f"@{self.name}_places = linkonce_odr constant [{taps} x i64] [{table}], align 64\n"
         return places + function(self.name, head, body, "") + tiles.declared + around(TILE_WORDS)

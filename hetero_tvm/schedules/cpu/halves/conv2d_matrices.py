@@ -25,6 +25,7 @@ from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.volumes.conv3d import Conv3d
+from hetero_tvm.schedules.cpu import next_panel
 from hetero_tvm.schedules.cpu.halves.conv2d_kernel import Bf16ConvKernel, HalfShape
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile, each_filter_block
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit
@@ -170,8 +171,34 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
         )
         return PixelProduct(
             *(tiles, self.vectors, _BYTES * across, _BYTES * self._distance),
-            *(places, self.planes, self.plane * _BYTES),
+            *(places, self.planes, self.plane * _BYTES, -(-self._share // steps(self.shape))),
         )
+
+    @property
+    def _products(self) -> int:
+        """Products of a whole tile."""
+        return -(-tiles_of(self.shape, self.rows, self.columns) // 2)
+
+    @property
+    def _share(self) -> int:
+        """Cache lines of the next panel that a product asks for; 0 where many products go through each."""
+        if not self._passes:
+            return 0
+        return -(-self._panel_lines // (self._passes * self._products))
+
+    @property
+    def _panel_lines(self) -> int:
+        return steps(self.shape) * CHANNELS // 2 * self.vectors
+
+    def _ahead(self, panel: Expr, y: Index, x: Index, product: int) -> Expr:
+        """Start of the share of the next panel that a product asks for."""
+        part = self._pass(y, x)
+        if part is None:
+            return self.k.address(self.w, [panel, int32(0), int32(0)])
+        line = next_panel.first_line(part * self._products + product, self._share, self._panel_lines)
+        row, column = tirx.floordiv(line, self.vectors), tirx.floormod(line, self.vectors)
+        after = next_panel.following(panel, self.panels)
+        return self.k.address(self.w, [after, row, column * TILE_ROWS])
 
     def _tile(self, panel: Expr, y: Index, x: Index, rows: int, columns: int) -> None:
         k, lanes, vectors = self.k, self.lanes, self.vectors
@@ -183,6 +210,7 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
                 k.address(sums, [int32(first * TILE_ROWS), int32(0)]),
                 k.address(self.copy, [(self.place(y, x) + first * self._distance) * CHANNELS]),
                 k.address(self.w, [panel, int32(0), int32(0)]),
+                self._ahead(panel, y, x, first // 2),
                 k.address(sums, [int32(extent - 1) for extent in sums.shape]),
                 k.address(self.copy, [self.copy.shape[0] - 1]),
             )
