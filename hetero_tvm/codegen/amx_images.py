@@ -100,9 +100,9 @@ class WindowProduct:
 class PixelProduct:
     """``sums[16 * rows, 16 * columns]``: pixels of an image to the left, packed filters to the right.
 
-    ``int32 name(sums, x, w, ahead, last_sum, last_x)``.  A pixel holds 32 bfloat16 of one plane, and each step
-    takes those of a tap: all taps of a plane, then the next plane.  Right tiles lie one behind the other in
-    this order.  All distances are in bytes; the last three arguments are those of :class:`RowsProduct`.
+    ``int32 name(sums, x, w, ahead, last_sum, last_x)``.  A pixel holds 32 bfloat16 of one plane, and each
+    step takes those of a tap: all taps of a plane, then the next plane.  Right tiles lie one behind the other
+    in this order.  All distances are in bytes; the last three arguments are those of :class:`RowsProduct`.
 
     Attributes
     ----------
