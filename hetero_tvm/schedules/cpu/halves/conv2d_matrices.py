@@ -107,6 +107,8 @@ def pack_weight(shape: HalfShape, w: np.ndarray) -> np.ndarray:
 class Bf16MatrixConvKernel(Bf16ConvKernel):
     """Emits one convolution on the matrix unit."""
 
+    cuts_depth = False
+
     def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, groups: int, machine: CpuModel):
         super().__init__(op, tile_of(HalfShape(op, machine.lanes)), blocks, groups, machine)
         shape = self.shape

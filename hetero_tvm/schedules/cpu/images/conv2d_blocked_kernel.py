@@ -54,6 +54,9 @@ class BlockedConvKernel:
     reads_input = True
     """Whether the products read X itself."""
 
+    cuts_depth = True
+    """Whether deep panels are taken in slices, whose sums lie in memory between them."""
+
     def __init__(
         self,
         op: Conv2d,
@@ -76,7 +79,8 @@ class BlockedConvKernel:
         self.block_tiles = FEW_PASSES + 1  # of images of any size: weights stay where they are
         if isinstance(self.shape.height, int) and isinstance(self.shape.width, int):
             self.block_tiles = self.shape.block_tiles(self.rows, self.columns, self.blocks)
-        self.slices = DepthSlices(self.shape, self.vectors, self.block_tiles, machine)
+        passes = self.block_tiles if self.cuts_depth else 1
+        self.slices = DepthSlices(self.shape, self.vectors, passes, machine)
         self.k = k or Kernel()
         self.out = BlockedOutput(self.k, op, machine)
 
