@@ -1,8 +1,9 @@
-"""Functions of elements between convolutions of rows, on the images that those have become."""
+"""Functions of elements and parts of channels between convolutions of rows, on the images that those have
+become."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
@@ -107,20 +108,51 @@ class ChannelsApart(Rule):
             graph.replace(user, part, [var])
 
 
+class ChannelsOfImages(Rule):
+    """Slices of channels of rows, and rows joined along their channels -> those of the images."""
+
+    name = "channels_of_images"
+    counted = False
+    anchors = ("relax.strided_slice", "relax.concat")
+
+    def match(self, graph: Graph, var: Var) -> list[Expr] | None:
+        call = graph.value(var)
+        if len(shape_of(var)) != 3:
+            return None
+        operands = [call.args[0]]
+        if call.op.name == "relax.concat":
+            operands = list(getattr(graph.value(call.args[0]), "fields", ()))
+            axes = [int(call.attrs.axis)]
+        else:
+            axes = [int(axis) for axis in call.args[1]]
+        if [axis % 3 for axis in axes] != [1]:
+            return None
+        images = [_image(graph, x, (*shape_of(x)[:2], 1, shape_of(x)[2])) for x in operands]
+        return images if images and all(image is not None for image in images) else None
+
+    def rewrite(self, graph: Graph, var: Var, images: list[Expr]) -> None:
+        call = graph.value(var)
+        if call.op.name == "relax.concat":
+            value = relax.op.concat(images, 1)
+        else:
+            value = relax.op.strided_slice(images[0], [1], *call.args[2:])
+        graph.replace(var, relax.op.reshape(graph.binder(var, [var])(value, "channels"), shape_of(var)))
+
+
 class RowsAsImages(Rule):
-    """Both rules in one pass over the graph, as what one leaves is what the other begins from."""
+    """Rules of rows in one pass over the graph, as what one leaves is what the others begin from."""
 
     name = "rows_as_images"
     counted = False
-    rules = (ElementsOfImages(), ChannelsApart())
+    rules = (ElementsOfImages(), ChannelsApart(), ChannelsOfImages())
     anchors = tuple(anchor for rule in rules for anchor in rule.anchors)
 
-    def match(self, graph: Graph, var: Var) -> tuple[Rule, _Found | _Split] | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Rule, Any] | None:
         rule = next(rule for rule in self.rules if graph.op_name(var) in rule.anchors)
         found = rule.match(graph, var)
         return None if found is None else (rule, found)
 
-    def rewrite(self, graph: Graph, var: Var, found: tuple[Rule, _Found | _Split]) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Rule, Any]) -> None:
         found[0].rewrite(graph, var, found[1])
 
 

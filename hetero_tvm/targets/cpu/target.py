@@ -47,7 +47,7 @@ from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
 from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.dots import safe_pairs, wanted_pairs
-from hetero_tvm.schedules.cpu.halves.conv2d import halves_pay
+from hetero_tvm.schedules.cpu.halves.conv2d import half_cycles, halves_pay
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay, on_blocks, slices_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_copies
 from hetero_tvm.schedules.cpu.integers.stored_matmul import allowed_bits, rounded_bits
@@ -313,7 +313,7 @@ class CpuTarget(Target):
         elif self.storage is not None:
             bits = functools.partial(rounded_bits, machine=self.machine, any_rows=self._any_rows)
             lower = (StoreWeights(claims, self.storage, bits, self.kept),)
-            if self.storage.name == "bf16":
+            if self._rounds_images:
                 faster = functools.partial(halves_pay, machine=self.machine)
                 halved = (RoundConvolutions(claims, faster, self.kept),)
         elif self.packed is not None:
@@ -356,13 +356,20 @@ class CpuTarget(Target):
             ),  # whose places are checked now
         )
 
+    @property
+    def _rounds_images(self) -> bool:
+        """Whether convolutions may be products of bfloat16."""
+        return self.storage is not None and self.storage.name == "bf16"
+
     def _blocks_pay(self, plain: Conv2d, blocked: Conv2d) -> bool:
         """Whether images are converted for a convolution alone: the same for all batches of a range."""
         if self._any_rows:
             plain, blocked = replace(plain, batch=_FEW_IMAGES), replace(blocked, batch=_FEW_IMAGES)
         if self._any_images:
             plain, blocked = (_usual_image(op) for op in (plain, blocked))
-        return blocks_pay(plain, blocked, machine=self.machine)
+        rounds = self._rounds_images and not self._any_images
+        rounded = half_cycles(blocked, self.machine) if rounds else None
+        return blocks_pay(plain, blocked, self.machine, rounded)
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:

@@ -67,6 +67,24 @@ class TestChannelsApart(Rewrite):
         return op.reshape(product, (2, 3, 5)), op.strided_slice(y, [1], [1], [4], [1])
 
 
+class TestChannelsOfImages(Rewrite):
+    """Halves that a gate takes, and what goes on beside them; slices of pixels stay."""
+
+    rule = RowsAsImages()
+    inputs = {"x": (2, 6, 1, 5), "y": (2, 4, 1, 5)}
+
+    def before(self, x, y):
+        rows, others = op.reshape(x, (2, 6, 5)), op.reshape(y, (2, 4, 5))
+        gate = op.tanh(op.strided_slice(rows, [1], [-3], [2**63 - 1], [1]))
+        return op.concat([gate, others], 1), op.strided_slice(rows, [2], [0], [2], [1])
+
+    def expected(self, x, y):
+        rows = bind(op.reshape(x, (2, 6, 5)))
+        gate = op.tanh(op.strided_slice(x, [1], [-3], [2**63 - 1], [1]))
+        joined = op.reshape(op.concat([gate, y], 1), (2, 7, 5))
+        return joined, op.strided_slice(rows, [2], [0], [2], [1])
+
+
 def test_other_axes_stay():
     def build(x):
         parts = op.split(x, 2, 2)

@@ -171,11 +171,18 @@ class Bf16Conv2dSpace(DesignSpace):
         return kernel(op, tile, point["blocks"], point["groups"], machine).emit()
 
 
+def half_cycles(op: Conv2d, machine: CpuModel) -> float | None:
+    """Cycles of a convolution on channel blocks when it is rounded to bfloat16; None where it cannot be."""
+    space, rounded = Bf16Conv2dSpace(), Bf16Conv2d.of(op)
+    if space.refuses(rounded, machine) is not None:
+        return None
+    return space.estimate(rounded, space.default(rounded, machine), machine)
+
+
 def halves_pay(op: Conv2d, machine: CpuModel) -> bool:
     """Whether the products of bfloat16 take less time than those of float32, whatever the batch."""
     one = dataclasses.replace(op, batch=op.least_batch)
-    half, whole, rounded = Bf16Conv2dSpace(), BlockedConv2dSpace(), Bf16Conv2d.of(one)
-    if half.refuses(rounded, machine) is not None or whole.refuses(one, machine) is not None:
+    after, whole = half_cycles(one, machine), BlockedConv2dSpace()
+    if after is None or whole.refuses(one, machine) is not None:
         return False
-    before = whole.estimate(one, whole.default(one, machine), machine)
-    return half.estimate(rounded, half.default(rounded, machine), machine) < _SURE * before
+    return after < _SURE * whole.estimate(one, whole.default(one, machine), machine)

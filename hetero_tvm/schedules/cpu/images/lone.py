@@ -41,12 +41,16 @@ _SURE = 0.97
 per cent."""
 
 
-def blocks_pay(plain: Conv2d, blocked: Conv2d, machine: CpuModel) -> bool:
-    """Whether ``blocked`` and the conversions from and to plain images take less time than ``plain``."""
+def blocks_pay(plain: Conv2d, blocked: Conv2d, machine: CpuModel, rounded: float | None = None) -> bool:
+    """Whether ``blocked`` and the conversions from and to plain images take less time than ``plain``.
+
+    ``rounded`` are cycles of ``blocked`` in another arithmetic, which may take fewer.
+    """
     before = _estimate(Conv2dSpace(), plain, machine)
     after = _estimate(DepthwiseSpace() if plain.depthwise else BlockedConv2dSpace(), blocked, machine)
     if before is None or after is None:
         return False
+    after = after if rounded is None else min(after, rounded)
     read = Layout.parse(blocked.x_layout).blocked
     before *= 1.0 + _waiting(plain)
     before += 0.0 if plain.depthwise else _filling(plain, machine)

@@ -13,3 +13,10 @@ def test_many_planes_far_apart_are_read_in_blocks(channels, pays):
     machine = MACHINES["avx512"]
     op = Conv2d(1, channels, 64, 64, filters=128, kernel=(1, 1))
     assert blocks_pay(op, on_blocks(op, machine), machine) == pays
+
+
+def test_products_of_another_arithmetic_pay_for_conversions():
+    machine = MACHINES["avx512"]
+    op = Conv2d(1, 128, 1, 800, filters=256, kernel=(1, 1))
+    paid = [blocks_pay(op, on_blocks(op, machine), machine, rounded) for rounded in (None, 80_000.0, 5e6)]
+    assert paid == [False, True, False]
