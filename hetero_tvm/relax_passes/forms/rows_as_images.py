@@ -139,12 +139,37 @@ class ChannelsOfImages(Rule):
         graph.replace(var, relax.op.reshape(graph.binder(var, [var])(value, "channels"), shape_of(var)))
 
 
+class NormOfImages(Rule):
+    """``batch_norm`` of rows that an image has become -> that of the image."""
+
+    name = "norm_of_images"
+    counted = False
+    anchors = ("relax.nn.batch_norm",)
+
+    def match(self, graph: Graph, var: Var) -> tuple[Expr, Var] | None:
+        """The image, and the only result that is used."""
+        call, user = graph.value(var), graph.only_user(var)
+        result = None if user is None else graph.value(user)
+        if not isinstance(result, relax.TupleGetItem) or result.index != 0 or int(call.attrs.axis) != 1:
+            return None
+        shape = shape_of(user)
+        image = _image(graph, call.args[0], (*shape[:2], 1, *shape[2:])) if len(shape) == 3 else None
+        return None if image is None else (image, user)
+
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Expr, Var]) -> None:
+        call, (image, user) = graph.value(var), found
+        bind = graph.binder(user, [var])
+        whole = bind(relax.Call(call.op, [image, *call.args[1:]], call.attrs), "norm")
+        normalized = bind(relax.TupleGetItem(whole, 0), "normalized")
+        graph.replace(user, relax.op.reshape(normalized, shape_of(user)), [var])
+
+
 class RowsAsImages(Rule):
     """Rules of rows in one pass over the graph, as what one leaves is what the others begin from."""
 
     name = "rows_as_images"
     counted = False
-    rules = (ElementsOfImages(), ChannelsApart(), ChannelsOfImages())
+    rules = (ElementsOfImages(), ChannelsApart(), ChannelsOfImages(), NormOfImages())
     anchors = tuple(anchor for rule in rules for anchor in rule.anchors)
 
     def match(self, graph: Graph, var: Var) -> tuple[Rule, Any] | None:

@@ -1,6 +1,7 @@
 """Functions of elements of rows on images: operands, constants, and what they leave alone."""
 
 import numpy as np
+import pytest
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.host.tvm import relax
@@ -115,3 +116,27 @@ def test_constants_of_float64_stay():
     built = build_model(optimize_model(import_model(model)), use_shipped=False)
     x = np.arange(3, dtype=np.float64).reshape(1, 3, 1, 1)
     np.testing.assert_array_equal(built.run({"x": x})[0], x[..., 0] * -1.5)
+
+
+def test_norms_between_convolutions_of_rows_stay_in_blocks():
+    """Behind an activation no convolution takes the norm; it works on the blocks of its neighbours."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (torch.nn.Conv1d(c, 32, 3, padding=1) for c in (32, 16))
+            self.norm = torch.nn.BatchNorm1d(32)
+            self.norm.running_mean.uniform_(-1, 1)
+            self.norm.running_var.uniform_(0.5, 2)
+
+        def forward(self, x):
+            left, right = self.norm(self.first(x).relu()).chunk(2, 1)
+            return self.second(left.tanh() * right.sigmoid())
+
+    torch.manual_seed(0)
+    net, x = Net().eval(), torch.randn(1, 32, 40)
+    optimized = optimize_model(import_model(torch.export.export(net, (x,))))
+    assert len(optimized.report.conversions) == 2, "the model's input and result alone"
+    built = build_model(optimized, use_shipped=False)
+    np.testing.assert_allclose(built.run({"x": x.numpy()})[0], net(x).detach(), rtol=1e-5, atol=1e-5)
