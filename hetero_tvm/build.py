@@ -86,6 +86,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _run_language(options: argparse.Namespace) -> int:
     from hetero_tvm import api
+    from hetero_tvm.language.checkpoint import read_json
+    from hetero_tvm.language.configuration import hints_of
 
     given = [name for name in ("batch", "sequence", "inputs", "shape") if getattr(options, name)]
     if given:
@@ -103,8 +105,12 @@ def _run_language(options: argparse.Namespace) -> int:
         context=options.context,
     )
     cli_common.say(options, f"wrote {path}")
+    generation = path.parent / "generation_config.json"
+    hints = hints_of(read_json(generation)) if generation.is_file() else []
+    for hint in hints:
+        cli_common.say(options, hint)
     if options.json:
-        cli_common.print_json({"model": options.model, "library": str(path)})
+        cli_common.print_json({"model": options.model, "library": str(path), "hints": hints})
     return 0
 
 

@@ -86,27 +86,34 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     from hetero_tvm import api
+    from hetero_tvm.cli.steps import Steps
     from hetero_tvm.compile.quantize import quantize_model
     from hetero_tvm.compile.report_page import report_html, write_report
     from hetero_tvm.reference.given import read_inputs
 
     find_compiler()  # not after a minute: the library is linked at the end
-    model, target = cli_common.load_model(options)
-    built, report = quantize_model(
-        model,
-        lambda optimized: api.build_model(
-            optimized, logs=options.logs, use_shipped=not options.no_shipped_records
-        ),
-        target=options.target,
-        method=options.method,
-        data=None if options.data is None else read_inputs(options.data),
-        least_cosine=options.least_cosine,
-        calibration=options.calibration,
-        metric=None if options.metric is None else read_metric(options.metric),
-        storage=storage_of(options),
-    )
+    metric = None if options.metric is None else read_metric(options.metric)
+    storage = storage_of(options)
+    steps = Steps(3, options.quiet)
+    with steps.step("import"):
+        model, target = cli_common.load_model(options)
+    with steps.step("quantize, compile and measure beside float32"):
+        built, report = quantize_model(
+            model,
+            lambda optimized: api.build_model(
+                optimized, logs=options.logs, use_shipped=not options.no_shipped_records
+            ),
+            target=options.target,
+            method=options.method,
+            data=None if options.data is None else read_inputs(options.data),
+            least_cosine=options.least_cosine,
+            calibration=options.calibration,
+            metric=metric,
+            storage=storage,
+        )
     cli_common.say(options, str(report))
-    exported = cli_common.export(built, options)
+    with steps.step("export" if options.no_check else "check and export"):
+        exported = cli_common.export(built, options)
     path = Path(exported["library"]).with_name("accuracy.json")
     document = {"least_cosine": report.least_cosine, **cli_common.plain(report)}
     write_whole(path, json.dumps(document, indent=2) + "\n")

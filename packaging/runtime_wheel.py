@@ -23,6 +23,21 @@ ROOT = Path(__file__).resolve().parents[1]
 _FILES = ("__init__.py", "__init__.pyi", "py.typed", "errors.py", "version.py")
 ROOMS = (*_FILES, "host", "pages", "runtime", "generation")
 LIBRARIES = ("libtvm_runtime.so", "libtvm_runtime_extra.so")
+_COMMAND = '''\
+"""Says which wheel has this command: ``python -m`` would say only that there is no such module."""
+
+if __name__ == "__main__":
+    import sys
+
+    print(
+        "error: hetero-tvm-runtime, which only loads and runs libraries, has no command {command}\\n"
+        "  hint: run it where hetero-tvm is installed (pip install . in its sources), and bring the .so",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+raise ModuleNotFoundError("{module} is no part of hetero-tvm-runtime", name="{module}")
+'''
+"""Module in place of a command that the wheel does not have."""
 _SETUP = """\
 from setuptools import Distribution, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -65,6 +80,11 @@ def stage(folder: Path) -> None:
             shutil.copytree(source, package / room, ignore=ignored)
         else:
             shutil.copy2(source, package / room)
+    for source in (ROOT / "hetero_tvm").glob("*.py"):
+        if source.name not in ROOMS and "\ndef main(" in source.read_text(encoding="utf-8"):
+            name = "hetero_tvm" if source.stem == "__main__" else f"hetero_tvm.{source.stem}"
+            stub = _COMMAND.format(command=f"python -m {name}", module=f"hetero_tvm.{source.stem}")
+            (package / source.name).write_text(stub, encoding="utf-8")
     found = importlib.util.find_spec("tvm")
     if found is None or found.origin is None:
         sys.exit("error: apache-tvm is not installed here: its two runtime libraries go into the wheel")

@@ -127,7 +127,9 @@ class Batch:
         problems += [f"the bias of token {token}, which is not in the vocabulary" for token in outside[:1]]
         if problems:
             raise InputError("the prompt cannot be continued", problems=problems)
-        request.sampling = request.sampling.behind(len(request.prompt), self.model.facts.repetition_penalty)
+        facts, given = self.model.facts, len(request.prompt)
+        rules = facts.rules.of_text(given, request.max_new_tokens, request.stop)
+        request.sampling = request.sampling.behind(given, facts.repetition_penalty, rules)
         total = self._total(request)
         if total > self.model.context:
             raise CapacityError(
@@ -193,9 +195,6 @@ class Batch:
 
     def _take(self, request: Request, logits: np.ndarray) -> None:
         """The next token of a text."""
-        sources = self.model.sources
-        if sources is not None:
-            logits = sources.allowed(logits, first=not request.tokens)
         text = [*request.prompt, *request.tokens] if request.sampling.reads_text else ()
         token = request.sampling.choose(logits, text, request._random)
         if request.logprobs is not None:

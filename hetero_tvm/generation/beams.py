@@ -126,7 +126,8 @@ class _Search:
         self._model, self._prompt, self._search = model, prompt, search
         self._most, self._stop = most, stop
         asked = Sampling(repetition_penalty=search.repetition_penalty)
-        self._penalty = asked.behind(len(prompt), model.facts.repetition_penalty)
+        rules = model.facts.rules.of_text(len(prompt), most, stop)
+        self._changes = asked.behind(len(prompt), model.facts.repetition_penalty, rules)
         self._kept = max(2, 1 + len(stop)) * search.count
         self._ended: list[Beam] = []
 
@@ -150,9 +151,7 @@ class _Search:
         for n, (beam, row) in enumerate(zip(running, logits, strict=True)):
             values = row - row.max()
             values = values - np.log(np.exp(values, dtype=np.float64).sum())
-            values = self._penalty.adjusted(values, [*self._prompt, *beam.tokens])
-            if self._model.sources is not None:
-                values = self._model.sources.allowed(values, first=not beam.tokens)
+            values = self._changes.adjusted(values, [*self._prompt, *beam.tokens])
             chances[n] = beam.chance + values
         flat = chances.ravel()
         most = min(self._kept, len(flat))

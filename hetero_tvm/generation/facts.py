@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import LibraryError
+from hetero_tvm.generation.rules import TextRules
 
 VERSION = 2
 _KEYS = 16
@@ -27,15 +28,12 @@ class SourceFacts:
     vocab : number of tokens of its texts; 0 for audio.
     mels : channels of audio, ``2 * longest`` frames of which are a source; 0 for text.
     start : tokens that every text begins with.
-    suppressed, suppressed_first : tokens that are never generated; not as the first one.
     """
 
     longest: int
     vocab: int
     mels: int
     start: tuple[int, ...]
-    suppressed: tuple[int, ...]
-    suppressed_first: tuple[int, ...]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SourceFacts:
@@ -61,6 +59,7 @@ class LanguageFacts:
     read : bytes of weights that a step of one token reads.
     source : of an encoder-decoder; None for other models.
     repetition_penalty : of :class:`~hetero_tvm.generation.sampling.Sampling`, where nobody asks for another.
+    rules : about the tokens that may come next.
     values : channels of a value; 0 where they are as many as a key's.
     long_ropes, short_texts : like ``ropes``, of texts of more than so many tokens; 0 where there are none.
     """
@@ -84,6 +83,7 @@ class LanguageFacts:
     short_texts: int = 0
     values: int = 0
     repetition_penalty: float = 1.0
+    rules: TextRules = TextRules()
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; :meth:`from_json` reads them back."""
@@ -100,13 +100,20 @@ class LanguageFacts:
         if data.get("version") != VERSION:
             raise LibraryError(f"{name} was built by another hetero_tvm", hint="build the model again")
         values = {"long_ropes": (), "short_texts": 0, "values": 0, "repetition_penalty": 1.0}
+        values["rules"] = TextRules()
         values |= {
             f.name: data[f.name] for f in dataclasses.fields(cls) if f.name in data or f.name not in values
         }
         for name in ("ropes", "long_ropes"):
             values[name] = tuple((tuple(inverse), float(factor)) for inverse, factor in values[name])
         values["stop"] = tuple(values["stop"])
-        values["source"] = None if values["source"] is None else SourceFacts.from_json(values["source"])
+        source = values["source"]
+        if "rules" in data:
+            values["rules"] = TextRules.from_json(data["rules"])
+        elif source is not None:  # libraries of before
+            hidden = (tuple(source[name]) for name in ("suppressed", "suppressed_first"))
+            values["rules"] = TextRules(*hidden)
+        values["source"] = None if source is None else SourceFacts.from_json(source)
         return cls(**values)
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hetero_tvm.errors import UsageError
+from hetero_tvm.generation.rules import RulesOfText
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Sampling:
         often as they were (as OpenAI does); -2 to 2.
     bias : pairs of a token and what is added to its logit.
     given : tokens of a text that were not generated but given.
+    rules : of the checkpoint, for the text.
     """
 
     repetition_penalty: float | None = None
@@ -39,6 +41,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     bias: tuple[tuple[int, float], ...] = ()
     given: int = 0
+    rules: RulesOfText | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -67,13 +70,14 @@ class Sampling:
         """Whether the likeliest token is taken always."""
         return self.temperature == 0
 
-    def behind(self, given: int, penalty: float = 1.0) -> Sampling:
+    def behind(self, given: int, penalty: float = 1.0, rules: RulesOfText | None = None) -> Sampling:
         """The same for a text that begins with so many tokens that are given.
 
         ``penalty`` : the model's own for repetitions, where none is asked for.
+        ``rules`` : the model's own for the text.
         """
         own = penalty if self.repetition_penalty is None else self.repetition_penalty
-        return replace(self, given=given, repetition_penalty=own)
+        return replace(self, given=given, repetition_penalty=own, rules=rules)
 
     @property
     def _penalty(self) -> float:
@@ -82,10 +86,10 @@ class Sampling:
     @property
     def reads_text(self) -> bool:
         """Whether the choice depends on the tokens so far beside the logits."""
-        return self._penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
+        return bool(self._penalty != 1 or self.presence_penalty or self.frequency_penalty or self.rules)
 
     def adjusted(self, logits: np.ndarray, text: Sequence[int]) -> np.ndarray:
-        """Logits [vocab] after penalties and biases; ``text`` is all tokens so far."""
+        """Logits [vocab] after penalties, biases and rules; ``text`` is all tokens so far."""
         if not self.bias and not (self.reads_text and len(text)):
             return logits
         logits = logits.copy()
@@ -100,7 +104,7 @@ class Sampling:
             logits[made] -= penalties.astype(logits.dtype)
         for token, value in self.bias:
             logits[token] += value
-        return logits
+        return logits if self.rules is None else self.rules.applied(logits, text)
 
     def distribution(self, logits: np.ndarray, text: Sequence[int] = ()) -> np.ndarray:
         """Probability of each token, float64 [vocab]; all on one token when greedy."""

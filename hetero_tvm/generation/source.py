@@ -104,15 +104,6 @@ class SourceEncoder:
         )
         return held
 
-    def allowed(self, logits: np.ndarray, first: bool) -> np.ndarray:
-        """Logits [vocab] without tokens that are not generated; ``first``: nor as the first one."""
-        hidden = [*self.facts.suppressed, *(self.facts.suppressed_first if first else ())]
-        if not hidden:
-            return logits
-        logits = logits.copy()
-        logits[[token for token in hidden if token < len(logits)]] = -np.inf
-        return logits
-
     def check(self, source: np.ndarray | Sequence[int]) -> None:
         """Raise :class:`InputError` for what no source of this model can be."""
         f = self.facts

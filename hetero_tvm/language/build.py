@@ -27,7 +27,7 @@ from hetero_tvm.generation.source import ENTRY
 from hetero_tvm.language.architectures import describe
 from hetero_tvm.language.bitsandbytes import BitsAndBytesFolder
 from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder, read_json
-from hetero_tvm.language.configuration import penalty_of
+from hetero_tvm.language.configuration import penalty_of, rules_of
 from hetero_tvm.language.decoder import Decoder
 from hetero_tvm.language.encoder import build_encoder
 from hetero_tvm.language.encoder_decoders import EncoderDecoder, describe_pair, is_encoder_decoder
@@ -142,6 +142,7 @@ def build_language_model(
         rotated=decoder.rotated,
         stop=decoder.stop,
         repetition_penalty=penalty_of(source.config),
+        rules=rules_of(source.config),
         read=read,
         source=None if pair is None else _source(pair),
     )
@@ -162,14 +163,7 @@ def build_language_model(
 
 def _source(pair: EncoderDecoder) -> SourceFacts:
     encoder = pair.encoder
-    return SourceFacts(
-        encoder.context,
-        0 if encoder.mels else encoder.vocab,
-        encoder.mels,
-        pair.start,
-        pair.suppressed,
-        pair.suppressed_first,
-    )
+    return SourceFacts(encoder.context, 0 if encoder.mels else encoder.vocab, encoder.mels, pair.start)
 
 
 def _open(path: Path) -> Checkpoint:

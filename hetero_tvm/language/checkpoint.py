@@ -29,13 +29,20 @@ INTEGERS: Mapping[str, Any] = {"I8": np.int8, "I32": np.int32, "I64": np.int64}
 _GENERATION = (
     "eos_token_id",
     "decoder_start_token_id",
+)
+"""Entries of ``generation_config.json`` that count before those of ``config.json``."""
+_RULES = (
     "forced_bos_token_id",
+    "forced_eos_token_id",
     "suppress_tokens",
     "begin_suppress_tokens",
     "bad_words_ids",
     "repetition_penalty",
+    "no_repeat_ngram_size",
+    "min_length",
+    "min_new_tokens",
 )
-"""Entries of ``generation_config.json`` that count before those of ``config.json``."""
+"""Entries that count in ``generation_config.json`` alone where there is one, as in transformers."""
 _HEADER_LIMIT = 100 << 20
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -75,7 +82,8 @@ class SafetensorsFolder:
         if (folder / "generation_config.json").is_file():
             generation = read_json(folder / "generation_config.json")
             told = {name: generation[name] for name in _GENERATION if generation.get(name) is not None}
-            self.config = {**self.config, **told}
+            rules = {name: generation.get(name) for name in _RULES}
+            self.config = {**self.config, **told, **rules}
         self._tensors: dict[str, tuple[memoryview, str, tuple[int, ...]]] = {}
         for path in self._files():
             self._tensors.update(read_safetensors(path, self._types))

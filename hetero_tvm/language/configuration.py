@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from hetero_tvm.errors import ModelError
+from hetero_tvm.generation.rules import TextRules
 
 Config = Mapping[str, Any]
 
@@ -22,6 +23,14 @@ _ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "quick_gelu": "quick_gelu",
 }
+_UNHEEDED: Mapping[str, Any] = {
+    "sequence_bias": None,
+    "guidance_scale": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "exponential_decay_length_penalty": None,
+}
+"""Rules of transformers that are not applied, and the values that ask for nothing."""
 
 
 def stop_of(config: Config) -> tuple[int, ...]:
@@ -39,6 +48,79 @@ def penalty_of(config: Config) -> float:
     if not isinstance(penalty, int | float) or not 0 < penalty < float("inf"):
         raise ModelError(f"repetition_penalty is {penalty!r}, expected more than 0")
     return float(penalty)
+
+
+def rules_of(config: Config) -> TextRules:
+    """Rules about the tokens that may come next, which a checkpoint asks for.
+
+    Raises
+    ------
+    ModelError : a rule that is not what transformers writes; lists all.
+    """
+    problems: list[str] = []
+
+    def whole(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    def given(name: str, fits: Callable[[Any], bool], expected: str, default: Any) -> Any:
+        value = config.get(name)
+        if value is None:
+            return default
+        if not fits(value):
+            problems.append(f"{name} is {value!r}, expected {expected}")
+            return default
+        return value
+
+    def count(name: str) -> int:
+        return given(name, lambda value: whole(value) and value >= 0, "0 or more", 0)
+
+    def tokens(name: str) -> tuple[int, ...]:
+        found = given(name, lambda value: whole(value) or _whole_list(value), "a list of tokens", ())
+        return (found,) if whole(found) else tuple(found)
+
+    def _whole_list(value: Any) -> bool:
+        return isinstance(value, list) and all(map(whole, value))
+
+    def _words(value: Any) -> bool:
+        return isinstance(value, list) and all(_whole_list(word) and word for word in value)
+
+    newer = config.get("min_new_tokens") is not None  # where both are given, min_length does not count
+    rules = TextRules(
+        suppressed=tokens("suppress_tokens"),
+        suppressed_first=tokens("begin_suppress_tokens"),
+        bad_words=tuple(map(tuple, given("bad_words_ids", _words, "lists of tokens", ()))),
+        no_repeat=count("no_repeat_ngram_size"),
+        least=0 if newer else count("min_length"),
+        least_new=count("min_new_tokens"),
+        forced_first=given("forced_bos_token_id", whole, "a token", None),
+        forced_last=tokens("forced_eos_token_id"),
+    )
+    if problems:
+        raise ModelError("the checkpoint has rules for texts that cannot be", problems=problems)
+    return rules
+
+
+def hints_of(generation: Config) -> list[str]:
+    """Lines for people: what a ``generation_config.json`` asks for and texts do not have by themselves."""
+    hints = [
+        f"generation_config.json: {name} is {generation[name]!r}, which is not heeded"
+        for name, neutral in _UNHEEDED.items()
+        if generation.get(name, neutral) not in (neutral, None)
+    ]
+
+    def flags(names: Mapping[str, str]) -> str:
+        told = (f"{flag} {generation[name]}" for name, flag in names.items() if generation.get(name))
+        return " ".join(told)
+
+    if generation.get("do_sample") is True:
+        asked = flags({"temperature": "--temperature", "top_k": "--top-k", "top_p": "--top-p"})
+        asked = asked if generation.get("temperature") else f"--temperature 1.0 {asked}".strip()
+        hints.append(f"texts are greedy unless asked; its makers draw them: generate {asked}")
+    beams = generation.get("num_beams")
+    if isinstance(beams, int) and beams > 1:
+        asked = flags({"num_beams": "--beams", "length_penalty": "--length-penalty"})
+        hints.append(f"texts are greedy unless asked; its makers search them: generate {asked}")
+    return hints
 
 
 def activation_of(config: Config, key: str) -> str:

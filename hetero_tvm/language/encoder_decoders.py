@@ -26,7 +26,6 @@ class EncoderDecoder:
     ----------
     encoder, decoder : the halves; the names of their tensors beside them.
     start : tokens that every text begins with.
-    suppressed, suppressed_first : tokens that are never generated; not as the first one.
     """
 
     encoder: Decoder
@@ -34,8 +33,6 @@ class EncoderDecoder:
     decoder: Decoder
     decoder_names: Names
     start: tuple[int, ...] = ()
-    suppressed: tuple[int, ...] = ()
-    suppressed_first: tuple[int, ...] = ()
 
 
 def is_encoder_decoder(config: Config) -> bool:
@@ -62,13 +59,7 @@ def describe_pair(config: Config) -> EncoderDecoder:
         start = next((config[name] for name in names if config.get(name) is not None), None)
         forced = config.get("forced_bos_token_id")
         begin = tuple(int(token) for token in (start, forced) if token is not None)
-        bad = [int(token) for (token,) in (w for w in config.get("bad_words_ids") or () if len(w) == 1)]
-        pair = dataclasses.replace(
-            pair,
-            start=begin,
-            suppressed=tuple(map(int, [*(config.get("suppress_tokens") or ()), *bad])),
-            suppressed_first=tuple(map(int, config.get("begin_suppress_tokens") or ())),
-        )
+        pair = dataclasses.replace(pair, start=begin)
     for half in (pair.encoder, pair.decoder):
         check_sizes(half)
     first, second = ((h.heads, h.dim, h.width) for h in (pair.encoder, pair.decoder))

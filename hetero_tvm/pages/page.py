@@ -28,7 +28,7 @@ td.t:first-child { min-width: 10rem; } td.t:last-child { min-width: 11rem; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .6rem 1rem; }
 .tile b { display: block; font-size: 1.3rem; } pre { background: var(--card); border: 1px solid var(--line);
   border-radius: 6px; padding: .7rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-.warn { color: var(--warn); }
+.word { display: inline-block; max-width: 100%; } .warn { color: var(--warn); }
 figure { margin: 0; overflow-x: auto; } svg { max-width: 100%; min-width: 32rem; height: auto; }
 svg text { fill: var(--ink); font-size: 12px; }
 svg .label { stroke: var(--paper); stroke-width: 3; paint-order: stroke; }
@@ -37,6 +37,9 @@ svg .dot { fill: var(--accent); fill-opacity: .65; stroke: var(--accent); }
 svg .curve { stroke: var(--accent); stroke-width: 2; fill: none; }
 svg .box { stroke: var(--paper); stroke-width: .4; }
 svg .bound { stroke: var(--warn); stroke-dasharray: 5 4; }
+@media (max-width: 72rem) {
+.rows th, .rows td { padding: .25rem .4rem; } .rows th.n { white-space: normal; }
+.rows td.t { overflow-wrap: anywhere; } .rows .bar { display: block; margin: .3rem 0 .2rem auto; } }
 @media (max-width: 40rem) {
 .rows thead { display: none; } .rows tr { display: flex; flex-wrap: wrap; column-gap: 1rem;
   padding: .35rem 0; border-bottom: 1px solid var(--line); }
@@ -93,7 +96,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequen
 
 def retype(words: str) -> Html:
     """A command to type again; it goes on in the next line between its options, not inside of ``--out``."""
-    parts = (f'<span style="white-space:nowrap">{text(word)}</span>' for word in words.split(" "))
+    parts = (f'<span class="word">{text(word)}</span>' for word in words.split(" "))
     return Html(f"<pre>{' '.join(parts)}</pre>")
 
 

@@ -98,6 +98,10 @@ CASES |= {
     "linear": ("LlamaConfig", _scaled("linear", factor=4.0)),
     "dynamic": ("LlamaConfig", _scaled("dynamic", factor=4.0)),
     "yarn": ("LlamaConfig", _scaled("yarn", factor=4.0, original_max_position_embeddings=64)),
+    "qwen3_yarn": (
+        "Qwen3Config",
+        {**_scaled("yarn", factor=4.0, original_max_position_embeddings=64), "head_dim": 16},
+    ),
     "longrope": ("Phi3Config", {**_scaled("longrope", **_FACTORS), "original_max_position_embeddings": 128}),
     "longrope_crossing": (
         "Phi3Config",

@@ -136,8 +136,11 @@ def test_what_is_asked_for_wrongly(model, tmp_path):
 
 
 @pytest.mark.thorough
-def test_command(tmp_path):
-    assert quantize.main(["zoo:vit-b16-tiny", "--out", str(tmp_path), "--no-shipped-records", "-q"]) == 0
+def test_command(tmp_path, capsys):
+    assert quantize.main(["zoo:vit-b16-tiny", "--out", str(tmp_path), "--no-shipped-records"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "..." not in line]
+    for number, step in enumerate(("import", "quantize, compile and measure", "check and export"), 1):
+        assert any(line.startswith(f"[{number}/3] {step}") for line in said)
     document = json.loads((tmp_path / "accuracy.json").read_text())
     assert "hetero_tvm.quantize zoo:vit-b16-tiny" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "model.so").exists() and document["least_cosine"] > 0.99

@@ -6,6 +6,7 @@ import pytest
 
 from hetero_tvm.errors import LibraryError
 from hetero_tvm.generation.facts import LanguageFacts, SourceFacts
+from hetero_tvm.generation.rules import TextRules
 from hetero_tvm.ops.decoding.contracts import Heads
 
 FACTS = LanguageFacts(
@@ -27,13 +28,25 @@ FACTS = LanguageFacts(
 
 
 def test_json_there_and_back():
-    source = SourceFacts(20, 50, 0, (2, 5), (7,), ())
-    for facts in (FACTS, dataclasses.replace(FACTS, source=source)):
+    source = SourceFacts(20, 50, 0, (2, 5))
+    rules = TextRules((7,), bad_words=((3,), (4, 5)), no_repeat=2, forced_first=6)
+    for facts in (FACTS, dataclasses.replace(FACTS, source=source, rules=rules)):
         assert LanguageFacts.from_json(json.loads(json.dumps(facts.to_json())), "m") == facts
     with pytest.raises(LibraryError, match="no language model"):
         LanguageFacts.from_json({}, "m")
     with pytest.raises(LibraryError, match="build the model again"):
         LanguageFacts.from_json({**FACTS.to_json(), "version": 99}, "m")
+
+
+def test_libraries_of_before_have_the_rules_of_their_source():
+    source = {
+        **dataclasses.asdict(SourceFacts(20, 50, 0, (2, 5))),
+        "suppressed": [7],
+        "suppressed_first": [9],
+    }
+    data = {**FACTS.to_json(), "source": source}
+    del data["rules"]
+    assert LanguageFacts.from_json(data, "m").rules == TextRules((7,), (9,))
 
 
 def test_pages_and_ropes():

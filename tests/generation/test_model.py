@@ -170,3 +170,9 @@ def test_the_runtime_wheel_generates(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.stdout.strip() == f"{tiny_llama.greedy([5, 6, 7], 9)} False", done.stderr
+    for command in ("hetero_tvm.tune", "hetero_tvm"):
+        done = subprocess.run(
+            [sys.executable, "-m", command], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 2 and f"has no command python -m {command}\n" in done.stderr
+        assert "hint: run it where hetero-tvm is installed" in done.stderr and "Traceback" not in done.stderr

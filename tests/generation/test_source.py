@@ -13,7 +13,7 @@ CALLS = []
 
 
 def encoder(mels=0, pages=3):
-    source = SourceFacts(20, 0 if mels else 50, mels, (2,), (7, 900), (9,))
+    source = SourceFacts(20, 0 if mels else 50, mels, (2,))
     facts = LanguageFacts("t5", "f32", 50, 64, 8, 1, 2, 4, 16, "float32", (), 0, (), 0, source)
     CALLS.clear()
     library = SimpleNamespace(function=lambda name, specs, dtype: lambda *arrays: CALLS.append(arrays))
@@ -53,11 +53,3 @@ def test_wrong_tokens(bad):
 def test_wrong_features(bad):
     with pytest.raises(InputError, match="features"):
         encoder(mels=5).encode(bad)
-
-
-def test_tokens_that_are_not_generated():
-    sources = encoder()
-    logits = np.zeros(50, np.float32)
-    assert np.flatnonzero(np.isinf(sources.allowed(logits, first=True))).tolist() == [7, 9]
-    assert np.flatnonzero(np.isinf(sources.allowed(logits, first=False))).tolist() == [7]
-    assert not logits.any()

@@ -12,6 +12,7 @@ import pytest
 import hetero_tvm
 from hetero_tvm.errors import ModelError, TargetError, UsageError
 from hetero_tvm.generation.generate import stream
+from hetero_tvm.generation.rules import TextRules
 from hetero_tvm.generation.sampling import Sampling
 from hetero_tvm.generation.speculative import speculate
 from hetero_tvm.language.build import build_language_model, is_checkpoint
@@ -49,9 +50,11 @@ def test_an_adapter_is_told_from_a_model(tmp_path):
 def test_repetitions_are_punished_as_the_checkpoint_says(tmp_path):
     """Qwen2.5's ``generation_config.json`` has 1.05 to 1.1, and transformers' greedy search heeds it."""
     checkpoint = tiny_llama.write(tmp_path / "model")
-    (checkpoint / "generation_config.json").write_text('{"repetition_penalty": 1.5, "temperature": 0.7}')
+    told = {"repetition_penalty": 1.5, "temperature": 0.7, "bad_words_ids": [[90, 91, 92]]}
+    (checkpoint / "generation_config.json").write_text(json.dumps(told))
     build_language_model(checkpoint, tmp_path / "out", rows=8, page=tiny_llama.PAGE)
     model, tokens = hetero_tvm.load_language_model(tmp_path / "out"), [5, 6, 7]
+    assert model.facts.rules == TextRules(bad_words=((90, 91, 92),))
     for _ in range(24):
         scores = tiny_llama.logits(tokens)[-1]
         seen = sorted(set(tokens))

@@ -68,8 +68,8 @@ def test_a_fragment_leaves_the_notebook_alone():
     selectors = [one.strip() for rule in rules for one in rule.split(",")]
     assert {".hetero-tvm.hetero-tvm", ".hetero-tvm.hetero-tvm td.t"} <= set(selectors)
     assert all(one == ":root" or one.startswith(".hetero-tvm.hetero-tvm") for one in selectors), selectors
-    # The dark colours and what is for telephones stay in their @media.
-    assert style.count("{") == style.count("}") == len(rules) + 2
+    # The dark colours and what is for narrow pages and telephones stay in their @media.
+    assert style.count("{") == style.count("}") == len(rules) + 3
 
 
 def test_cells_name_their_columns_where_a_row_becomes_a_paragraph():
@@ -82,7 +82,7 @@ def test_cells_name_their_columns_where_a_row_becomes_a_paragraph():
 def test_options_of_a_command_stay_whole():
     markup = retype("python -m hetero_tvm.tune 'a  b' --out out")
     parsed(markup)
-    assert '<span style="white-space:nowrap">--out</span> <span' in markup
+    assert '<span class="word">--out</span> <span' in markup
     assert re.sub("<[^>]*>", "", markup) == text("python -m hetero_tvm.tune 'a  b' --out out")
 
 

@@ -57,8 +57,10 @@ _BROADCAST_CYCLES = 1.35
 """Cycles of a pair of channels in all lanes: tiles of one vector take that long for each product (measured,
 Zen 4)."""
 
-_SURE = 0.95
-"""Share of the float32 kernel's estimate that this one's must stay below."""
+_SURE = {VECTORS: 0.95, MATRICES: 0.5}
+"""Share of the float32 kernel's estimate that this one's must stay below, by unit.  Tiles take two to three
+times as long as their instructions where another core shares the matrix unit or its power (measured on a
+virtual machine), which few channels, padded to whole tiles, cannot afford beside Winograd's method."""
 
 
 class Bf16Conv2dSpace(DesignSpace):
@@ -172,11 +174,13 @@ class Bf16Conv2dSpace(DesignSpace):
 
 
 def half_cycles(op: Conv2d, machine: CpuModel) -> float | None:
-    """Cycles of a convolution on channel blocks when it is rounded to bfloat16; None where it cannot be."""
+    """Cycles that a convolution on channel blocks takes for sure when it is rounded to bfloat16; None where it
+    cannot be."""
     space, rounded = Bf16Conv2dSpace(), Bf16Conv2d.of(op)
     if space.refuses(rounded, machine) is not None:
         return None
-    return space.estimate(rounded, space.default(rounded, machine), machine)
+    point = space.default(rounded, machine)
+    return space.estimate(rounded, point, machine) / _SURE[point["unit"]]
 
 
 def halves_pay(op: Conv2d, machine: CpuModel) -> bool:
@@ -185,4 +189,4 @@ def halves_pay(op: Conv2d, machine: CpuModel) -> bool:
     after, whole = half_cycles(one, machine), BlockedConv2dSpace()
     if after is None or whole.refuses(one, machine) is not None:
         return False
-    return after < _SURE * whole.estimate(one, whole.default(one, machine), machine)
+    return after < whole.estimate(one, whole.default(one, machine), machine)
