@@ -174,7 +174,7 @@ class Bf16Conv2dSpace(DesignSpace):
 
 
 def half_cycles(op: Conv2d, machine: CpuModel) -> float | None:
-    """Cycles that a convolution on channel blocks takes for sure when it is rounded to bfloat16; None where it
+    """Cycles that a convolution on channel blocks surely takes when it is rounded to bfloat16; None where it
     cannot be."""
     space, rounded = Bf16Conv2dSpace(), Bf16Conv2d.of(op)
     if space.refuses(rounded, machine) is not None:

@@ -168,6 +168,9 @@ def test_it_pays_where_winograd_does_not():
     assert not halves_pay(on(machine, Conv2d(1, 64, 56, 56, 64, (3, 3), padding=PAD), "+1,1,1,1"), machine)
     slow = dataclasses.replace(machine, mcpu="sapphirerapids")  # whose vectors multiply pairs slowly
     assert not halves_pay(wide, slow)
+    deep = on(TILES, Conv2d(1, 64, 56, 56, 64, (3, 3), padding=PAD), "+1,1,1,1")
+    few = on(TILES, Conv2d(1, 8, 56, 56, 512, (3, 3), padding=PAD), "+1,1,1,1")
+    assert halves_pay(deep, TILES) and not halves_pay(few, TILES), "tiles of 32 channels for 8"
 
 
 @multiplies
