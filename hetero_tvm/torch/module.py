@@ -198,8 +198,8 @@ def _exported(
 def _numbers_kept(model: torch.nn.Module) -> Iterator[None]:
     """Numbers that objects of the model hold, which PyTorch's tracer changes, as they were before.
 
-    It computes operators on constants of one element as it records them, those in place included: a cache that
-    counts its tokens (``StaticCache``) would begin at the token behind the example.
+    It computes operators on constants of one element as it records them, those in place included: a cache
+    that counts its tokens (``StaticCache``) would begin at the token behind the example.
     """
     before = [(tensor, tensor._version, tensor.clone()) for tensor in _tensors_of_objects(model)]
     try:
