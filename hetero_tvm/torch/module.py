@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -183,13 +185,52 @@ def _exported(
         )
     )
     try:
-        with torch.no_grad(), quiet():
+        with torch.no_grad(), quiet(), _numbers_kept(model):
             return torch.export.export(model, tuple(example), dict(kwargs or {}), strict=False)
     except Exception as error:  # tracing raises whatever the model causes
         raise untraceable(error) or ModelError(
             f"PyTorch cannot export the model. {first_line(error)}",
             hint="torch.compile(model, backend='hetero_tvm') compiles what can be traced of a model",
         ) from error
+
+
+@contextlib.contextmanager
+def _numbers_kept(model: torch.nn.Module) -> Iterator[None]:
+    """Numbers that objects of the model hold, which PyTorch's tracer changes, as they were before.
+
+    It computes operators on constants of one element as it records them, those in place included: a cache
+    that counts its tokens (``StaticCache``) would begin at the token behind the example.
+    """
+    before = [(tensor, tensor._version, tensor.clone()) for tensor in _tensors_of_objects(model)]
+    try:
+        yield
+    finally:
+        for tensor, version, value in before:
+            if tensor._version != version:
+                tensor.copy_(value)
+
+
+def _tensors_of_objects(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Tensors of one element in the attributes of a model and of objects there; no parameters."""
+    found, seen, left = [], set(), [vars(module) for module in model.modules()]
+    while left:
+        value: Any = left.pop()
+        if id(value) in seen or isinstance(value, _NO_HOLDERS):
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            if value.numel() == 1 and value.layout is torch.strided and value.device.type == "cpu":
+                found.append(value)
+        elif isinstance(value, Mapping):
+            left.extend(value.values())
+        elif isinstance(value, list | tuple | set):
+            left.extend(value)
+        elif hasattr(value, "__dict__"):
+            left.append(vars(value))
+    return found
+
+
+_NO_HOLDERS = type, ModuleType, FunctionType, torch.nn.Module, torch.nn.Parameter, str, int, float
 
 
 def _difference(name: str, want: Any, have: Any) -> str | None:

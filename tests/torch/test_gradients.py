@@ -68,6 +68,22 @@ def test_gradients_are_those_of_pytorch(name, case, tmp_path):
     assert sum(event["event"] == "compiled" for event in events) == 2
 
 
+def test_a_frozen_batch_norm_is_trained_through(tmp_path):
+    """Gradients through statistics that stay (``eval``): of the batch there are none, which are empty."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).eval()
+    layers[1].running_mean.normal_()
+    net = torch.compile(layers, backend="hetero_tvm", options={"cache": str(tmp_path), "refused": "raise"})
+    x, gradients = torch.randn(5, 3), []
+    for run in (net, layers):
+        layers.zero_grad()
+        run(x).square().sum().backward()
+        gradients.append([parameter.grad.clone() for parameter in layers.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
 @torch._dynamo.config.patch(allow_rnn=True)
 @pytest.mark.thorough
 def test_a_recurrence_is_trained(tmp_path):

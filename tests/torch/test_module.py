@@ -23,6 +23,28 @@ class Running(torch.nn.Module):
         return {"sum": self.linear(x) + self.seen * (2 if scaled else 1)}
 
 
+class Rows:
+    """Rows seen so far and their count, in an object that is no module, as a cache of keys is."""
+
+    def __init__(self):
+        self.count = torch.tensor(0)
+        self.rows = torch.zeros(4, 2)
+
+
+class Appending(torch.nn.Module):
+    """Appends a row to what it has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.cache = [Rows()]
+
+    def forward(self, x):
+        seen = self.cache[0]
+        seen.rows.index_copy_(0, torch.arange(1) + seen.count, x)
+        seen.count.add_(1)
+        return seen.rows * 2
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     torch.manual_seed(0)
@@ -52,6 +74,16 @@ def test_the_file_runs_without_pytorch_with_state_as_input_and_output(running):
     assert [spec.name for spec in net.signature.outputs][-1] == "seen_out"
     after = net(torch.ones(3, 4).numpy(), torch.ones(4).numpy())[1]
     assert after.tolist() == [4.0] * 4
+
+
+def test_counts_of_objects_begin_where_the_model_had_them(tmp_path):
+    model = Appending()
+    compiled = compile_module(model, torch.ones(1, 2), path=tmp_path, check=False)
+    assert model.cache[0].count.item() == 0
+    for _ in range(4):
+        x = torch.randn(1, 2)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), model(x))
 
 
 def test_wrong_arguments_are_all_listed(running):

@@ -101,12 +101,8 @@ def parse_description(data: Any, where: str = "the description") -> Description:
 
     if (other := foreign_json(data)) is not None:
         raise ModelError(f"{where} is {other[0]}, not a kernel description.", hint=other[1])
-    faults = [
-        f"{error.json_path}: {_said(error)}"
-        for error in sorted(
-            Draft202012Validator(schema()).iter_errors(data), key=lambda error: error.json_path
-        )
-    ]
+    found = [leaf for error in Draft202012Validator(schema()).iter_errors(data) for leaf in _leaves(error)]
+    faults = [f"{error.json_path}: {_said(error)}" for error in sorted(found, key=lambda e: e.json_path)]
     if not faults:
         description, faults = _described(data)
     if faults:
@@ -118,12 +114,23 @@ def parse_description(data: Any, where: str = "the description") -> Description:
     return description
 
 
-def _said(error: Any) -> str:
-    """A validator's message in one line; of alternatives the one that comes nearest."""
+def _leaves(error: Any) -> Iterator[Any]:
+    """Faults behind one fault of a validator: of alternatives those of the one whose type is meant."""
     from jsonschema.exceptions import best_match
 
-    if error.context and (best := best_match(error.context)) is not None:
-        error = best
+    branches: dict[Any, list[Any]] = {}
+    for inner in error.context or ():
+        branches.setdefault(inner.schema_path[0], []).append(inner)
+    meant = [b for b in branches.values() if not any(e.validator == "type" and not e.path for e in b)]
+    if len(meant) != 1:
+        yield best_match(error.context) if error.context else error
+    else:
+        for inner in meant[0]:
+            yield from _leaves(inner)
+
+
+def _said(error: Any) -> str:
+    """A validator's message in one line."""
     return str(error.message).replace("\n", " ")[:200]
 
 

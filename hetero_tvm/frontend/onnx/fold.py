@@ -297,12 +297,13 @@ class Folder:
         graph = next((a.g for a in node.attribute if a.name == wanted), None)
         if graph is None or len(graph.output) < len(node.output):
             raise ModelError(f"Node {node.name!r} (If) has no usable {wanted}.")
+        nodes = in_its_place(node, graph)
         for tensor in graph.initializer:
             self.pool.add_tensor(tensor)
         if self._follows_sizes(node):
             self.branches[node.name] = wanted
             self.sizing.conditions.append(node.input[0])
-        return in_its_place(node, graph)
+        return nodes
 
     # ---- evaluation ----------------------------------------------------------------------
 

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from hetero_tvm.frontend.nodes import Untranslatable
-from hetero_tvm.frontend.stablehlo.op import Op, turned
+from hetero_tvm.frontend.stablehlo.op import Op, reshaped, turned
 
 
 def convolution(op: Op) -> str:
     """``convolution``."""
     numbers = op.dialects.ConvDimensionNumbers(op.raw.attributes["dimension_numbers"])
     spatial = len(numbers.input_spatial_dimensions)
-    if any(x != 1 for x in op.ints("lhs_dilation", [1] * spatial)):
-        return _transposed_convolution(op, numbers)
-    if int(op.raw.attributes["batch_group_count"]) != 1 or "true" in op.text("window_reversal"):
-        raise Untranslatable("a convolution with groups of the batch, or a reversed window")
-    return _from_channels_first(op, numbers, _plain_convolution(op, numbers))
+    image, shape, weight = _operands(op, numbers)
+    between = [x - 1 for x in op.ints("lhs_dilation", [1] * spatial)]
+    pads = np.asarray(op.ints("padding", [0] * 2 * spatial)).reshape(spatial, 2)
+    groups = int(op.raw.attributes["feature_group_count"])
+    if (parts := int(op.raw.attributes["batch_group_count"])) != 1:
+        image, shape = _groups_of_channels(op, image, shape, parts)
+        groups = parts
+    if any(between):
+        made = _transposed_convolution(op, numbers, image, weight, pads) if groups == 1 else None
+        if made is not None:
+            return _from_channels_first(op, numbers, made)
+        image, shape = with_zeros_between(op, image, shape, [0, 0, *between])
+    made = op.emit(
+        "Conv",
+        _cropped(op, image, shape, pads),
+        weight,
+        strides=op.ints("window_strides", [1] * spatial),
+        dilations=op.ints("rhs_dilation", [1] * spatial),
+        pads=[max(0, int(x)) for x in pads.T.reshape(-1)],
+        group=groups,
+    )
+    return _from_channels_first(op, numbers, made)
 
 
-def _operands(op: Op, numbers: Any) -> tuple[str, str]:
-    """Images and weights with channels first."""
+def _operands(op: Op, numbers: Any) -> tuple[str, list[int], str]:
+    """Images with channels first, their shape, and weights with channels first, as they meet the images."""
     image = [
         numbers.input_batch_dimension,
         numbers.input_feature_dimension,
@@ -33,46 +51,72 @@ def _operands(op: Op, numbers: Any) -> tuple[str, str]:
         numbers.kernel_input_feature_dimension,
         *numbers.kernel_spatial_dimensions,
     ]
-    return turned(op, op.inputs[0], image), turned(op, op.inputs[1], kernel)
+    weight = turned(op, op.inputs[1], kernel)
+    if "true" in (text := op.text("window_reversal")):
+        flags = re.findall("true|false", text)
+        flags = flags * (len(kernel) - 2) if len(flags) == 1 else flags
+        weight = reversed_along(op, weight, [2 + axis for axis, flag in enumerate(flags) if flag == "true"])
+    return turned(op, op.inputs[0], image), [op.shape()[axis] for axis in image], weight
 
 
-def _plain_convolution(op: Op, numbers: Any) -> str:
-    spatial = len(numbers.input_spatial_dimensions)
-    image, weight = _operands(op, numbers)
-    pads = np.asarray(op.ints("padding", [0] * 2 * spatial)).reshape(spatial, 2)
-    if (pads < 0).any():
-        raise Untranslatable("a convolution with negative padding")
-    return op.emit(
-        "Conv",
-        image,
-        weight,
-        strides=op.ints("window_strides", [1] * spatial),
-        dilations=op.ints("rhs_dilation", [1] * spatial),
-        pads=[int(x) for x in pads.T.reshape(-1)],
-        group=int(op.raw.attributes["feature_group_count"]),
-    )
+def reversed_along(op: Op, name: str, axes: Sequence[int]) -> str:
+    """A tensor with the order of some axes reversed."""
+    ends = [-1] * len(axes), [np.iinfo(np.int64).min] * len(axes), axes, [-1] * len(axes)
+    return op.emit("Slice", name, *(op.const(list(part)) for part in ends))
 
 
-def _transposed_convolution(op: Op, numbers: Any) -> str:
-    """A convolution of an image with zeros between its pixels, which is a transposed one."""
+def _groups_of_channels(op: Op, image: str, shape: Sequence[int], groups: int) -> tuple[str, list[int]]:
+    """Images whose batch is divided into groups, with these as groups of channels."""
+    batch, channels, *extents = shape
+    name = reshaped(op, image, [groups, batch // groups, channels, *extents])
+    name = op.emit("Transpose", name, perm=[1, 0, *range(2, len(shape) + 1)])
+    found = [batch // groups, groups * channels, *extents]
+    return reshaped(op, name, found), found
+
+
+def with_zeros_between(
+    op: Op, data: str, shape: Sequence[int], counts: Sequence[int], value: str = ""
+) -> tuple[str, list[int]]:
+    """A tensor with so many elements between those along each axis, zeros or ``value``, and its shape."""
+    shape = list(shape)
+    for axis, between in enumerate(counts):
+        if between and shape[axis] > 1:
+            # Every element becomes a row that begins with it; the last row ends there.
+            data = reshaped(op, data, [*shape[: axis + 1], 1, *shape[axis + 1 :]])
+            after = [between if n == axis + 1 else 0 for n in range(len(shape) + 1)]
+            data = op.emit("Pad", data, op.const([*[0] * len(after), *after]), value)
+            full, count = shape[axis] * (between + 1), (shape[axis] - 1) * (between + 1) + 1
+            data = reshaped(op, data, [*shape[:axis], full, *shape[axis + 1 :]])
+            data = op.emit("Slice", data, op.const([0]), op.const([count]), op.const([axis]))
+            shape[axis] = count
+    return data, shape
+
+
+def _cropped(op: Op, image: str, shape: Sequence[int], pads: np.ndarray) -> str:
+    """Images without the borders that negative padding takes away."""
+    if (pads >= 0).all():
+        return image
+    begin = [max(0, -int(low)) for low, _ in pads]
+    end = [extent - max(0, -int(high)) for extent, (_, high) in zip(shape[2:], pads, strict=True)]
+    axes = list(range(2, len(shape)))
+    return op.emit("Slice", image, op.const(begin), op.const(end), op.const(axes))
+
+
+def _transposed_convolution(op: Op, numbers: Any, image: str, weight: str, pads: np.ndarray) -> str | None:
+    """A convolution of an image with zeros between its pixels as a transposed one; None where it is none."""
     spatial = len(numbers.input_spatial_dimensions)
     strides, dilation = op.ints("lhs_dilation"), op.ints("rhs_dilation", [1] * spatial)
-    groups = int(op.raw.attributes["feature_group_count"])
-    if any(x != 1 for x in op.ints("window_strides", [1] * spatial)) or groups != 1:
-        raise Untranslatable("a transposed convolution with strides or groups of its own")
-    image, weight = _operands(op, numbers)
     kernel = [op.shape(1)[axis] for axis in numbers.kernel_spatial_dimensions]
-    weight = op.emit("Transpose", weight, perm=[1, 0, *range(2, 2 + spatial)])
-    ends = [-1] * spatial, [np.iinfo(np.int64).min] * spatial, list(range(2, 2 + spatial)), [-1] * spatial
-    weight = op.emit("Slice", weight, *(op.const(part) for part in ends))  # the window runs backwards
-    pads = np.asarray(op.ints("padding", [0] * 2 * spatial)).reshape(spatial, 2)
     reach = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     begin = [r - int(p) for r, p in zip(reach, pads[:, 0], strict=True)]
     end = [r - int(p) for r, p in zip(reach, pads[:, 1], strict=True)]
     extra = [max(0, -x) for x in end]
-    if any(x < 0 for x in begin) or any(e >= s for e, s in zip(extra, strides, strict=True)):
-        raise Untranslatable("a transposed convolution with padding beyond its window")
-    made = op.emit(
+    beyond = any(x < 0 for x in begin) or any(e >= s for e, s in zip(extra, strides, strict=True))
+    if beyond or any(x != 1 for x in op.ints("window_strides", [1] * spatial)):
+        return None
+    weight = op.emit("Transpose", weight, perm=[1, 0, *range(2, 2 + spatial)])
+    weight = reversed_along(op, weight, range(2, 2 + spatial))  # the window runs backwards
+    return op.emit(
         "ConvTranspose",
         image,
         weight,
@@ -81,7 +125,6 @@ def _transposed_convolution(op: Op, numbers: Any) -> str:
         pads=[*begin, *(max(0, x) for x in end)],
         output_padding=extra,
     )
-    return _from_channels_first(op, numbers, made)
 
 
 def _from_channels_first(op: Op, numbers: Any, name: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero_tvm.frontend.nodes import onnx_type
 from hetero_tvm.frontend.stablehlo import bits, indexing, sorting, windows
-from hetero_tvm.frontend.stablehlo.convolutions import convolution
+from hetero_tvm.frontend.stablehlo.convolutions import convolution, reversed_along, with_zeros_between
 from hetero_tvm.frontend.stablehlo.op import Op, reshaped, turned
 
 
@@ -88,17 +88,8 @@ def _dot(op: Op) -> str:
 def _pad(op: Op) -> str:
     """``pad``: elements between those of the operand, and around them, or fewer at the ends."""
     low, high = op.ints("edge_padding_low"), op.ints("edge_padding_high")
-    data, shape, value = op.inputs[0], list(op.shape()), op.inputs[1]
-    for axis, between in enumerate(op.ints("interior_padding")):
-        if between and shape[axis] > 1:
-            # Every element becomes a row that begins with it; the last row ends there.
-            data = reshaped(op, data, [*shape[: axis + 1], 1, *shape[axis + 1 :]])
-            after = [between if n == axis + 1 else 0 for n in range(len(shape) + 1)]
-            data = op.emit("Pad", data, op.const([*[0] * len(after), *after]), value)
-            full, count = shape[axis] * (between + 1), (shape[axis] - 1) * (between + 1) + 1
-            data = reshaped(op, data, [*shape[:axis], full, *shape[axis + 1 :]])
-            data = op.emit("Slice", data, op.const([0]), op.const([count]), op.const([axis]))
-            shape[axis] = count
+    value = op.inputs[1]
+    data, shape = with_zeros_between(op, op.inputs[0], op.shape(), op.ints("interior_padding"), value)
     if any(n < 0 for n in (*low, *high)):
         begin = [max(0, -n) for n in low]
         end = [extent - max(0, -n) for extent, n in zip(shape, high, strict=True)]
@@ -114,9 +105,7 @@ def _slice(op: Op) -> str:
 
 
 def _reverse(op: Op) -> str:
-    axes = op.ints("dimensions")
-    ends = [-1] * len(axes), [np.iinfo(np.int64).min] * len(axes), axes, [-1] * len(axes)
-    return op.emit("Slice", op.inputs[0], *(op.const(part) for part in ends))
+    return reversed_along(op, op.inputs[0], op.ints("dimensions"))
 
 
 def _iota(op: Op) -> str:

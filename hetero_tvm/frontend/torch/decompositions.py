@@ -89,7 +89,7 @@ def decomposed(program: ExportedProgram, others: _Table | None = None) -> Export
     """
     torch = require("torch")
     program = with_plain_attention(torch, _without_assertions(torch, program))
-    program = _with_types(torch, _with_indices(torch, program))
+    program = _with_types(torch, _with_indices(torch, _with_empty_statistics(torch, program)))
     table: _Table = decompositions()
     is_asked = _asks(torch, table)
     nodes = _calls(torch, program)
@@ -145,6 +145,27 @@ def _with_indices(torch: ModuleType, program: ExportedProgram) -> ExportedProgra
                 for n, one in enumerate((x, mask)):
                     one.meta["val"] = pair.meta["val"][n]
         node.target, node.args = aten.index.Tensor, (x, [mask])
+    module.recompile()
+    return program._update(module, program.graph_signature)
+
+
+def _with_empty_statistics(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:
+    """The program with the statistics of no batch, which a batch norm that infers gives a gradient, as empty.
+
+    So they are on a CPU; the translation of the operator gives those that it was called with.
+    """
+    aten = torch.ops.aten
+    infers = aten._native_batch_norm_legit_no_training.default
+
+    def is_asked(node: Node) -> bool:
+        return node.target is operator.getitem and node.args[0].target is infers and node.args[1] > 0
+
+    if not any(map(is_asked, program.graph.nodes)):
+        return program
+    module = copy.deepcopy(program.graph_module)
+    for node in filter(is_asked, module.graph.nodes):
+        node.target, node.args = aten.full.default, ([0], 0.0)
+        node.kwargs = {"dtype": node.meta["val"].dtype}
     module.recompile()
     return program._update(module, program.graph_signature)
 

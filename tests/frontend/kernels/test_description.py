@@ -44,6 +44,13 @@ FAULTS = {
     "$.output_desc[0].shape[1]: 0 is less than the minimum": lambda d: d["output_desc"][0].update(
         shape=[12, 0]
     ),
+    "$.op_desc[0].input_desc[0][0].shape[1]: -1 is less than the minimum": lambda d: d["op_desc"][0][
+        "input_desc"
+    ][0][0].update(shape=[12, -1]),
+    "$.input_desc[0][0].shape: '12x64' is not of type 'array'": lambda d: d["input_desc"][0][0].update(
+        shape="12x64"
+    ),
+    "$.input_desc[0]: 7 is not": lambda d: d["input_desc"].__setitem__(0, 7),
     "$.op_desc[2].input_desc[1][0].tensor_name: nothing before it gives 'gone'": lambda d: d["op_desc"][2][
         "input_desc"
     ][1][0].update(tensor_name="gone"),

@@ -35,10 +35,22 @@ def refusal(node: onnx.NodeProto, what: str, hint: str = "") -> UnsupportedOpera
 
 
 def in_its_place(node: onnx.NodeProto, branch: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Nodes of the branch that an If takes, under its name, and copies that give its results."""
-    nodes = list(branch.node)
-    for inner in nodes:
-        inner.name = f"{node.name}/{inner.name or inner.op_type}"
+    """Nodes of the branch that an If takes, under its name, and copies that give its results.
+
+    What the branch defines, its initializers too, gets names of its own: branches beside each other, and
+    one in each round of a loop that is written out, may have the same.
+    """
+    nodes, alias = list(branch.node), {}
+    for tensor in branch.initializer:
+        tensor.name = alias.setdefault(tensor.name, f"{node.output[0]}/{tensor.name}")
+    for place, inner in enumerate(nodes):
+        rename_inputs(inner, alias)
+        inner.name = f"{node.name}/{inner.name or f'{inner.op_type}_{place}'}"
+        for index, name in enumerate(inner.output):
+            if name:
+                inner.output[index] = alias[name] = f"{node.output[0]}/{name}"
+    for value in branch.output:
+        value.name = alias.get(value.name, value.name)
     for value, outer in zip(branch.output, node.output, strict=False):
         nodes.append(onnx.helper.make_node("Identity", [value.name], [outer], name=node.name))
     return nodes

@@ -46,6 +46,33 @@ def test_loop_of_constant_or_declared_rounds():
     against_reference(text_model(declared), {"n": np.int64(4), "go": np.array(True), "x": x})
 
 
+def test_branches_of_every_round_are_their_own():
+    """Whichever branch a round takes, and in the same round twice, under the same names."""
+    model = text_model(
+        """g (float[4,2] x) => (float[2] y) {
+          n = Constant <value = int64 {4}> ()
+          go = Constant <value = bool {1}> ()
+          zero = Constant <value = float[2] {1, 2}> ()
+          y = Loop <body = round (int64 i, bool going, float[2] a) => (bool on, float[2] c) {
+            two = Constant <value = int64 {2}> ()
+            rest = Mod (i, two)
+            odd = Cast <to = 9> (rest)
+            b = If (odd) <
+              then_branch = t () => (float[2] r) <float[2] f = {3, 5}> {
+                p = Gather (x, i) q = Add (p, f) r = Mul (a, q) },
+              else_branch = e () => (float[2] r) <float[2] f = {7, 9}> {
+                p = Gather (x, i) q = Mul (p, f) r = Add (a, q) }>
+            c = If (going) <
+              then_branch = t () => (float[2] r) <float[2] f = {2, 4}> {
+                p = Gather (x, i) q = Sub (p, f) r = Sub (b, q) },
+              else_branch = e () => (float[2] r) { r = Identity (b) }>
+            on = Identity (going)
+          }> (n, go, zero)
+        }"""
+    )
+    against_reference(model, {"x": np.arange(8, dtype=np.float32).reshape(4, 2) / 4})
+
+
 def test_loop_that_stops_early_keeps_its_state():
     model = text_model(
         """g (float limit, float x) => (float y) {
