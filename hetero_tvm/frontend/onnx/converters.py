@@ -50,6 +50,17 @@ def _clip(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return x
 
 
+def _dynamic_quantize(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
+    """DynamicQuantizeLinear, with a scale of 1 where all is zero, as in ONNX Runtime: TVM divides by 0."""
+    x, (zero, last) = inputs[0], (relax.const(value, "float32") for value in (0.0, 255.0))
+    low, high = relax.op.minimum(zero, relax.op.min(x)), relax.op.maximum(zero, relax.op.max(x))
+    scale = relax.op.divide(relax.op.subtract(high, low), last)
+    scale = relax.op.where(relax.op.equal(scale, zero), relax.const(1.0, "float32"), scale)
+    middle = relax.op.round(relax.op.clip(relax.op.subtract(zero, relax.op.divide(low, scale)), 0, 255))
+    middle = relax.op.astype(middle, "uint8")
+    return relax.Tuple([relax.op.quantize(x, scale, middle, axis=0, out_dtype="uint8"), scale, middle])
+
+
 def _einsum(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     """Relax's einsum with the result's letters written out; TVM's converter takes ellipses."""
     equation = as_text(attrs["equation"]).replace(" ", "")
@@ -389,6 +400,7 @@ CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "BitShift": _bit_shift,
     "Clip": _clip,
     "Compress": _compress,
+    "DynamicQuantizeLinear": _dynamic_quantize,
     "Einsum": _einsum,
     "Gather": _gather,
     "GatherElements": _checked_indices,

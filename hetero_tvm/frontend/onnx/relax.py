@@ -283,6 +283,12 @@ def _conversion_error(node: onnx.NodeProto | None, error: BaseException) -> Mode
             hint="Positions counted from a size reach beyond their table where the size is too large: give a "
             "smaller size, or a range that ends at the table's (--shape NAME=1..8x1..256).",
         )
+    types = re.search(r"datatype T\.(\w+) on the LHS.*datatype T\.(\w+) on the RHS", str(error), re.DOTALL)
+    if types:
+        return ModelError(
+            f"Node {node.name!r} ({node.op_type}) has operands of two types, {types[1]} and {types[2]}.",
+            hint="ONNX takes operands of one type there: cast one, or store the weights in the other's type.",
+        )
     return ModelError(
         f"TVM cannot convert node {node.name!r} ({node.op_type}). {reason}",
         hint="The importer does not cover this form of the operator; export the model without it.",

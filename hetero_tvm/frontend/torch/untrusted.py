@@ -35,6 +35,10 @@ _CALLS = frozenset(
     """.split()
 )
 """Functions that expressions of sizes are made of: SymPy's own, and those of ``torch.utils._sympy``."""
+_POWERS = frozenset({"Pow", "PowByNatural", "FloatPow"})
+_LITERALS = frozenset({"Integer", "Float", "Rational"})
+_MOST_BITS = 1 << 17
+"""Length of the longest number that an expression may come to: SymPy computes them while it reads."""
 _NAME = re.compile(r"[A-Za-z]+\d*|true|false|True|False|oo|zoo|nan|int_oo")
 _TEXT = re.compile(r"[\w.+-]*")
 _PLAIN = (
@@ -166,13 +170,17 @@ def _expressions(document: Any) -> Iterator[str]:
 
 
 def is_size(text: str) -> bool:
-    """Whether a text is arithmetic on symbols and numbers, as the sizes of a program are."""
+    """Whether a text is arithmetic on symbols and numbers, as the sizes of a program are.
+
+    Towers of powers and long shifts are none: their numbers would take all time and memory.
+    """
     try:
         tree = ast.parse(text.strip(), mode="eval")
+        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        plain = all(_is_arithmetic(node, id(node) in called) for node in ast.walk(tree))
+        return plain and _bits(tree) <= _MOST_BITS
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    return all(_is_arithmetic(node, id(node) in called) for node in ast.walk(tree))
 
 
 def _is_arithmetic(node: ast.AST, is_called: bool) -> bool:
@@ -183,7 +191,54 @@ def _is_arithmetic(node: ast.AST, is_called: bool) -> bool:
     if isinstance(node, ast.Constant):
         plain = isinstance(node.value, int | float) or node.value is None
         return plain or (isinstance(node.value, str) and _TEXT.fullmatch(node.value) is not None)
+    if isinstance(node, ast.BinOp):  # texts and tuples times a number are as long as that says
+        return not any(_is_sequence(operand) for operand in (node.left, node.right))
     return isinstance(node, _PLAIN)
+
+
+def _is_sequence(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "Tuple"
+    return isinstance(node, ast.Tuple) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _bits(node: ast.AST) -> float:
+    """Upper bound on the bits of the numbers that an expression comes to; a symbol counts as one."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, int):
+            return node.value.bit_length()
+        _, _, exponent = str(node.value).lower().partition("e")
+        if exponent.lstrip("+-").isdecimal():  # a whole number is as long as that, where it is rounded
+            return 4 * len(str(node.value)) + 4 * abs(float(exponent))
+        return float("inf") if node.value in (float("inf"), "inf") else 4 * len(str(node.value))
+    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+    if name == "Symbol":
+        return 1
+    operands: list[ast.AST] = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Call):
+        operands = [*node.args, *(keyword.value for keyword in node.keywords)]
+    elif isinstance(node, ast.BinOp):
+        operands = [node.left, node.right]
+        name = {ast.Pow: "Pow", ast.LShift: "LShift"}.get(type(node.op))
+    if name == "Float" and any(_magnitude(k.value) > _MOST_BITS for k in node.keywords):
+        return float("inf")  # of so many digits
+    if name in _POWERS or name == "LShift":
+        if len(operands) != 2 or isinstance(node, ast.Call) and len(node.args) != 2:
+            return float("inf")
+        base, times = _bits(operands[0]), _magnitude(operands[1])
+        return base + times if name == "LShift" else max(1.0, base) * max(1.0, times)
+    return sum(_bits(operand) for operand in operands) or isinstance(node, ast.Name)
+
+
+def _magnitude(node: ast.AST) -> float:
+    """Upper bound on the absolute value of an exponent."""
+    if isinstance(node, ast.UnaryOp):
+        return _magnitude(node.operand)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _LITERALS:
+        return _magnitude(node.args[0]) if node.args else float("inf")
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str):
+        return abs(float(node.value if len(str(node.value)) < 40 else "inf"))
+    return 2.0 ** min(_bits(node), 64)
 
 
 @contextlib.contextmanager

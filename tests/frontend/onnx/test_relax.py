@@ -105,3 +105,15 @@ def test_positions_beyond_their_table_ask_for_a_smaller_size():
     with pytest.raises(ModelError) as caught:
         import_onnx(model)
     assert "--shape x=1x1 " in caught.value.hint and "--shape x=?x?." in caught.value.hint
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Add"])
+def test_operands_of_two_types_are_told(op):
+    """ONNX's checker lets them pass unless it infers types; NumPy makes float64 of weights unasked."""
+    source = text_model(f"g (float[2,2] x, double[2,2] z) => (float[2,2] y) {{ y = {op} (x, z) }}")
+    with pytest.raises(ModelError, match="float"):
+        import_onnx(source)
+    del source.graph.input[1]
+    add_weight(source, "z", np.ones((2, 2)))
+    with pytest.raises(ModelError, match="two types, float32 and float64"):
+        import_onnx(source)

@@ -122,6 +122,11 @@ def test_objects_that_are_no_tensors_are_refused(saved, tmp_path):
         "2*s0 + 1",
         "Eq(Mod(s1, 8), 0)",
         "Float('1.5', precision=53)",
+        "Pow(Symbol('s0', integer=True), Integer(2))",
+        "Mul(Pow(Add(Pow(s0, 2), Integer(1)), Rational(1, 2)), Pow(s1, Integer(-1)))",
+        "Pow(Integer(2), Add(Symbol('s0'), Integer(-1)))",
+        "FloatPow(ToFloat(s0), Float('0.5', precision=53))",
+        "(s0**2 + 1e-5)//4",
     ],
 )
 def test_sizes_are_arithmetic(text):
@@ -144,6 +149,20 @@ def test_sizes_are_arithmetic(text):
         "_",
         "(" * 500,
         "",
+        # numbers that would take all time and memory
+        "9**9**9**9",
+        "((((9**64)**64)**64)**64)**64",
+        "Pow(Integer(9), Pow(Integer(9), Integer(99)))",
+        "Pow(9, 999999999, evaluate=True)",
+        "9**(s0 - s0 + 999999999)",
+        "1 << 99999999999",
+        "LShift(Integer(1), Integer(99999999999))",
+        "Symbol('a' * 9999999999)",
+        "Max((1, 2) * 9999999999)",
+        "Max(Tuple(1) * 9999999999)",
+        "floor(Float('1e9999999999'))",
+        "floor(1e9999999999)",
+        "Float('0.1', precision=9999999999)",
     ],
 )
 def test_everything_else_is_not(text):

@@ -121,3 +121,20 @@ def test_dropout_that_is_told_to_train_when_it_runs():
     built = build_model(optimize_model(import_onnx(model)), use_shipped=False)
     with pytest.raises(HeteroTVMError, match="training_mode must be false, or the ratio 0"):
         built.run({"x": x, "t": np.array(True)})
+
+
+@pytest.mark.parametrize("values", [[0, 0, 0], [0.5, 3, 1], [-2, -1, -3], [-1.5, 0, 2.25]])
+def test_dynamic_quantisation_of_zeros_has_a_scale(values):
+    """A scale of 1, as in ONNX Runtime; by the definition it would be 0, and its quotients not a number."""
+    source = text_model(
+        """g (float[1,3] x) => (uint8[1,3] q, float[] s, uint8[] z) {
+          q, s, z = DynamicQuantizeLinear (x)
+        }""",
+        opset=13,
+    )
+    x = np.array([values], np.float32)
+    expected = run_onnxruntime(source, {"x": x})
+    results = build_model(optimize_model(import_onnx(source)), use_shipped=False).run({"x": x})
+    assert [r.dtype for r in results] == [e.dtype for e in expected]
+    for result, wanted in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-6)
