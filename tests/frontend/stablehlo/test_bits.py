@@ -54,21 +54,20 @@ def test_rounding_to_fewer_bits():
         import_stablehlo(exported(rounded(3, 4), [(6,)]))
 
 
+def of_floats(x):
+    """The number beside each, its bits, and a sum with random numbers."""
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    noise = jax.random.normal(jax.random.key(3), (6,))
+    return lax.bitcast_convert_type(bits ^ 1, jnp.float32), bits, x + noise
+
+
 def test_bits_of_floats_and_random_numbers():
     """Bits exact; normal numbers to 1e-6, a few roundings of the inverse error function."""
 
-    def function(x):
-        bits = lax.bitcast_convert_type(x, jnp.int32)
-        return (
-            lax.bitcast_convert_type(bits ^ 1, jnp.float32),
-            bits,
-            x + jax.random.normal(jax.random.key(3), (6,)),
-        )
-
-    model = import_stablehlo(exported(function, [(6,)]))
+    model = import_stablehlo(exported(of_floats, [(6,)]))
     x = np.array([1.5, -0.0, 3e38, 1e-3, np.inf, -7], "float32")
     found = build_model(optimize_model(model), use_shipped=False).run({model.signature.inputs[0].name: x})
-    wanted = function(x)
+    wanted = of_floats(x)
     np.testing.assert_array_equal(found[0].view("int32"), np.asarray(wanted[0]).view("int32"))
     np.testing.assert_array_equal(found[1], wanted[1])
     np.testing.assert_allclose(found[2], wanted[2], rtol=1e-6, atol=1e-6)

@@ -36,5 +36,6 @@ def test_the_functions_of_these_tests_use_all_of_them():
             text += test_importer.exported(function, shapes).mlir_module()
     for function in test_bits.FUNCTIONS.values():
         text += test_importer.exported(function, [(6,)] * 2, "int32").mlir_module()
+    text += test_importer.exported(test_bits.of_floats, [(6,)]).mlir_module()
     met = set(re.findall(r"\b(?:stablehlo|chlo)\.\w+", text))
     assert {*TRANSLATIONS, *SEVERAL, *CONTROL} - UNSEEN - met == set()
