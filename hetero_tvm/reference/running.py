@@ -17,6 +17,7 @@ from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.host import mapped
 from hetero_tvm.reference.double import to_double, without_weights
+from hetero_tvm.reference.draws import with_draws
 from hetero_tvm.reference.inputs import FREE, sample_inputs
 
 T = TypeVar("T")
@@ -154,14 +155,16 @@ def source_tensors(
     """
     if not _is_judged(model):
         return {}
-    assert model.source is not None
+    given = {spec.name: np.asarray(inputs[spec.name]) for spec in model.signature.inputs}
+    source = _settled(model, given)
+    if source is None:
+        return {}
     proto = onnx.ModelProto()
-    proto.CopyFrom(model.source.proto)
+    proto.CopyFrom(source.proto)
     known = {value.name for value in proto.graph.output}
     wanted = [name for node in proto.graph.node for name in node.output if name in names]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in known)
-    given = {spec.name: np.asarray(inputs[spec.name]) for spec in model.signature.inputs}
-    values = _onnxruntime(StoredModel(proto, model.source.arrays), wanted, given)
+    values = _onnxruntime(StoredModel(proto, source.arrays), wanted, given)
     if values is None:
         return {}
     return {n: value for n, value in zip(wanted, values, strict=True) if isinstance(value, np.ndarray)}
@@ -204,8 +207,19 @@ def _run_source(model: ImportedModel, inputs: dict[str, np.ndarray]) -> tuple[np
         return model.original.run(inputs) if model.original.available else None
     if not _is_judged(model):
         return None
+    source = _settled(model, inputs)
+    names = [spec.name for spec in model.signature.results]
+    return None if source is None else _onnxruntime(source, names, inputs)
+
+
+def _settled(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> StoredModel | None:
+    """The file as it came, with the random numbers that its library draws; None where nobody knows them."""
     assert model.source is not None
-    return _onnxruntime(model.source, [spec.name for spec in model.signature.results], inputs)
+    arrays = model.source.arrays
+    proto = with_draws(
+        model.source.proto, lambda asked, names: _onnxruntime(StoredModel(asked, arrays), names, inputs)
+    )
+    return None if proto is None else StoredModel(proto, arrays)
 
 
 def _is_judged(model: ImportedModel) -> bool:

@@ -19,6 +19,7 @@ from hetero_tvm.frontend.onnx.converters import CONVERTERS
 from hetero_tvm.frontend.onnx.counted.sources import SOURCES
 from hetero_tvm.frontend.onnx.expand import SHAPED
 from hetero_tvm.frontend.onnx.forms import FORMS
+from hetero_tvm.frontend.onnx.graph.draws import DRAWS
 from hetero_tvm.frontend.onnx.promise import PROMISED
 from hetero_tvm.frontend.onnx.relax import SHAPES_FROM_VALUES, supported_operators
 
@@ -39,6 +40,10 @@ the true size inside are refused, all of them listed.
 A Loop of few rounds is written out.  One whose rounds are many, or known only when it has run since its body
 decides, stays a loop (on CPUs): its states keep one shape through all rounds, and where it gives rows, how
 many rounds there are must be known.
+
+Random numbers are *drawn* once, when the model is imported, from the node's seed (or from the name of its
+result): every call of the library has the same noise, which is not ONNX Runtime's, and a warning says so.
+Where they decide (a comparison, `TopK`) they are refused.
 
 A form of an operator that is not covered is refused by name.  *Opsets* are the versions of the operator;
 files from opset 1 on are converted.
@@ -103,10 +108,14 @@ def table() -> str:
 def _how(name: str, schema: defs.OpSchema, supported: frozenset[str]) -> str | None:
     """How an operator is imported; None when it is not."""
     ways: list[str] = []
+    if name == "Bernoulli":  # whose definition decides by numbers that are drawn
+        return None
     if name in SHAPES_FROM_VALUES and name not in PROMISED and name not in SOURCES:
         return None
     written = set(FORMS) - set(EMPTY)  # those write out what is of no elements alone
-    if name in SHAPED or name in written or (name in PROMISED and not PROMISED[name][0]):
+    if name in DRAWS:
+        ways.append("drawn")
+    elif name in SHAPED or name in written or (name in PROMISED and not PROMISED[name][0]):
         ways.append("written out")
     elif name in CONVERTERS or name in supported:
         ways.append("converted")

@@ -28,6 +28,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
     to_array,
 )
+from hetero_tvm.frontend.onnx.graph.draws import DRAWS, LIKE, drawn, refuse_decisions
 from hetero_tvm.frontend.onnx.graph.nodes import in_its_place
 from hetero_tvm.frontend.onnx.graph.open_values import OpenValues, is_held
 from hetero_tvm.frontend.onnx.graph.short_cuts import SHORT_CUTS, integer_attribute
@@ -35,8 +36,7 @@ from hetero_tvm.frontend.sizing import Sizing
 
 # fmt: off
 _KEEP = frozenset({
-    # random
-    "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial",
+    "Bernoulli", "Multinomial",  # random
     # folding would undo the quantization of weights
     "DequantizeLinear",
     # control flow
@@ -125,6 +125,7 @@ class Folder:
         self._made: dict[str, onnx.NodeProto] = {}
         self._moved = 0
         self._returned = {value.name for value in graph.output}
+        self._readers = {name: node.op_type for node in graph.node for name in node.input}
         self._take_empty_inputs(graph)
         before = len(graph.node)
         kept = [node for source in graph.node for node in self._visit(source)]
@@ -161,7 +162,8 @@ class Folder:
             refuse_picks_of_nothing(node, self.pool, self._types)
             return self._unflattened(node)
         if self._follows_sizes(node):
-            self.sizing.note(node, results, self.pool.array, self._elements, self.sized)
+            if node.op_type not in DRAWS:  # which no size follows from
+                self.sizing.note(node, results, self.pool.array, self._elements, self.sized)
             self.sized.update(node.output)
         for name, array in zip(node.output, results, strict=False):
             if name:
@@ -172,7 +174,7 @@ class Folder:
 
     def _follows_sizes(self, node: onnx.NodeProto) -> bool:
         """Whether a constant that a node gives follows from sizes of inputs."""
-        if node.op_type in ("Shape", "Size") and node.input[0] not in self.pool:
+        if node.op_type in ("Shape", "Size", *LIKE) and node.input[0] not in self.pool:
             return True
         return any(name in self.sized for name in node.input)
 
@@ -313,6 +315,8 @@ class Folder:
             return constant_value(node)
         if node.op_type in ("Shape", "Size"):
             return self._shape(node)
+        if node.op_type in DRAWS:
+            return self._drawn(node)
         if node.op_type in _KEEP or any(a.HasField("g") or a.graphs for a in node.attribute):
             return None
         if all(_is_empty(self._types.get(name)) for name in node.output):
@@ -366,6 +370,16 @@ class Folder:
             return [np.array(int(np.prod(dims, dtype=np.int64)), np.int64)]
         limits = {a.name: a.i for a in node.attribute}
         return [np.array(dims[slice(limits.get("start", 0), limits.get("end", len(dims)))], np.int64)]
+
+    def _drawn(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
+        """Result of a node that draws numbers, whose shape is known."""
+        like = node.input[0] if node.op_type in LIKE else ""
+        dims = self.pool.shape(like, self._types) if like else ()
+        if dims is None or not _known(self._types.get(node.output[0])) or not self._affordable(node, []):
+            return None
+        refuse_decisions(node, self._readers)
+        numbers = drawn(node, (self._type(like)[0], dims) if like else None)
+        return None if numbers is None else [numbers]
 
     def _affordable(self, node: onnx.NodeProto, inputs: list[str]) -> bool:
         """Whether the results are of reasonable size; hostile models ask for terabytes."""

@@ -16,6 +16,7 @@ from hetero_tvm.frontend.onnx.clean import clean
 from hetero_tvm.frontend.onnx.counting import counts_of
 from hetero_tvm.frontend.onnx.ends import plain_ends
 from hetero_tvm.frontend.onnx.graph.detach import detached
+from hetero_tvm.frontend.onnx.graph.draws import warn_of_draws
 from hetero_tvm.frontend.onnx.load import load_stored, tensors
 from hetero_tvm.frontend.onnx.operators.common import fixed_extents
 from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
@@ -95,6 +96,7 @@ def import_onnx(
         raise ModelError(f"The model is too large or too deeply nested: {type(error).__name__}.") from error
     except Exception as error:  # files are hostile in more ways than we know by name
         raise ModelError(f"The model cannot be imported. {type(error).__name__}: {error}") from error
+    warn_of_draws(stored.proto)
     return ImportedModel(
         module=module,
         signature=signature,

@@ -17,7 +17,7 @@ def set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
     graph.node.extend(copies)
 
 
-def inner_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def inner_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
     """Nodes of all subgraphs."""
     for node in graph.node:
         for attribute in node.attribute:
