@@ -28,7 +28,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
     to_array,
 )
-from hetero_tvm.frontend.onnx.graph.draws import DRAWS, LIKE, drawn, refuse_decisions
+from hetero_tvm.frontend.onnx.graph.draws import DRAWS, LIKE, deciding, drawn, refuse_decisions
 from hetero_tvm.frontend.onnx.graph.nodes import in_its_place
 from hetero_tvm.frontend.onnx.graph.open_values import OpenValues, is_held
 from hetero_tvm.frontend.onnx.graph.short_cuts import SHORT_CUTS, integer_attribute
@@ -125,7 +125,7 @@ class Folder:
         self._made: dict[str, onnx.NodeProto] = {}
         self._moved = 0
         self._returned = {value.name for value in graph.output}
-        self._readers = {name: node.op_type for node in graph.node for name in node.input}
+        self._deciding = deciding(graph)
         self._take_empty_inputs(graph)
         before = len(graph.node)
         kept = [node for source in graph.node for node in self._visit(source)]
@@ -377,7 +377,7 @@ class Folder:
         dims = self.pool.shape(like, self._types) if like else ()
         if dims is None or not _known(self._types.get(node.output[0])) or not self._affordable(node, []):
             return None
-        refuse_decisions(node, self._readers)
+        refuse_decisions(node, self._deciding)
         numbers = drawn(node, (self._type(like)[0], dims) if like else None)
         return None if numbers is None else [numbers]
 

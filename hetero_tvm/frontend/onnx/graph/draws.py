@@ -56,10 +56,14 @@ def drawn(node: onnx.NodeProto, like: tuple[int, Sequence[int]] | None = None) -
     return values.astype(helper.tensor_dtype_to_np_dtype(element))
 
 
-def refuse_decisions(node: onnx.NodeProto, readers: Mapping[str, str]) -> None:
-    """Refuse a node whose numbers decide; ``readers`` has the operator that reads each tensor."""
-    reader = readers.get(node.output[0])
-    if reader in _DECIDE:
+def deciding(graph: onnx.GraphProto) -> dict[str, str]:
+    """Tensors by which an operator of the graph decides, and which."""
+    return {name: node.op_type for node in graph.node if node.op_type in _DECIDE for name in node.input}
+
+
+def refuse_decisions(node: onnx.NodeProto, deciding: Mapping[str, str]) -> None:
+    """Refuse a node by whose numbers an operator decides; see :func:`deciding`."""
+    if reader := deciding.get(node.output[0]):
         what = f"random numbers by which {reader} decides, the same way in every call of a library"
         raise refusal(node, what, "Take the numbers, or what they decide, as an input of the model.")
 
