@@ -5,7 +5,13 @@ import pytest
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.host.tvm import relax
-from hetero_tvm.relax_passes.forms.rows_as_images import ChannelsApart, ElementsOfImages, RowsAsImages
+from hetero_tvm.relax_passes.forms.rows_as_images import (
+    ChannelsApart,
+    ChannelsOfImages,
+    ElementsOfImages,
+    NormOfImages,
+    RowsAsImages,
+)
 from tests.frontend.onnx.helpers import text_model
 from tests.relax_passes.compiled import floats, result, rewritten
 from tests.relax_passes.graphs import constant, op
@@ -69,6 +75,34 @@ class TestChannelsApart(Rewrite):
 
 
 class TestChannelsOfImages(Rewrite):
+    rule = ChannelsOfImages()
+    inputs = {"x": (2, 6, 1, 5), "y": (2, 4, 5)}
+
+    def before(self, x, y):
+        part = op.strided_slice(op.reshape(x, (2, 6, 5)), [1], [1], [6], [2])
+        return part, op.concat([op.reshape(x, (2, 6, 5)), y], 1)
+
+    def expected(self, x, y):
+        part = op.reshape(op.strided_slice(x, [1], [1], [6], [2]), (2, 3, 5))
+        return part, op.concat([op.reshape(x, (2, 6, 5)), y], 1)
+
+
+class TestNormOfImages(Rewrite):
+    rule = NormOfImages()
+    inputs = {"x": (2, 3, 1, 5)}
+
+    def norm(self, x):
+        numbers = [constant(np.arange(3, dtype="float32") + n) for n in range(4)]
+        return bind(relax.TupleGetItem(bind(op.nn.batch_norm(x, *numbers, axis=1)), 0))
+
+    def before(self, x):
+        return self.norm(op.reshape(x, (2, 3, 5)))
+
+    def expected(self, x):
+        return op.reshape(self.norm(x), (2, 3, 5))
+
+
+class TestGatesOfRows(Rewrite):
     """Halves that a gate takes, and what goes on beside them; slices of pixels stay."""
 
     rule = RowsAsImages()
