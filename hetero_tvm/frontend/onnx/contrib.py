@@ -23,6 +23,7 @@ from hetero_tvm.frontend.onnx.bodies.contrib.linear_attention import linear_atte
 from hetero_tvm.frontend.onnx.definitions import with_constants
 from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, tensor_type
+from hetero_tvm.frontend.onnx.graph.nodes import named
 
 DOMAIN = "com.microsoft"
 
@@ -300,7 +301,8 @@ def expand_contrib(model: onnx.ModelProto, opset: int, pool: ConstantPool) -> No
             continue
         body = Body(node, opset, known.get, lambda name: pool.array(name) if name in pool else None)
         body.declared = declared.get
-        expansion(body)
+        with named(node):
+            expansion(body)
         nodes += body.nodes
         for name, array in body.constants.items():
             pool.add_array(name, array)

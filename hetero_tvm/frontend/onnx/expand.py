@@ -14,7 +14,7 @@ from hetero_tvm.frontend.onnx.bodies.cells import CELLS
 from hetero_tvm.frontend.onnx.bodies.recurrent import KERNEL, recurrent
 from hetero_tvm.frontend.onnx.bodies.transforms import col2im, dft, reverse_sequence, stft
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
-from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
+from hetero_tvm.frontend.onnx.graph.nodes import named, set_nodes
 
 Expansion = Callable[[onnx.NodeProto, int, Types, ConstantPool], "list[onnx.NodeProto] | None"]
 """Writes a node out (node, opset, types, constants -> nodes), or gives None while shapes are missing."""
@@ -46,7 +46,8 @@ def write_out(
     found = False
     for node in graph.node:
         expansion = table.get(node.op_type) if node.domain in ONNX_DOMAINS else None
-        written = expansion(node, opset, types, pool) if expansion else None
+        with named(node):
+            written = expansion(node, opset, types, pool) if expansion else None
         found = found or written is not None
         nodes += [node] if written is None else written
     if found:

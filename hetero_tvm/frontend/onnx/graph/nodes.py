@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import onnx
 
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.errors import HeteroTVMError, ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, rename_inputs, subgraphs
 
 
@@ -24,6 +25,21 @@ def inner_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.No
             for inner in subgraphs(attribute):
                 yield from inner.node
                 yield from inner_nodes(inner)
+
+
+@contextmanager
+def named(node: onnx.NodeProto) -> Iterator[None]:
+    """Name the node whose operands and attributes do not fit its operator, where an error says no more."""
+    try:
+        yield
+    except (HeteroTVMError, MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"Node {node.name or node.output[0]!r} ({node.op_type}) cannot be written out: its operands or "
+            f"attributes do not fit. {type(error).__name__}: {error}",
+            hint="See whether onnx.checker.check_model and ONNX Runtime take the file.",
+        ) from error
 
 
 def refusal(node: onnx.NodeProto, what: str, hint: str = "") -> UnsupportedOperatorError:
