@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from hetero_tvm.frontend.onnx.graph.draws import DRAWS, LIKE, drawn
+from hetero_tvm.frontend.onnx.graph.draws import LIKE, drawn, draws
 from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes
 
 Run = Callable[[onnx.ModelProto, list[str]], "tuple[np.ndarray, ...] | None"]
@@ -23,12 +23,13 @@ def with_draws(proto: onnx.ModelProto, run: Run) -> onnx.ModelProto | None:
     ``run`` tells their shapes.  None where it cannot, or numbers are drawn in loops, branches or functions,
     or by operators whose numbers are others.
     """
-    names = {node.op_type for node in _all_nodes(proto)}
-    if not names & (DRAWS | _DRAWS_OTHERWISE):
-        return proto
-    nodes = [node for node in proto.graph.node if node.op_type in DRAWS]
-    if names & _DRAWS_OTHERWISE or len(nodes) < sum(node.op_type in DRAWS for node in _all_nodes(proto)):
+    if any(node.op_type in _DRAWS_OTHERWISE for node in _all_nodes(proto)):
         return None
+    nodes = [node for node in proto.graph.node if draws(node)]
+    if len(nodes) < sum(map(draws, _all_nodes(proto))):
+        return None
+    if not nodes:
+        return proto
     asked = onnx.ModelProto()
     asked.CopyFrom(proto)
     known = {value.name for value in proto.graph.output}
@@ -41,7 +42,7 @@ def with_draws(proto: onnx.ModelProto, run: Run) -> onnx.ModelProto | None:
     settled.CopyFrom(proto)
     found = dict(zip(wanted, values, strict=True))
     for node in settled.graph.node:
-        if node.op_type in DRAWS:
+        if draws(node):
             value = found[node.output[0]]
             like = (helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
             numbers = drawn(node, like if node.op_type in LIKE else None)

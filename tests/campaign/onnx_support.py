@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from onnx import defs
+from onnx import defs, helper
 
 from hetero_tvm.frontend.onnx.bodies import learning
 from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
@@ -19,7 +19,7 @@ from hetero_tvm.frontend.onnx.converters import CONVERTERS
 from hetero_tvm.frontend.onnx.counted.sources import SOURCES
 from hetero_tvm.frontend.onnx.expand import SHAPED
 from hetero_tvm.frontend.onnx.forms import FORMS
-from hetero_tvm.frontend.onnx.graph.draws import DRAWS
+from hetero_tvm.frontend.onnx.graph.draws import draws
 from hetero_tvm.frontend.onnx.promise import PROMISED
 from hetero_tvm.frontend.onnx.relax import SHAPES_FROM_VALUES, supported_operators
 
@@ -113,7 +113,7 @@ def _how(name: str, schema: defs.OpSchema, supported: frozenset[str]) -> str | N
     if name in SHAPES_FROM_VALUES and name not in PROMISED and name not in SOURCES:
         return None
     written = set(FORMS) - set(EMPTY)  # those write out what is of no elements alone
-    if name in DRAWS:
+    if draws(helper.make_node(name, [], [])):
         ways.append("drawn")
     elif name in SHAPED or name in written or (name in PROMISED and not PROMISED[name][0]):
         ways.append("written out")

@@ -48,6 +48,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_problem,
     tensor_type,
 )
+from hetero_tvm.frontend.onnx.graph.draws import refuse_undrawn
 from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
 from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms, settle_pools
 from hetero_tvm.frontend.onnx.graph.rounds import note_rounds
@@ -366,6 +367,7 @@ def _simplify(
     for name, branch in folder.branches.items():
         model.metadata_props.add(key=f"{BRANCH}{name}", value=branch)
     refuse_shapeless(model.graph)
+    refuse_undrawn(model.graph)
     merge_identities(model.graph)
     inferred = _infer(model, pool, limits)
     refuse_types(model.graph, _types(inferred.graph), pool)

@@ -28,7 +28,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
     to_array,
 )
-from hetero_tvm.frontend.onnx.graph.draws import DRAWS, LIKE, deciding, drawn, refuse_decisions
+from hetero_tvm.frontend.onnx.graph.draws import LIKE, deciding, drawn, draws, refuse_decisions
 from hetero_tvm.frontend.onnx.graph.nodes import in_its_place
 from hetero_tvm.frontend.onnx.graph.open_values import OpenValues, is_held
 from hetero_tvm.frontend.onnx.graph.short_cuts import SHORT_CUTS, integer_attribute
@@ -162,7 +162,7 @@ class Folder:
             refuse_picks_of_nothing(node, self.pool, self._types)
             return self._unflattened(node)
         if self._follows_sizes(node):
-            if node.op_type not in DRAWS:  # which no size follows from
+            if not draws(node):  # which no size follows from
                 self.sizing.note(node, results, self.pool.array, self._elements, self.sized)
             self.sized.update(node.output)
         for name, array in zip(node.output, results, strict=False):
@@ -315,7 +315,7 @@ class Folder:
             return constant_value(node)
         if node.op_type in ("Shape", "Size"):
             return self._shape(node)
-        if node.op_type in DRAWS:
+        if draws(node):
             return self._drawn(node)
         if node.op_type in _KEEP or any(a.HasField("g") or a.graphs for a in node.attribute):
             return None

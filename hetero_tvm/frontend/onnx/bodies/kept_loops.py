@@ -24,7 +24,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     rename_inputs,
     tensor_type,
 )
-from hetero_tvm.frontend.onnx.graph.draws import DRAWS
+from hetero_tvm.frontend.onnx.graph.draws import draws
 from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes, set_nodes
 from hetero_tvm.frontend.onnx.graph.rounds import OPEN, WRITTEN_OUT
 from hetero_tvm.frontend.stored import StoredModel, stub
@@ -127,9 +127,9 @@ class _Kept:
     def write(self, cleaned: Clean) -> list[onnx.NodeProto]:
         """Write the node with its cleaned body, and what gives its results."""
         b, body, count = self.b, self.body, self.count
-        draws = next((n for n in (*body.node, *inner_nodes(body)) if n.op_type in DRAWS), None)
-        if draws is not None:
-            raise _Unfit(f"node {draws.name!r} ({draws.op_type}) draws other numbers in each round")
+        random = next((n for n in (*body.node, *inner_nodes(body)) if draws(n)), None)
+        if random is not None:
+            raise _Unfit(f"node {random.name!r} ({random.op_type}) draws other numbers in each round")
         rounds = rounds_of(b) if len(body.output) > count + 1 else None
         if len(body.output) > count + 1 and (rounds is None or rounds < 1):
             raise _Unfit("it gives rows, and how many of them depends on values")

@@ -22,18 +22,23 @@ from onnx import TensorProto, helper
 from scipy import special
 
 from hetero_tvm.errors import shortened
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS
 from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes, refusal
 
 LIKE = frozenset({"RandomNormalLike", "RandomUniformLike"})
 """Operators whose result has the shape of their operand."""
-DRAWS = LIKE | {"RandomNormal", "RandomUniform"}
-"""Operators that draw numbers."""
+_DRAWS = LIKE | {"RandomNormal", "RandomUniform"}
 
 _DECIDE = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "ArgMax", "ArgMin", "TopK"})
 """Operators that decide by the numbers that they read."""
 
 _STEP, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+
+
+def draws(node: onnx.NodeProto) -> bool:
+    """Whether a node draws numbers."""
+    return node.op_type in _DRAWS and node.domain in ONNX_DOMAINS
 
 
 def drawn(node: onnx.NodeProto, like: tuple[int, Sequence[int]] | None = None) -> np.ndarray | None:
@@ -68,10 +73,18 @@ def refuse_decisions(node: onnx.NodeProto, deciding: Mapping[str, str]) -> None:
         raise refusal(node, what, "Take the numbers, or what they decide, as an input of the model.")
 
 
+def refuse_undrawn(graph: onnx.GraphProto) -> None:
+    """Refuse nodes whose numbers could not be drawn."""
+    for node in (*graph.node, *inner_nodes(graph)):
+        if draws(node):
+            what = "random numbers in a branch or loop, of no float type, of an unknown shape or above 64 MiB"
+            raise refusal(node, what, "Take the numbers as an input of the model.")
+
+
 def warn_of_draws(proto: onnx.ModelProto) -> None:
     """Say which nodes of a file draw numbers that all calls of its library share."""
     parts = (proto.graph, *proto.functions)
-    nodes = [node for part in parts for node in (*part.node, *inner_nodes(part)) if node.op_type in DRAWS]
+    nodes = [node for part in parts for node in (*part.node, *inner_nodes(part)) if draws(node)]
     if nodes:
         names = ", ".join(shortened([f"{n.name or n.output[0]!r} ({n.op_type})" for n in nodes], 3))
         text = f"random numbers are drawn once, when the model is imported; all calls have the same: {names}"

@@ -45,7 +45,7 @@ def named(node: onnx.NodeProto) -> Iterator[None]:
 def refusal(node: onnx.NodeProto, what: str, hint: str = "") -> UnsupportedOperatorError:
     """Error for a form of an operator that nothing translates."""
     return UnsupportedOperatorError(
-        f"Node {node.name!r} ({node.op_type}) has {what}, which is not supported.",
+        f"Node {node.name or node.output[0]!r} ({node.op_type}) has {what}, which is not supported.",
         hint=hint or "Export the model without this form of the operator.",
     )
 

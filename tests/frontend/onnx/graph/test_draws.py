@@ -72,6 +72,20 @@ def test_decisions_are_refused():
     assert with_draws(model, lambda proto, names: None) is None, "the numbers of others are not known"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "g (int64[2] x) => (int64[2] y) { r = RandomUniformLike (x) y = Add (x, r) }",
+        "g (float[1] x) => (float y) { r = RandomNormal<shape=[4096,8192]> () y = ReduceMax<keepdims=0>(r) }",
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(body):
+    with pytest.raises(
+        UnsupportedOperatorError, match="of no float type, of an unknown shape or above 64 MiB"
+    ):
+        import_model(text_model(body))
+
+
 def test_rounds_draw_their_own_or_are_refused():
     def loop(rounds, inputs):
         body = onnx.parser.parse_graph(
