@@ -127,9 +127,9 @@ class Batch:
         problems += [f"the bias of token {token}, which is not in the vocabulary" for token in outside[:1]]
         if problems:
             raise InputError("the prompt cannot be continued", problems=problems)
-        facts, given = self.model.facts, len(request.prompt)
-        rules = facts.rules.of_text(given, request.max_new_tokens, request.stop)
-        request.sampling = request.sampling.behind(given, facts.repetition_penalty, rules)
+        request.sampling = self.model.facts.sampling(
+            request.sampling, len(request.prompt), request.max_new_tokens, request.stop
+        )
         total = self._total(request)
         if total > self.model.context:
             raise CapacityError(

@@ -126,8 +126,7 @@ class _Search:
         self._model, self._prompt, self._search = model, prompt, search
         self._most, self._stop = most, stop
         asked = Sampling(repetition_penalty=search.repetition_penalty)
-        rules = model.facts.rules.of_text(len(prompt), most, stop)
-        self._changes = asked.behind(len(prompt), model.facts.repetition_penalty, rules)
+        self._changes = model.facts.sampling(asked, len(prompt), most, stop)
         self._kept = max(2, 1 + len(stop)) * search.count
         self._ended: list[Beam] = []
 

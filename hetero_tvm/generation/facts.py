@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero_tvm.errors import LibraryError
 from hetero_tvm.generation.rules import TextRules
+from hetero_tvm.generation.sampling import Sampling
 
 VERSION = 2
 _KEYS = 16
@@ -84,6 +85,11 @@ class LanguageFacts:
     values: int = 0
     repetition_penalty: float = 1.0
     rules: TextRules = TextRules()
+
+    def sampling(self, asked: Sampling, given: int, most: int, stop: Collection[int]) -> Sampling:
+        """``asked`` with the model's own penalty and rules, for a text of ``given`` tokens and ``most`` new
+        ones at most, which those of ``stop`` end."""
+        return asked.behind(given, self.repetition_penalty, self.rules.of_text(given, most, stop))
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; :meth:`from_json` reads them back."""

@@ -57,8 +57,7 @@ def speculate(
     stop = frozenset(model.facts.stop if stop is None else stop)
     random = np.random.default_rng(sampling.seed)
     text, end = list(prompt), len(prompt) + max_new_tokens
-    rules = model.facts.rules.of_text(len(text), max_new_tokens, stop)
-    sampling = sampling.behind(len(text), model.facts.repetition_penalty, rules)
+    sampling = model.facts.sampling(sampling, len(text), max_new_tokens, stop)
     draft_sampling = replace(sampling, bias=tuple(pair for pair in sampling.bias if pair[0] < shared))
     with model.session() as large, draft.session() as small:
         first = sampling.distribution(large.append(text), text)

@@ -59,9 +59,6 @@ def rules_of(config: Config) -> TextRules:
     """
     problems: list[str] = []
 
-    def whole(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool)
-
     def given(name: str, fits: Callable[[Any], bool], expected: str, default: Any) -> Any:
         value = config.get(name)
         if value is None:
@@ -72,32 +69,38 @@ def rules_of(config: Config) -> TextRules:
         return value
 
     def count(name: str) -> int:
-        return given(name, lambda value: whole(value) and value >= 0, "0 or more", 0)
+        return given(name, lambda value: _is_token(value) and value >= 0, "0 or more", 0)
 
     def tokens(name: str) -> tuple[int, ...]:
-        found = given(name, lambda value: whole(value) or _whole_list(value), "a list of tokens", ())
-        return (found,) if whole(found) else tuple(found)
-
-    def _whole_list(value: Any) -> bool:
-        return isinstance(value, list) and all(map(whole, value))
-
-    def _words(value: Any) -> bool:
-        return isinstance(value, list) and all(_whole_list(word) and word for word in value)
+        found = given(name, lambda value: _is_token(value) or _are_tokens(value), "a list of tokens", ())
+        return (found,) if _is_token(found) else tuple(found)
 
     newer = config.get("min_new_tokens") is not None  # where both are given, min_length does not count
     rules = TextRules(
         suppressed=tokens("suppress_tokens"),
         suppressed_first=tokens("begin_suppress_tokens"),
-        bad_words=tuple(map(tuple, given("bad_words_ids", _words, "lists of tokens", ()))),
+        bad_words=tuple(map(tuple, given("bad_words_ids", _are_words, "lists of tokens", ()))),
         no_repeat=count("no_repeat_ngram_size"),
         least=0 if newer else count("min_length"),
         least_new=count("min_new_tokens"),
-        forced_first=given("forced_bos_token_id", whole, "a token", None),
+        forced_first=given("forced_bos_token_id", _is_token, "a token", None),
         forced_last=tokens("forced_eos_token_id"),
     )
     if problems:
         raise ModelError("the checkpoint has rules for texts that cannot be", problems=problems)
     return rules
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_tokens(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_token, value))
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list) and all(_are_tokens(word) and word for word in value)
 
 
 def hints_of(generation: Config) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from hetero_tvm.frontend.onnx.graph.draws import LIKE, drawn, draws
-from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes
+from hetero_tvm.frontend.onnx.graph.nodes import nodes_of_model, with_results
 
 Run = Callable[[onnx.ModelProto, list[str]], "tuple[np.ndarray, ...] | None"]
 """Results of a model by their names; None where it cannot be run."""
@@ -23,19 +23,14 @@ def with_draws(proto: onnx.ModelProto, run: Run) -> onnx.ModelProto | None:
     ``run`` tells their shapes.  None where it cannot, or numbers are drawn in loops, branches or functions,
     or by operators whose numbers are others.
     """
-    if any(node.op_type in _DRAWS_OTHERWISE for node in _all_nodes(proto)):
+    everywhere = nodes_of_model(proto)
+    wanted = [node.output[0] for node in proto.graph.node if draws(node)]
+    others = any(node.op_type in _DRAWS_OTHERWISE for node in everywhere)
+    if others or len(wanted) < sum(map(draws, everywhere)):
         return None
-    nodes = [node for node in proto.graph.node if draws(node)]
-    if len(nodes) < sum(map(draws, _all_nodes(proto))):
-        return None
-    if not nodes:
+    if not wanted:
         return proto
-    asked = onnx.ModelProto()
-    asked.CopyFrom(proto)
-    known = {value.name for value in proto.graph.output}
-    wanted = [node.output[0] for node in nodes]
-    asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in known)
-    values = run(asked, wanted)
+    values = run(with_results(proto, wanted), wanted)
     if values is None:
         return None
     settled = onnx.ModelProto()
@@ -51,10 +46,3 @@ def with_draws(proto: onnx.ModelProto, run: Run) -> onnx.ModelProto | None:
             constant = numpy_helper.from_array(numbers)
             node.CopyFrom(helper.make_node("Constant", [], list(node.output), node.name, value=constant))
     return settled
-
-
-def _all_nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Nodes of a model, of its functions and of the graphs in them."""
-    for part in (proto.graph, *proto.functions):
-        yield from part.node
-        yield from inner_nodes(part)

@@ -13,6 +13,7 @@ from onnx import helper
 from hetero_tvm.errors import HeteroTVMError, InputError, ModelError, UsageError
 from hetero_tvm.frontend.onnx.evaluator import REFERENCE_OPS
 from hetero_tvm.frontend.onnx.graph.constants import node_inputs
+from hetero_tvm.frontend.onnx.graph.nodes import with_results
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.host import mapped
@@ -159,12 +160,8 @@ def source_tensors(
     source = _settled(model, given)
     if source is None:
         return {}
-    proto = onnx.ModelProto()
-    proto.CopyFrom(source.proto)
-    known = {value.name for value in proto.graph.output}
-    wanted = [name for node in proto.graph.node for name in node.output if name in names]
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in known)
-    values = _onnxruntime(StoredModel(proto, source.arrays), wanted, given)
+    wanted = [name for node in source.proto.graph.node for name in node.output if name in names]
+    values = _onnxruntime(StoredModel(with_results(source.proto, wanted), source.arrays), wanted, given)
     if values is None:
         return {}
     return {n: value for n, value in zip(wanted, values, strict=True) if isinstance(value, np.ndarray)}

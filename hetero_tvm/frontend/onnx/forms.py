@@ -15,7 +15,7 @@ from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST, affine_grid, res
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
-from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes, refusal
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, inner_nodes, refusal
 
 _NO_KERNELS = frozenset(
     number
@@ -65,7 +65,7 @@ def restore_corners(graph: onnx.GraphProto) -> None:
     The converter gives them other modes, and their results other names.  The nearest element was the lower
     one where an axis grows and the upper one where it shrinks, which ONNX cannot say now (``OLD_NEAREST``).
     """
-    for node in (*graph.node, *inner_nodes(graph)):
+    for node in all_nodes(graph):
         if node.op_type == "Resize" and node.domain in ONNX_DOMAINS:
             kept = [
                 a for a in node.attribute if a.name not in ("coordinate_transformation_mode", "nearest_mode")

@@ -29,7 +29,7 @@ def convolution(op: Op) -> str:
         image, shape = with_zeros_between(op, image, shape, [0, 0, *between])
     made = op.emit(
         "Conv",
-        _cropped(op, image, shape, pads),
+        cropped(op, image, shape[2:], *pads.T, first=2),
         weight,
         strides=op.ints("window_strides", [1] * spatial),
         dilations=op.ints("rhs_dilation", [1] * spatial),
@@ -92,14 +92,16 @@ def with_zeros_between(
     return data, shape
 
 
-def _cropped(op: Op, image: str, shape: Sequence[int], pads: np.ndarray) -> str:
-    """Images without the borders that negative padding takes away."""
-    if (pads >= 0).all():
-        return image
-    begin = [max(0, -int(low)) for low, _ in pads]
-    end = [extent - max(0, -int(high)) for extent, (_, high) in zip(shape[2:], pads, strict=True)]
-    axes = list(range(2, len(shape)))
-    return op.emit("Slice", image, op.const(begin), op.const(end), op.const(axes))
+def cropped(
+    op: Op, data: str, extents: Sequence[int], low: Sequence[int], high: Sequence[int], first: int = 0
+) -> str:
+    """A tensor without what negative padding takes away from its axes, from the ``first`` on."""
+    if all(n >= 0 for n in (*low, *high)):
+        return data
+    begin = [max(0, -int(n)) for n in low]
+    end = [extent - max(0, -int(n)) for extent, n in zip(extents, high, strict=True)]
+    axes = list(range(first, first + len(extents)))
+    return op.emit("Slice", data, op.const(begin), op.const(end), op.const(axes))
 
 
 def _transposed_convolution(op: Op, numbers: Any, image: str, weight: str, pads: np.ndarray) -> str | None:

@@ -9,7 +9,12 @@ import numpy as np
 
 from hetero_tvm.frontend.nodes import onnx_type
 from hetero_tvm.frontend.stablehlo import bits, indexing, sorting, windows
-from hetero_tvm.frontend.stablehlo.convolutions import convolution, reversed_along, with_zeros_between
+from hetero_tvm.frontend.stablehlo.convolutions import (
+    convolution,
+    cropped,
+    reversed_along,
+    with_zeros_between,
+)
 from hetero_tvm.frontend.stablehlo.op import Op, reshaped, turned
 
 
@@ -90,10 +95,7 @@ def _pad(op: Op) -> str:
     low, high = op.ints("edge_padding_low"), op.ints("edge_padding_high")
     value = op.inputs[1]
     data, shape = with_zeros_between(op, op.inputs[0], op.shape(), op.ints("interior_padding"), value)
-    if any(n < 0 for n in (*low, *high)):
-        begin = [max(0, -n) for n in low]
-        end = [extent - max(0, -n) for extent, n in zip(shape, high, strict=True)]
-        data = op.emit("Slice", data, op.const(begin), op.const(end), op.const(list(range(len(shape)))))
+    data = cropped(op, data, shape, low, high)
     edges = [max(0, n) for n in (*low, *high)]
     return op.emit("Pad", data, op.const(edges), value) if any(edges) else data
 

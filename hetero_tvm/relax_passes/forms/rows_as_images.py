@@ -148,9 +148,8 @@ class NormOfImages(Rule):
 
     def match(self, graph: Graph, var: Var) -> tuple[Expr, Var] | None:
         """The image, and the only result that is used."""
-        call, user = graph.value(var), graph.only_user(var)
-        result = None if user is None else graph.value(user)
-        if not isinstance(result, relax.TupleGetItem) or result.index != 0 or int(call.attrs.axis) != 1:
+        call, user = graph.value(var), graph.only_result(var)
+        if user is None or int(call.attrs.axis) != 1:
             return None
         shape = shape_of(user)
         image = _image(graph, call.args[0], (*shape[:2], 1, *shape[2:])) if len(shape) == 3 else None

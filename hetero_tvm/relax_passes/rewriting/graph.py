@@ -167,6 +167,12 @@ class Graph:
             return None
         return users[0]
 
+    def only_result(self, var: Var) -> Var | None:
+        """The binding of the first item of the tuple ``var``; None when anything else of it is used."""
+        user = self.only_user(var)
+        item = None if user is None else self._value[user]
+        return user if isinstance(item, relax.TupleGetItem) and item.index == 0 else None
+
     def sources(self, var: Var) -> tuple[str, ...]:
         """Names of the source nodes that ``var`` stands for."""
         return self._sources.get(var, (var.name,))

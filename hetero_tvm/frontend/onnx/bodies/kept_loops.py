@@ -25,7 +25,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
 )
 from hetero_tvm.frontend.onnx.graph.draws import draws
-from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes, set_nodes
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, set_nodes
 from hetero_tvm.frontend.onnx.graph.rounds import OPEN, WRITTEN_OUT
 from hetero_tvm.frontend.stored import StoredModel, stub
 from hetero_tvm.host import mapped
@@ -127,7 +127,7 @@ class _Kept:
     def write(self, cleaned: Clean) -> list[onnx.NodeProto]:
         """Write the node with its cleaned body, and what gives its results."""
         b, body, count = self.b, self.body, self.count
-        random = next((n for n in (*body.node, *inner_nodes(body)) if draws(n)), None)
+        random = next((n for n in all_nodes(body) if draws(n)), None)
         if random is not None:
             raise _Unfit(f"node {random.name!r} ({random.op_type}) draws other numbers in each round")
         rounds = rounds_of(b) if len(body.output) > count + 1 else None

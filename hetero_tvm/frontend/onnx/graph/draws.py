@@ -23,7 +23,7 @@ from scipy import special
 
 from hetero_tvm.errors import shortened
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS
-from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes, refusal
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, nodes_of_model, refusal
 
 LIKE = frozenset({"RandomNormalLike", "RandomUniformLike"})
 """Operators whose result has the shape of their operand."""
@@ -75,7 +75,7 @@ def refuse_decisions(node: onnx.NodeProto, deciding: Mapping[str, str]) -> None:
 
 def refuse_undrawn(graph: onnx.GraphProto) -> None:
     """Refuse nodes whose numbers could not be drawn."""
-    for node in (*graph.node, *inner_nodes(graph)):
+    for node in all_nodes(graph):
         if draws(node):
             what = "random numbers in a branch or loop, of no float type, of an unknown shape or above 64 MiB"
             raise refusal(node, what, "Take the numbers as an input of the model.")
@@ -83,8 +83,7 @@ def refuse_undrawn(graph: onnx.GraphProto) -> None:
 
 def warn_of_draws(proto: onnx.ModelProto) -> None:
     """Say which nodes of a file draw numbers that all calls of its library share."""
-    parts = (proto.graph, *proto.functions)
-    nodes = [node for part in parts for node in (*part.node, *inner_nodes(part)) if draws(node)]
+    nodes = [node for node in nodes_of_model(proto) if draws(node)]
     if nodes:
         names = ", ".join(shortened([f"{n.name or n.output[0]!r} ({n.op_type})" for n in nodes], 3))
         text = f"random numbers are drawn once, when the model is imported; all calls have the same: {names}"

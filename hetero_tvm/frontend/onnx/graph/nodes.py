@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import onnx
@@ -16,6 +16,25 @@ def set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
+
+
+def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> list[onnx.NodeProto]:
+    """Nodes of a graph and of all its subgraphs."""
+    return [*graph.node, *inner_nodes(graph)]
+
+
+def nodes_of_model(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Nodes of a model and of its functions, with those of all their subgraphs."""
+    return [node for part in (proto.graph, *proto.functions) for node in all_nodes(part)]
+
+
+def with_results(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """A copy of a model that gives the tensors of these names too."""
+    result = onnx.ModelProto()
+    result.CopyFrom(proto)
+    known = {value.name for value in proto.graph.output}
+    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in known)
+    return result
 
 
 def inner_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:

@@ -7,7 +7,7 @@ from onnx import helper
 
 from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
-from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes, refusal, set_nodes
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, refusal, set_nodes
 
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
 _FIRST_RIGHT_CEIL = 22
@@ -52,7 +52,7 @@ def settle_axes(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> boo
     ONNX's inference of shapes stops there.
     """
     changed = False
-    for node in (*graph.node, *inner_nodes(graph)):
+    for node in all_nodes(graph):
         if node.op_type != "MeanVarianceNormalization" or node.domain not in ONNX_DOMAINS:
             continue
         shape = pool.type_of(node.input[0]) if node.input[0] in pool else types.get(node.input[0])
@@ -74,7 +74,7 @@ def settle_pools(graph: onnx.GraphProto, types: Types, opset: int) -> bool:
     shapes counts it before opset 22, and the reference evaluator does not.
     """
     changed = False
-    for node in (*graph.node, *inner_nodes(graph)):
+    for node in all_nodes(graph):
         if opset >= _FIRST_RIGHT_CEIL or node.op_type not in _POOLS or node.domain not in ONNX_DOMAINS:
             continue
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}

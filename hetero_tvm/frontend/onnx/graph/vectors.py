@@ -9,7 +9,7 @@ import onnx
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
-from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _AXES = {"Squeeze": (1,), **{f"Reduce{kind}": (1,) for kind in _REDUCTIONS}}
@@ -47,7 +47,7 @@ def settle_vectors(
     ModelError : a scalar is asked for, and there are several values or none.
     """
     made = {n.output[0]: n for n in graph.node if n.op_type == "Constant" and len(n.output) == 1}
-    for node in (*graph.node, *inner_nodes(graph)):
+    for node in all_nodes(graph):
         wanted = dict.fromkeys(_VECTORS.get(node.op_type, ()), 1)
         wanted |= dict.fromkeys(_SCALARS.get(node.op_type, ()), 0)
         for index in wanted if node.domain in ONNX_DOMAINS else ():
@@ -81,7 +81,7 @@ def settle_repeats(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> 
     """Name axes once that are named from both ends (1 and -2 of three), as ONNX Runtime takes them; returns
     whether there were any."""
     changed = False
-    for node in (*graph.node, *inner_nodes(graph)):
+    for node in all_nodes(graph):
         if node.op_type not in _AXES or node.domain not in ONNX_DOMAINS or not node.input[0]:
             continue
         rank = _rank(node.input[0], types, pool)

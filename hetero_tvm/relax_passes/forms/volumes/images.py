@@ -189,18 +189,16 @@ def _mean(graph: Graph, var: Var) -> _Found | None:
 
 def _normalized(graph: Graph, var: Var) -> _Found | None:
     """A batch normalisation of which nothing but the result is used."""
-    call, user = graph.value(var), graph.only_user(var)
+    call, user = graph.value(var), graph.only_result(var)
     images = images_behind(graph, call.args[0])
-    if images is None or int(call.attrs.axis) != 1:
-        return None
-    if user is None or not isinstance(graph.value(user), relax.TupleGetItem):
+    if images is None or int(call.attrs.axis) != 1 or user is None:
         return None
 
     def emit(bind: Bind) -> Expr:
         whole = bind(tvm.ir.Call(call.op, [images, *call.args[1:]], call.attrs), "norm")
         return volume_of(bind, bind(relax.TupleGetItem(whole, 0), "normalized"), shape_of(user)[0])
 
-    return _Found(user, emit) if graph.value(user).index == 0 else None
+    return _Found(user, emit)
 
 
 def _padded(graph: Graph, var: Var) -> _Found | None:

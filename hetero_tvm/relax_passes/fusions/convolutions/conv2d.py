@@ -83,14 +83,10 @@ class BatchNormAsScale(Rule):
     def match(self, graph: Graph, var: Var) -> tuple[np.ndarray, np.ndarray, Var] | None:
         call = graph.value(var)
         x, *statistics = call.args
-        values, first = [array_of(graph.value(s)) for s in statistics], graph.only_user(var)
-        if (
-            first is None
-            or not isinstance(graph.value(first), relax.TupleGetItem)
-            or dtype_of(x) != "float32"
-        ):
+        values, first = [array_of(graph.value(s)) for s in statistics], graph.only_result(var)
+        if first is None or dtype_of(x) != "float32":
             return None
-        if graph.value(first).index != 0 or call.attrs.training or any(value is None for value in values):
+        if call.attrs.training or any(value is None for value in values):
             return None
         gamma, beta, mean, variance = (value.astype("float64") for value in values)
         factor = gamma / np.sqrt(variance + float(call.attrs.epsilon))

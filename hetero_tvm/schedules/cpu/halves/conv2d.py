@@ -46,6 +46,7 @@ from hetero_tvm.schedules.cpu.images.conv2d_blocked import (
     share_inside,
     tile_knobs,
 )
+from hetero_tvm.schedules.cpu.images.lone import default_cycles
 from hetero_tvm.schedules.cpu.integers.matrix_unit import tile_cycles
 from hetero_tvm.schedules.cpu.integers.product_kernel import MATRICES, VECTORS
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
@@ -186,7 +187,5 @@ def half_cycles(op: Conv2d, machine: CpuModel) -> float | None:
 def halves_pay(op: Conv2d, machine: CpuModel) -> bool:
     """Whether the products of bfloat16 take less time than those of float32, whatever the batch."""
     one = dataclasses.replace(op, batch=op.least_batch)
-    after, whole = half_cycles(one, machine), BlockedConv2dSpace()
-    if after is None or whole.refuses(one, machine) is not None:
-        return False
-    return after < whole.estimate(one, whole.default(one, machine), machine)
+    after, before = half_cycles(one, machine), default_cycles(BlockedConv2dSpace(), one, machine)
+    return after is not None and before is not None and after < before

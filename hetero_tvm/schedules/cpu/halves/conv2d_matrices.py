@@ -37,6 +37,8 @@ PIXELS = 2 * TILE_ROWS
 CHANNELS = 32
 """Channels of one step."""
 _BYTES = 2 * CHANNELS
+_STEP_LINES = CHANNELS // 2
+"""Cache lines of a step's words for each 16 filters."""
 _SINGLE = 0.25
 """Time that a tile without a second one takes more: its filters are read for it alone."""
 _WORTH = 0.9
@@ -173,7 +175,7 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
         )
         return PixelProduct(
             *(tiles, self.vectors, _BYTES * across, _BYTES * self._distance),
-            *(places, self.planes, self.plane * _BYTES, -(-self._share // steps(self.shape))),
+            *(places, self.planes, self.plane * _BYTES, self._fetches),
         )
 
     @property
@@ -182,22 +184,18 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
         return -(-tiles_of(self.shape, self.rows, self.columns) // 2)
 
     @property
-    def _share(self) -> int:
-        """Cache lines of the next panel that a product asks for; 0 where many products go through each."""
-        if not self._passes:
-            return 0
-        return -(-self._panel_lines // (self._passes * self._products))
-
-    @property
-    def _panel_lines(self) -> int:
-        return steps(self.shape) * CHANNELS // 2 * self.vectors
+    def _fetches(self) -> int:
+        """Cache lines of the next panel that each step asks for; 0 where many products go through each."""
+        return -(-_STEP_LINES * self.vectors // (self._passes * self._products)) if self._passes else 0
 
     def _ahead(self, panel: Expr, y: Index, x: Index, product: int) -> Expr:
         """Start of the share of the next panel that a product asks for."""
         part = self._pass(y, x)
         if part is None:
             return self.k.address(self.w, [panel, int32(0), int32(0)])
-        line = next_panel.first_line(part * self._products + product, self._share, self._panel_lines)
+        count = steps(self.shape)
+        lines = count * _STEP_LINES * self.vectors
+        line = next_panel.first_line(part * self._products + product, self._fetches * count, lines)
         row, column = tirx.floordiv(line, self.vectors), tirx.floormod(line, self.vectors)
         after = next_panel.following(panel, self.panels)
         return self.k.address(self.w, [after, row, column * TILE_ROWS])

@@ -46,8 +46,8 @@ def blocks_pay(plain: Conv2d, blocked: Conv2d, machine: CpuModel, rounded: float
 
     ``rounded`` are cycles of ``blocked`` in another arithmetic, which may take fewer.
     """
-    before = _estimate(Conv2dSpace(), plain, machine)
-    after = _estimate(DepthwiseSpace() if plain.depthwise else BlockedConv2dSpace(), blocked, machine)
+    before = default_cycles(Conv2dSpace(), plain, machine)
+    after = default_cycles(DepthwiseSpace() if plain.depthwise else BlockedConv2dSpace(), blocked, machine)
     if before is None or after is None:
         return False
     after = after if rounded is None else min(after, rounded)
@@ -72,8 +72,8 @@ def slices_pay(plain: Conv2d, sliced: Conv3d, machine: CpuModel) -> bool:
     """Whether ``sliced`` on channel blocks takes less time than copies of the windows and ``plain``."""
     if sliced.depthwise:
         return True  # few products for each value that would be copied
-    before = _estimate(Conv2dSpace(), plain, machine)
-    after = _estimate(BlockedConv2dSpace(), on_blocks(sliced, machine), machine)
+    before = default_cycles(Conv2dSpace(), plain, machine)
+    after = default_cycles(BlockedConv2dSpace(), on_blocks(sliced, machine), machine)
     if before is None or after is None:
         return after is not None
     return after < before + _filling(plain, machine) + _bytes(plain.image) / _TO_PLAIN
@@ -98,8 +98,8 @@ def _filling(op: Conv2d, machine: CpuModel) -> float:
     return busiest * len(geometry.phases) * geometry.rows * (_ROW + geometry.pitch * pixel) + _LAUNCH
 
 
-def _estimate(space: DesignSpace, op: Conv2d, machine: CpuModel) -> float | None:
-    """Cycles of the default point."""
+def default_cycles(space: DesignSpace, op: Conv2d, machine: CpuModel) -> float | None:
+    """Cycles of the default point; None where the space refuses the operator."""
     if space.refuses(op, machine) is not None:
         return None
     return space.estimate(op, space.default(op, machine), machine)

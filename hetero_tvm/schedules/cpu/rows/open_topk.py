@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
-from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.schedules.cpu.rows.topk import FEW, RUN, TopkKernel
 from hetero_tvm.schedules.emit import Index, int32
 
@@ -14,21 +13,10 @@ _MOST_MERGES = 24
 """Doublings of a run until it is as long as any row."""
 
 
-def emit_open_topk(
-    shape: Sequence[int],
-    axis: int,
-    k: int,
-    largest: bool,
-    results: Sequence[tuple[str, str]],
-    machine: CpuModel,
-) -> PrimFunc:
-    """The kernel of :func:`hetero_tvm.schedules.cpu.rows.topk.emit_topk`, to be lifted to all extents: what
-    they decide is decided at the call."""
-    return _OpenTopkKernel(shape, axis, k, largest, results, machine).emit()
-
-
-class _OpenTopkKernel(TopkKernel):
+class OpenTopkKernel(TopkKernel):
     """Emits one kernel that is the same for all extents of a row, but for numbers that grow with it.
+
+    It is lifted to all extents: what they decide is decided at the call.
 
     What is compared with the extent, and divided, is read from memory: as a constant it would be folded.
     LLVM does that where it is known.

@@ -57,6 +57,7 @@ def emit_topk(
     largest: bool,
     results: Sequence[tuple[str, str]],
     machine: CpuModel,
+    kernel: type[TopkKernel] | None = None,
 ) -> PrimFunc:
     """The kernel of float32 X [shape] and the results.
 
@@ -64,8 +65,9 @@ def emit_topk(
     ----------
     axis, k, largest : as in ``relax.op.topk``; 1 <= k.
     results : what is stored, in order: (:data:`VALUES` or :data:`INDICES`, its dtype).
+    kernel : what emits it; :class:`TopkKernel`, of the extents that are given.
     """
-    return TopkKernel(shape, axis, k, largest, results, machine).emit()
+    return (kernel or TopkKernel)(shape, axis, k, largest, results, machine).emit()
 
 
 class TopkKernel:
