@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_tvm.compile.build import BuiltModel, build
+from hetero_tvm.compile.implementations import chosen, implementations, tune_implementations
 from hetero_tvm.compile.length_check import calls_at_lengths
 from hetero_tvm.compile.optimize import OptimizedModel, import_model, optimize_model
 from hetero_tvm.compile.representative import chosen_for_lengths, to_tune
@@ -132,11 +133,30 @@ def tune_model(
     options = TuneOptions(trials=trials, minutes=minutes, seed=seed, fresh=fresh, patience=patience)
     if on_event is None and progress is not False and trials != 0 and in_notebook():
         on_event = NotebookProgress()
-    model = to_tune(optimized)
-    report = optimized.target.tuner(rpc).tune(model, options, folders, on_event or (lambda event: None))
+    waited = 0.0
+
+    def tune(one: OptimizedModel, part: float = 1.0) -> tuple[dict[str, Choice], TuneReport]:
+        nonlocal waited
+        wanted = replace(
+            options,
+            trials=None if trials is None else round(part * trials),
+            minutes=None if minutes is None else part * minutes,
+            patience=max(0.0, options.most_waiting - waited) if waited else patience,
+        )
+        found = one.target.tuner(rpc).tune(to_tune(one), wanted, folders, on_event or (lambda event: None))
+        waited += found.waited
+        return _choices(one.variants()[0], folders), found
+
+    if optimized.alternatives:
+        untimed = "nothing is searched" if trials == 0 else None
+        untimed = "they are searched on another machine" if rpc else untimed
+        store = optimized.store(folders)
+        optimized, (choices, report) = tune_implementations(optimized, tune, store, untimed)
+    else:
+        choices, report = tune(optimized)
     if isinstance(on_event, NotebookProgress):
         on_event.finish()
-    return TunedModel(optimized, _choices(optimized.variants()[0], folders), report)
+    return TunedModel(optimized, choices, report)
 
 
 def tune_op(
@@ -166,7 +186,9 @@ def tune_op(
     Parameters
     ----------
     op : a TensorIR function (``tvm.tirx.PrimFunc``: inputs, then results), a list of ``te`` tensors in the
-        same order, a Relax function, or a module with a Relax ``main``.  Shapes are fixed.
+        same order, a Relax function, or a module with a Relax ``main``.  Shapes are fixed.  A dictionary
+        of several such operators by name stands for one: the first says what is right, the trials are shared
+        between them, and the fastest is taken (``report.implementations`` has the times).
     name : of the operator and its library; by default the function's own.
     spaces : design spaces of your own for its kernels (:func:`hetero_tvm.design_space`); other kernels are
         searched in this project's spaces, or by MetaSchedule's own rules.
@@ -181,11 +203,12 @@ def tune_op(
     for space in spaces:
         expect(space, (SampledSpace,), "spaces are functions decorated with hetero_tvm.design_space")
     optimized = optimize_model(import_function(op, name=name), target, spaces=spaces)
-    unused = [space.name for space in spaces if all(task.sampled is not space for task in optimized.tasks)]
+    tasks = [task for one in implementations(optimized).values() for task in one.tasks]
+    unused = [space.name for space in spaces if all(task.sampled is not space for task in tasks)]
     if unused:
         raise UsageError(
             f"no kernel of {optimized.model.name} is of the names that {', '.join(unused)} is for",
-            hint=f"its kernels: {', '.join(task.name for task in optimized.tasks)}",
+            hint=f"its kernels: {', '.join(dict.fromkeys(task.name for task in tasks))}",
         )
     tuned = tune_model(
         optimized,
@@ -199,7 +222,7 @@ def tune_op(
         on_event=on_event,
         progress=progress,
     )
-    for task, found in zip(optimized.tasks, tuned.report.tasks, strict=False):
+    for task, found in zip(tuned.optimized.tasks, tuned.report.tasks, strict=False):
         if task.sampled is not None and tuned.report.stopped == "exhausted" and found.trials == 1:
             tuned.report.warnings.append(_ONE_CANDIDATE.format(task.sampled.name))
     return tuned
@@ -225,6 +248,7 @@ def build_model(
     _check_logs(logs)
     optimized = model.optimized if isinstance(model, TunedModel) else model
     folders = RecordFolders(logs, use_shipped)
+    optimized = chosen(optimized, optimized.store(folders))
     first, *others = optimized.variants()
     choices = model.choices if isinstance(model, TunedModel) else _choices(first, folders)
     return build(optimized, choices, [(other, _choices(other, folders)) for other in others])

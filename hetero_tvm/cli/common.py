@@ -233,7 +233,7 @@ def load_model(
 ) -> tuple[ImportedModel, Target]:
     """Import the model that the options name (unless it is given); refuse first what cannot end well."""
     from hetero_tvm import api
-    from hetero_tvm.compile.optimize import input_signature
+    from hetero_tvm.compile.dynamic.signature import input_signature
     from hetero_tvm.reference.given import checked_inputs, read_inputs
 
     # First: a model may take long to read, and a search longer.

@@ -18,12 +18,14 @@ def metadata(built: BuiltModel, library: Path) -> dict[str, Any]:
 
     ``kernels`` are launched in order, by one call of the library; ``launch`` has, for each device
     architecture, grid and threads of the device functions, and the threads of the host otherwise.
-    ``workspace`` is the size of the arena between them, in bytes.
+    ``workspace`` is the size of the arena between them, in bytes.  ``implementation`` names the way to
+    compute that the kernel was built from, where the description has several.
     """
     optimized = built.optimized
     target = optimized.target.describe()
     return {
         "kernel_name": optimized.model.name,
+        "implementation": optimized.model.implementation or None,
         "library": library.name,
         "sha256": hashlib.sha256(library.read_bytes()).hexdigest(),
         "target": target,

@@ -12,23 +12,23 @@ from hetero_tvm.compile.dynamic.depths import depths_differ
 from hetero_tvm.compile.dynamic.held import with_held_numbers
 from hetero_tvm.compile.dynamic.low_ends import with_low_ends
 from hetero_tvm.compile.dynamic.quotients import images_differ, with_quotients
+from hetero_tvm.compile.dynamic.signature import symbolic_signature
 from hetero_tvm.compile.dynamic.steps import checks_first, step_of
 from hetero_tvm.compile.tasks import tasks_of
 from hetero_tvm.errors import (
     BuildError,
     HeteroTVMError,
-    ModelError,
     UsageError,
     did_you_mean,
     expect,
     last_line,
     shortened,
 )
-from hetero_tvm.frontend import ImportedModel, Signature, Span, TensorSpec, source_names
+from hetero_tvm.frontend import ImportedModel, Signature, Span, source_names
 from hetero_tvm.frontend import import_model as _import_model
 from hetero_tvm.frontend.given_lengths import GivenLengths, weighted_sizes
 from hetero_tvm.frontend.onnx.graph.packed import packed_columns
-from hetero_tvm.frontend.signature import Symbol
+from hetero_tvm.frontend.signature import GENERIC, Symbol
 from hetero_tvm.host import mapped
 from hetero_tvm.host.terminal import number_of, operations
 from hetero_tvm.host.tvm import IRModule
@@ -42,9 +42,7 @@ from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.relax_passes.rewriting.sources import initial
 from hetero_tvm.relax_passes.storage.precision import convert
 from hetero_tvm.runtime.signature import Step
-from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.sampled import SampledSpace
-from hetero_tvm.schedules.symbolic import lifted
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.precisions import canonical_precision
@@ -66,6 +64,7 @@ class OptimizedModel:
     lengths : the same model at other sizes, where its lengths stay open; this one has the largest.
     spaces : the user's own design spaces.
     step : the model with its states in place, and what they are; None where it keeps none so.
+    alternatives : other implementations of the same operator, of which a search takes the fastest.
     """
 
     model: ImportedModel
@@ -77,6 +76,7 @@ class OptimizedModel:
     lengths: Lengths | None = None
     spaces: tuple[SampledSpace, ...] = ()
     step: tuple[OptimizedModel, Step] | None = None
+    alternatives: tuple[OptimizedModel, ...] = ()
 
     def __repr__(self) -> str:
         fused = sum(self.report.fusions.values())
@@ -281,6 +281,12 @@ def optimize_model(
             hint="give one a range: --shape NAME=1x8..256",
         )
     if model.open is None:
+        if model.implementation:
+            others = [_optimized(each, target, disabled, None, spaces) for each in model.alternatives]
+            generic = _optimized(replace(model, implementation=GENERIC), target, known, None, spaces)
+            if all(programs(generic) != programs(other) for other in (optimized, *others)):
+                others.append(generic)
+            return replace(optimized, alternatives=tuple(others))
         step = step_of(model, optimized.signature) if target.run_time_sizes else None
         if step is None:
             return optimized
@@ -314,6 +320,11 @@ def optimize_model(
     if stepping is None:
         return optimized
     return replace(optimized, step=(_open(step[0], stepping, optimize_step), step[1]))
+
+
+def programs(optimized: OptimizedModel) -> tuple[tuple[str, int], ...]:
+    """Kernels of a model with the number of their calls: implementations of equal ones are one program."""
+    return tuple(sorted((task.key, task.count) for task in optimized.tasks))
 
 
 def _checked_first(step: OptimizedModel) -> OptimizedModel | None:
@@ -352,44 +363,6 @@ def _laid_out_alike(optimized: OptimizedModel) -> bool:
 
     first = steps(optimized)
     return all(steps(other) == first for other in optimized.lengths.others)
-
-
-def input_signature(model: ImportedModel) -> Signature:
-    """Inputs of a model, with symbols where its lengths are open; no outputs, which optimizing tells.
-
-    Raises
-    ------
-    ModelError : a dimension is no polynomial of the symbols.
-    """
-    if model.open is None:
-        return replace(model.signature, outputs=())
-    signatures = [replace(one.signature, outputs=()) for one in (model, *model.open.others)]
-    return symbolic_signature(signatures, model.open.sizes, model.open.symbols)
-
-
-def symbolic_signature(
-    signatures: Sequence[Signature], sizes: Sequence[Mapping[str, int]], symbols: Sequence[Symbol]
-) -> Signature:
-    """One signature for the same model at several sizes.
-
-    Raises
-    ------
-    ModelError : a dimension is no polynomial of the symbols.
-    """
-
-    def spec(several: Sequence[TensorSpec]) -> TensorSpec:
-        first = several[0]
-        try:
-            return replace(first, shape=lifted([one.shape for one in several], sizes, str))
-        except Unfit as error:
-            raise ModelError(
-                f"a dimension of {first.name} is no expression of the open dimensions: {error}",
-                hint="build the model for fixed shapes, one library each",
-            ) from error
-
-    inputs = tuple(map(spec, zip(*(one.inputs for one in signatures), strict=True)))
-    outputs = tuple(map(spec, zip(*(one.outputs for one in signatures), strict=True)))
-    return Signature(inputs, outputs, tuple(symbols))
 
 
 def _optimized(

@@ -29,6 +29,20 @@ __all__ = [
 ]
 
 
+DESCRIBED = "as described"
+"""Name of the implementation that a kernel description's own operators are; the others are judged by it."""
+GENERIC = "generic"
+"""Name of the implementation by kernels of no operator's own: no rule has fused anything."""
+VENDOR = "onnxruntime"
+"""Name under which a runtime's own kernel stands beside implementations, as a yardstick."""
+RESERVED = {
+    DESCRIBED: "the description's own operators",
+    GENERIC: "the kernels without any fusion",
+    VENDOR: "the library that all are timed beside",
+}
+"""Names that no implementation of a user's may have, and what has them."""
+
+
 class Original(Protocol):
     """A model as its own framework runs it, untouched by our import."""
 
@@ -75,6 +89,10 @@ class ImportedModel:
     """Inputs of the file that were made constants, by name."""
     open: OpenShapes | None = None
     """The same model at other sizes, where its lengths stay open."""
+    implementation: str = ""
+    """Name of this way to compute, where the source is one operator that may be computed in several."""
+    alternatives: tuple[ImportedModel, ...] = ()
+    """Other implementations of the operator; they have the ends and the judge of this one."""
 
     def __repr__(self) -> str:
         opened = f" {self._opened}" if self._opened else ""

@@ -20,7 +20,9 @@ _CAPTION = (
 def sections(report: Mapping[str, Any]) -> list[Html]:
     """Roofline, kernels and course of a search (``TuneReport.to_dict``)."""
     rows = kernel_rows(report)
+    ways = report.get("implementations") or []
     return [
+        *([section("Implementations", implementation_table(ways))] if ways else []),
         section("Roofline", *roofline(rows, report)),
         section("Kernels", kernel_table(rows)),
         section("Search", *course(report)),
@@ -89,6 +91,22 @@ def kernel_table(rows: Sequence[Mapping[str, Any]]) -> Html:
     told = [at for at, _ in enumerate(columns) if not cells or any(row[at] != "" for row in cells)]
     numbers = [place for place, at in enumerate(told) if 1 <= at <= 6]
     return table([columns[at] for at in told], [[row[at] for at in told] for row in cells], numbers)
+
+
+def implementation_table(rows: Sequence[Mapping[str, Any]]) -> Html:
+    """Implementations of one operator with the times of a call, and which of them was chosen."""
+    columns = ("implementation", "default ms", "tuned ms", "trials", "note")
+    cells = [
+        (
+            row["name"],
+            _time(row["default_seconds"]),
+            _time(row["tuned_seconds"]),
+            row["trials"],
+            "; ".join(filter(None, ["chosen" if row["chosen"] else "", row["note"]])),
+        )
+        for row in rows
+    ]
+    return table(columns, cells, (1, 2, 3))
 
 
 def course(report: Mapping[str, Any]) -> list[Any]:

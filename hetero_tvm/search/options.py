@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from hetero_tvm.search.measure.service import Limits
 from hetero_tvm.search.measure.spells import Spells
 
+_PATIENCE = 60.0
+"""Most seconds of a run in which it waits for other processes to leave the cores, unless it is told."""
+
 
 @dataclass(frozen=True)
 class TuneOptions:
@@ -40,3 +43,10 @@ class TuneOptions:
     generic: str | None = None
     patience: float | None = None
     spells: Spells | None = None
+
+    @property
+    def most_waiting(self) -> float:
+        """Seconds that the whole run may wait for other processes."""
+        if self.patience is not None:
+            return self.patience
+        return _PATIENCE if self.minutes is None else min(_PATIENCE, 0.2 * 60 * self.minutes)

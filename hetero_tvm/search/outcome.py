@@ -72,6 +72,27 @@ class TaskReport:
 
 
 @dataclass
+class ImplementationReport:
+    """Report of one implementation of an operator that has several.
+
+    Parameters
+    ----------
+    default_seconds, tuned_seconds : of one call of the whole operator, timed in turn with the others; None
+        when not measured.
+    trials : candidates measured for its kernels in this run.
+    chosen : whether the library is built from it.
+    note : why it was left out, or not tuned.
+    """
+
+    name: str
+    default_seconds: float | None = None
+    tuned_seconds: float | None = None
+    trials: int = 0
+    chosen: bool = False
+    note: str = ""
+
+
+@dataclass
 class TuneReport:
     """A whole run.
 
@@ -92,6 +113,7 @@ class TuneReport:
     drift : change of the baseline from start to end, relative; None when not measured twice.
     stopped : why the search ended (``trials``, ``time``, ``exhausted``, ``interrupted``, ``nothing to do``).
     warnings, notes : sentences for the user.
+    implementations : of an operator that has several; empty for models.
     """
 
     tasks: list[TaskReport]
@@ -112,6 +134,7 @@ class TuneReport:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     logs: str = ""
+    implementations: list[ImplementationReport] = field(default_factory=list)
 
     def joined(self, other: TuneReport) -> TuneReport:
         """This run and one of other tasks as one; curves and measurements of the machine are this one's."""
@@ -168,6 +191,7 @@ class TuneReport:
         return {
             **fields,
             "tasks": [task.to_dict() for task in self.tasks],
+            "implementations": [dataclasses.asdict(one) for one in self.implementations],
             "trials_per_second": self.trials_per_second,
             "failures": dict(self.failures),
             "default_seconds": self.total_seconds("default_seconds"),

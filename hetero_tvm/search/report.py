@@ -48,6 +48,28 @@ def table(report: TuneReport, width: int) -> terminal.Table:
     return terminal.table("kernels", columns, cells, width, caption)
 
 
+def implementation_table(report: TuneReport, width: int) -> terminal.Table:
+    """A table of at most ``width`` columns: the implementations of one operator, and which was chosen."""
+    columns = [
+        Column("implementation", text=True),
+        Column("default ms"),
+        Column("tuned ms"),
+        Column("trials", rank=1),
+        Column("note", text=True),
+    ]
+    cells = [
+        (
+            one.name,
+            _time(one.default_seconds),
+            _time(one.tuned_seconds),
+            one.trials,
+            "; ".join(filter(None, ["chosen" if one.chosen else "", one.note])),
+        )
+        for one in report.implementations
+    ]
+    return terminal.table("implementations", columns, cells, width)
+
+
 def summary(report: TuneReport) -> list[str]:
     """Sentences under the table."""
     lines = []
@@ -104,6 +126,8 @@ def _share_at_roofline(report: TuneReport) -> float | None:
 def print_report(report: TuneReport, stream: TextIO) -> None:
     """Print the table and the sentences under it; commands, which somebody copies, are not folded."""
     console = terminal.console(stream)
+    if report.implementations:
+        console.print(implementation_table(report, console.width))
     console.print(table(report, console.width))
     for line in "\n".join(summary(report)).split("\n"):
         console.print(line, whole=line.startswith("  "))

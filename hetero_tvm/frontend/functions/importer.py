@@ -8,7 +8,8 @@ result, which may have a design space of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from onnx import helper
 
 from hetero_tvm.errors import ModelError, UsageError, last_line
 from hetero_tvm.frontend.functions.run import UnscheduledProgram
-from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.frontend.signature import RESERVED, ImportedModel
 from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.host.tvm import IRModule, PrimFunc, SBlock, SBlockRealize, relax, te, tirx, tvm, tvm_ffi
 from hetero_tvm.runtime.signature import Signature, TensorSpec
@@ -34,7 +35,8 @@ def import_function(source: Any, *, name: str | None = None) -> ImportedModel:
     Parameters
     ----------
     source : a ``tvm.tirx.PrimFunc`` whose last parameters are its results; a list of ``te`` tensors, inputs
-        first; a Relax function; or a module with a Relax ``main``, or with one PrimFunc.
+        first; a Relax function; a module with a Relax ``main``, or with one PrimFunc; or a dictionary of
+        several such implementations by name, of which the first says what is right.
     name : of the result and its library; by default the function's own.
 
     Raises
@@ -43,6 +45,8 @@ def import_function(source: Any, *, name: str | None = None) -> ImportedModel:
     ModelError : an open shape, a parameter that is read and written, or results before inputs (all are
         listed).
     """
+    if isinstance(source, Mapping):
+        return _several(source, name)
     if isinstance(source, Sequence) and source and all(isinstance(t, te.Tensor) for t in source):
         source = _of_expressions(source)
     if isinstance(source, tvm.IRModule):
@@ -67,6 +71,34 @@ def import_function(source: Any, *, name: str | None = None) -> ImportedModel:
         "an operator is a PrimFunc, a list of te tensors (inputs, then results), a Relax function or "
         f"a module, not {type(source).__module__}.{type(source).__qualname__}"
     )
+
+
+def _several(sources: Mapping[str, Any], name: str | None) -> ImportedModel:
+    """One operator of several implementations, with the ends and the judge of the first."""
+    if not sources or not all(isinstance(key, str) and key for key in sources):
+        raise UsageError("implementations are a dictionary of operators by name, and there is one at least")
+    if taken := [f"{key!r} is {RESERVED[key]}" for key in sources if key in RESERVED]:
+        raise UsageError("an implementation needs another name: " + "; ".join(taken))
+    made = {key: import_function(source, name=name) for key, source in sources.items()}
+    first, *others = (replace(model, implementation=key) for key, model in made.items())
+
+    def ends(model: ImportedModel) -> list[str]:
+        sides = (("input", model.signature.inputs), ("output", model.signature.outputs))
+        return [f"{side} {i}: {s.dtype}{list(s.shape)}" for side, specs in sides for i, s in enumerate(specs)]
+
+    known, problems = ends(first), []
+    for other in others:
+        found = ends(other)
+        problems += [f"{other.implementation} has {line}" for line in found if line not in known]
+        problems += [f"{other.implementation} has no {line}" for line in known if line not in found]
+    if problems:
+        raise ModelError(
+            f"these are no implementations of one operator: they differ from {first.implementation}.",
+            problems=problems,
+            hint="all take and give tensors of the same shapes and types, in one order",
+        )
+    shared = {"signature": first.signature, "clean": first.clean, "original": first.original}
+    return replace(first, alternatives=tuple(replace(o, name=first.name, **shared) for o in others))
 
 
 def _of_expressions(tensors: Sequence[Any]) -> PrimFunc:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.frontend.foreign import foreign_json
+from hetero_tvm.frontend.signature import RESERVED
 from hetero_tvm.host.install import extra_command
 
 _MOST_BYTES = 64 << 20
@@ -46,12 +47,13 @@ class Operator:
 
 @dataclass(frozen=True)
 class Description:
-    """A fused operator."""
+    """A fused operator; ``alternatives`` are other ways to compute it, each with a name."""
 
     name: str
     inputs: tuple[Tensor, ...]
     operators: tuple[Operator, ...]
     outputs: tuple[Tensor, ...]
+    alternatives: tuple[tuple[str, Description], ...] = ()
 
 
 @functools.lru_cache(maxsize=1)
@@ -158,6 +160,21 @@ def _tensor(data: Any, path: str, faults: list[str]) -> Tensor:
 
 def _described(data: Any) -> tuple[Description, list[str]]:
     """The description, and what contradicts itself in it."""
+    first, faults = _one_way(data, data["op_desc"], "$.op_desc")
+    others, names = [], dict(RESERVED)
+    for i, way in enumerate(data.get("implementations") or ()):
+        path = f"$.implementations[{i}]"
+        if way["name"] in names:
+            faults.append(f"{path}.name: {way['name']!r} is taken by {names[way['name']]}")
+        names[way["name"]] = path
+        other, more = _one_way(data, way["op_desc"], f"{path}.op_desc")
+        faults += [fault for fault in more if fault.startswith(path) or fault not in faults]
+        others.append((way["name"], other))
+    return replace(first, alternatives=tuple(others)), faults
+
+
+def _one_way(data: Any, operators_data: Any, at: str) -> tuple[Description, list[str]]:
+    """The description with one of its lists of operators, which is ``at`` a path, and its faults."""
     faults: list[str] = []
     inputs = [_tensor(item, path, faults) for item, path in _tensors(data["input_desc"], "$.input_desc")]
     known: dict[str, Tensor] = {}
@@ -182,8 +199,8 @@ def _described(data: Any) -> tuple[Description, list[str]]:
     for tensor in inputs:
         define(tensor)
     operators = []
-    for i, item in enumerate(data["op_desc"]):
-        path = f"$.op_desc[{i}]"
+    for i, item in enumerate(operators_data):
+        path = f"{at}[{i}]"
         taken = [_tensor(one, at, faults) for one, at in _tensors(item["input_desc"], f"{path}.input_desc")]
         for tensor in taken:
             if tensor.value is None:

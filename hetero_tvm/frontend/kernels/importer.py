@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from hetero_tvm.frontend.kernels.description import (
 from hetero_tvm.frontend.kernels.operators import OPERATORS
 from hetero_tvm.frontend.nodes import Nodes
 from hetero_tvm.frontend.onnx.importer import import_onnx
-from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.frontend.signature import DESCRIBED, ImportedModel
 
 _OPSET = 20
 
@@ -40,14 +40,19 @@ def import_description(source: str | Path | Mapping[str, Any]) -> ImportedModel:
         description = parse_description(source)
     else:
         description = read_description(source)
-    model = to_onnx(description)
-    imported = import_onnx(model, name=description.name)
-    return dataclasses.replace(imported, original=NumpyKernel(description, model))
+    ways = [(DESCRIBED, description), *description.alternatives]
+    _refuse_unknown([one for _, one in ways])
+    models = [to_onnx(one) for _, one in ways]
+    judge = NumpyKernel(description, models[0])
+    first, *others = (
+        dataclasses.replace(import_onnx(model, name=description.name), original=judge, implementation=name)
+        for (name, _), model in zip(ways, models, strict=True)
+    )
+    return dataclasses.replace(first, alternatives=tuple(others))
 
 
 def to_onnx(description: Description) -> onnx.ModelProto:
-    """ONNX model of a description; its nodes are named by JSON paths."""
-    _refuse_unknown(description)
+    """ONNX model of a description whose operators are known; its nodes are named by JSON paths."""
     nodes, faults = Nodes(), []
     nodes.constants += [
         numpy_helper.from_array(np.array(t.value), t.name) for t in description.inputs if t.value is not None
@@ -107,9 +112,10 @@ def _contradictions(description: Description, model: onnx.ModelProto) -> list[st
     return faults
 
 
-def _refuse_unknown(description: Description) -> None:
+def _refuse_unknown(ways: Sequence[Description]) -> None:
+    """Refuse operators that have neither a known name nor a body, of all implementations at once."""
     problems = []
-    for op in description.operators:
+    for op in (op for way in ways for op in way.operators):
         if op.body is not None:
             continue
         meaning = OPERATORS.get(op.kind)
@@ -127,7 +133,7 @@ def _refuse_unknown(description: Description) -> None:
         ]
     if problems:
         raise UnsupportedOperatorError(
-            f"the kernel description {description.name} has operators that are not known.",
+            f"the kernel description {ways[0].name} has operators that are not known.",
             problems=problems,
             hint='give what has no name a body, as in "body": "where(x > 0, x, 0.1 * x)"; known: '
             + ", ".join(sorted(OPERATORS)),

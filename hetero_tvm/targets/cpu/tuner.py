@@ -23,16 +23,6 @@ GENERIC = "hetero_tvm.schedules.cpu.generic:schedule"
 """Untuned schedule of kernels without a space, for the processes that time them."""
 
 
-_PATIENCE = 60.0
-"""Most seconds of a run in which it waits for other processes to leave the cores."""
-
-
-def _patience(options: TuneOptions) -> float:
-    if options.patience is not None:
-        return options.patience
-    return _PATIENCE if options.minutes is None else min(_PATIENCE, 0.2 * 60 * options.minutes)
-
-
 class CpuTuner:
     """Tunes for one CPU.
 
@@ -64,7 +54,7 @@ class CpuTuner:
         """See :meth:`hetero_tvm.search.tuner.Tuner.tune`."""
         options = replace(options, generic=GENERIC)
         if self._rpc is None:
-            options = replace(options, spells=options.spells or Spells(_patience(options)))
+            options = replace(options, spells=options.spells or Spells(options.most_waiting))
             return tune(model.tasks, model.machine, options, model.store(folders), on_event)
         threads = str(self._machine.threads)
         environment = {"HETERO_TVM_THREADS": threads, "HETERO_TVM_PIN": "0", "OPENBLAS_NUM_THREADS": threads}
