@@ -25,7 +25,10 @@ MOST_ROWS = 8
 """Most rows of A: with more the register tile, which reads them again, is no slower."""
 
 _FACTORS = 16
-"""Factors of A between two accesses of an accumulator."""
+"""Factors of A between two accesses of an accumulator, of all its rows."""
+_MOST_AT_ONCE = 8
+"""Rows of B that are read side by side: the hardware fetches ahead for few streams, and rows that lie a page
+apart meet in one set of L1."""
 _STRIP_BYTES = 8 << 10
 """Bytes of the accumulators."""
 
@@ -72,7 +75,7 @@ def emit_strip(
 
         vector_loop(k, width, 2 * lanes, add)
 
-    count = max(2, _FACTORS // op.m)
+    count = max(2, min(_MOST_AT_ONCE, _FACTORS // op.m))
     full, rest = divmod(op.k, count)
     if full:
         with k.serial(full) as step:
