@@ -289,9 +289,14 @@ class BlockedConvKernel:
                 word(c)
 
         def taps(channel_block: Expr, count: int) -> None:
-            # Taps side by side in one body would share inputs, and LLVM would keep them all in registers.
-            with k.serial(down[1]) as i, k.serial(across[1]) as j:
-                products(channel_block, down[0] + i, across[0] + j, count)
+            # Taps side by side in one body would share inputs, and LLVM would keep them all in registers.  It
+            # writes out short loops of one word by itself: of taps below one another, which share none.
+            if count == 1 and rows == 1:
+                with k.serial(across[1]) as j, k.serial(down[1]) as i:
+                    products(channel_block, down[0] + i, across[0] + j, count)
+            else:
+                with k.serial(down[1]) as i, k.serial(across[1]) as j:
+                    products(channel_block, down[0] + i, across[0] + j, count)
 
         down, across = self._taps_inside(0, y, rows), self._taps_inside(1, x, columns)
 
