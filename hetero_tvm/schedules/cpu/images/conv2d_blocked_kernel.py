@@ -290,7 +290,8 @@ class BlockedConvKernel:
 
         def taps(channel_block: Expr, count: int) -> None:
             # Taps side by side in one body would share inputs, and LLVM would keep them all in registers.  It
-            # writes out short loops of one word by itself: of taps below one another, which share none.
+            # writes out short loops of one word by itself: of taps below one another, which share none, or
+            # (below) of channels.
             if count == 1 and rows == 1:
                 with k.serial(across[1]) as j, k.serial(down[1]) as i:
                     products(channel_block, down[0] + i, across[0] + j, count)
@@ -305,6 +306,10 @@ class BlockedConvKernel:
         full = op.channels // block if rest and shape.slices == 1 else shape.channel_blocks
         if full:
             first_block, some = self.slice_planes.inside(*self.slices.channel_blocks(full))
+            if words == 1 and rows == op.kernel[0] == shape.slices == 1 < full:
+                with k.serial(across[1]) as j, k.serial(some) as channel_block:
+                    products(first_block + channel_block, int32(0), across[0] + j, words)
+                return
             with k.serial(some) as channel_block:
                 at = first_block + channel_block
                 if not rest or shape.slices == 1:
