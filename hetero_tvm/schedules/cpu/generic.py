@@ -29,6 +29,9 @@ Block, Loop = s_tir.schedule.SBlockRV, s_tir.schedule.LoopRV
 _PARALLEL_WORTH = 8192
 """Loop iterations below which waking the other threads costs more than it saves."""
 
+_PIECES = 8
+"""Rows for each thread from which on they are shared out whole."""
+
 _ROWS = 4
 """Rows of a register tile: accumulators that share one loaded vector."""
 
@@ -90,14 +93,16 @@ def _schedule_block(sch: Schedule, block: Block, machine: CpuModel) -> None:
 
 
 def _spatial(sch: Schedule, loops: list[Loop], work: int, machine: CpuModel) -> None:
-    """``parallel(outer) . vector``."""
+    """``parallel(outer) . vector``, or ``parallel(rows) . vectors of a row`` where there are rows for all
+    threads: what only rows decide (the place that a row is gathered from) is computed once for each."""
     width = _width(_extent(sch, loops[-1]), machine)
     *outer, inner = loops
+    rows = math.prod(_extent(sch, loop) for loop in outer)
     if width > 1:
         more, inner = sch.split(inner, [None, width])
-        outer = [*outer, more]
+        outer = outer if rows >= _PIECES * machine.threads else [*outer, more]
         sch.vectorize(inner)
-    elif math.prod(_extent(sch, loop) for loop in outer) < machine.threads:
+    elif rows < machine.threads:
         outer = loops  # one long row of an odd length
     if outer:
         _parallel(sch, sch.fuse(*outer), work)
