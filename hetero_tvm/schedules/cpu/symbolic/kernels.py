@@ -43,6 +43,9 @@ _PIECES = {
     "cpu.depthwise": ("blocks",),
     "cpu.quant_conv2d": ("grid",),
 }
+_SHORT_ROW = 2048
+"""Elements of a row up to which one thread takes it whole, however few rows a call has: what only rows decide
+is computed once for each."""
 _PARALLEL_WORTH = 8192
 """Loop iterations at the largest sizes from which on the other threads are woken."""
 
@@ -225,7 +228,8 @@ def _schedule_block(sch: Schedule, block, work: int, machine: CpuModel) -> None:
             if width >= 4:
                 more, lanes = sch.split(loops[-1], [None, width])
                 sch.vectorize(lanes)
-                outer = [*outer, more]
+                if int(extent) > _SHORT_ROW:
+                    outer = [*outer, more]
         else:
             outer = spatial[:-1]
     rows = [sch.get(loop).extent for loop in outer]
