@@ -71,7 +71,7 @@ _MIDDLE = (
         *(2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4, 5.2264952788528545610e3),
     ),
 )
-"""Coefficients of AS 241 by rising powers, numerator and denominator: of the middle and, below, of the tails."""
+"""Coefficients of AS 241 by rising powers, numerator and denominator: of the middle; below, of the tails."""
 _TAIL = (
     (
         *(1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0),
