@@ -19,6 +19,11 @@ _EXAMPLES = {
     "out --port 8000": "for clients on this machine: http://127.0.0.1:8000/v1",
     "out --host 0.0.0.0 --api-key SECRET": "for all who know the key",
 }
+_EXITS = {
+    **EXITS,
+    0: "ended by Ctrl-C or SIGTERM",
+    130: "ended by Ctrl-C before it listened (143: SIGTERM, 129: SIGHUP)",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
         "Serve a language model that was built: /v1/completions and /v1/chat/completions, whole or as a "
         "stream. Texts of all clients are generated together."
     )
-    parser = command_parser("serve_text", text, _EXAMPLES, {**EXITS, 0: "ended by Ctrl-C or SIGTERM"})
+    parser = command_parser("serve_text", text, _EXAMPLES, _EXITS)
     parser.add_argument("model", metavar="DIR", help="folder of the library, or its .so")
     parser.add_argument(
         "--host",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.cli.steps import Steps
 from hetero_tvm.host.native import find_compiler
 from hetero_tvm.host.terminal import operations
 from hetero_tvm.targets.registry import start_early
@@ -74,18 +75,17 @@ def _run(options: argparse.Namespace) -> int:
         find_compiler()
     if searches and options.rpc is None:
         start_early(options.target.partition(":")[0])
-    from hetero_tvm import api
-    from hetero_tvm.cli import tune_report
-    from hetero_tvm.cli.steps import Steps
-    from hetero_tvm.compile.report_page import report_html, write_report
-    from hetero_tvm.compile.representative import to_tune
-    from hetero_tvm.search.progress import Progress
-    from hetero_tvm.search.report import print_report
-
-    if searches and options.rpc is None:
-        cli_common.load_target(options.target, None).tuner().start_early()
     steps = Steps(5 if searches else 4, options.quiet)
-    with steps.step("import and optimize"):
+    with steps.step("import and optimize"):  # loading the compiler is part of it, seconds on a busy machine
+        from hetero_tvm import api
+        from hetero_tvm.cli import tune_report
+        from hetero_tvm.compile.report_page import report_html, write_report
+        from hetero_tvm.compile.representative import to_tune
+        from hetero_tvm.search.progress import Progress
+        from hetero_tvm.search.report import print_report
+
+        if searches and options.rpc is None:
+            cli_common.load_target(options.target, None).tuner().start_early()
         optimized = cli_common.load_optimized(options)
     if options.dry_run:
         return _dry_run(optimized, options, trials)

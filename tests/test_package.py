@@ -1,9 +1,12 @@
 """The package itself: its verbs are seen by those who look, and by type checkers."""
 
 import ast
+import configparser
 import importlib
 import importlib.util
+import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +14,23 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm.errors import UsageError
+from tests.import_graph import ROOT, modules
+
+_ONLY_THE_REQUIRED = """
+import importlib, importlib.abc, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+names, absent = (one.split(",") for one in sys.argv[1:])
+sys.meta_path.insert(0, Absent())
+for name in names:
+    importlib.import_module(name)
+model = importlib.import_module("hetero_tvm.api").import_model("zoo:minilm-l6-tiny")
+"""
+"""Imports modules where packages are absent, and reads a model."""
 
 
 def test_dir_shows_the_verbs():
@@ -81,3 +101,19 @@ def test_the_runtime_wheel_is_built_with_what_makes_wheels(version, isolated, tm
             (commands / "bdist_wheel.py").touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert script["_has_wheels"]() is not isolated
+
+
+def test_a_default_install_has_what_the_commands_import():
+    """Packages that only extras bring are asked for where they are used, not as a command starts."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = "\n".join(setup["options.extras_require"].values())
+    wanted = [line for line in extras.split("\n") if line]
+    absent = {re.split(r"[<>=;\s]", line)[0].replace("-", "_") for line in wanted} - {"numpy", "onnx"}
+    # those that come by other names, and those that extras bring along
+    absent |= {"xgboost", "ai_edge_litert", "pandas", "psutil", "safetensors", "huggingface_hub", "yaml"}
+    commands = [name for name, path in modules().items() if "\ndef main(" in path.read_text(encoding="utf-8")]
+    assert "hetero_tvm.tune" in commands and "scipy" in absent
+    command = [sys.executable, "-c", _ONLY_THE_REQUIRED, ",".join(commands), ",".join(absent)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

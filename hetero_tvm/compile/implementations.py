@@ -92,8 +92,9 @@ def tune_implementations(
     """
     ways = implementations(optimized)
     rows = {name: ImplementationReport(name) for name in ways}
+    untimed = untimed or optimized.target.unrunnable()
     if untimed is None and not _by_clock(optimized):
-        untimed = optimized.target.unrunnable() or "its target measures by a clock of its own"
+        untimed = "its target measures by a clock of its own"
     if untimed is not None:
         for row in rows.values():
             row.note = f"not timed: {untimed}"

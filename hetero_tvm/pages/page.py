@@ -8,6 +8,14 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+_CARDS = """
+.ROWS thead { display: none; } .ROWS tr { display: flex; flex-wrap: wrap; column-gap: 1rem;
+  padding: .35rem 0; border-bottom: 1px solid var(--line); }
+.ROWS td { border: 0; padding: .05rem 0; } .ROWS td:empty { display: none; }
+.ROWS td.t { max-width: 100%; min-width: 0; } .ROWS td.t:first-child { flex-basis: 100%; font-weight: 600; }
+.ROWS td:not(:first-child)::before { content: attr(data-of) " "; color: var(--faint); }
+.ROWS .bar { display: inline-block; margin: 0 .4rem 0 0; }"""
+"""Rows of a table as paragraphs."""
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --faint: #6a737d; --line: #d5dae0;
   --card: #f5f7f9; --accent: #0b62c4; --good: #1a7f37; --warn: #b35900; }
@@ -17,7 +25,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 p.sub, figcaption, .faint { color: var(--faint); } p { margin: .4rem 0; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; container-type: inline-size; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; }
 td.t { overflow-wrap: break-word; max-width: 26rem; }
@@ -37,17 +46,15 @@ svg .dot { fill: var(--accent); fill-opacity: .65; stroke: var(--accent); }
 svg .curve { stroke: var(--accent); stroke-width: 2; fill: none; }
 svg .box { stroke: var(--paper); stroke-width: .4; }
 svg .bound { stroke: var(--warn); stroke-dasharray: 5 4; }
-@media (max-width: 72rem) {
+@container (max-width: 70rem) {
 .rows th, .rows td { padding: .25rem .4rem; } .rows th.n { white-space: normal; }
 .rows td.t { overflow-wrap: anywhere; } .rows .bar { display: block; margin: .3rem 0 .2rem auto; } }
-@media (max-width: 40rem) {
-.rows thead { display: none; } .rows tr { display: flex; flex-wrap: wrap; column-gap: 1rem;
-  padding: .35rem 0; border-bottom: 1px solid var(--line); }
-.rows td { border: 0; padding: .05rem 0; } .rows td:empty { display: none; }
-.rows td.t { max-width: 100%; min-width: 0; } .rows td.t:first-child { flex-basis: 100%; font-weight: 600; }
-.rows td:not(:first-child)::before { content: attr(data-of) " "; color: var(--faint); }
-svg { min-width: 0; } svg text { font-size: 16px; } }
-"""
+@container (max-width: 57rem) {MANY }
+@container (max-width: 38rem) {ROWS }
+@media (max-width: 40rem) { svg { min-width: 0; } svg text { font-size: 16px; } }
+""".replace("MANY", _CARDS.replace("ROWS", "many")).replace("ROWS", _CARDS.replace("ROWS", "rows"))
+_MANY_COLUMNS = 8
+"""Columns from which on a table needs more than a tablet's width."""
 
 
 _SCOPE = ".hetero-tvm.hetero-tvm"
@@ -77,7 +84,8 @@ def name(value: Any) -> Html:
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int] = ()) -> Html:
     """A table; ``numbers`` are the indices of columns that stand on the right.
 
-    On a telephone each row of a table of many columns is a paragraph, in which every cell names its column.
+    Where it has little room, each row of a table of several columns is a paragraph, in which every cell names
+    its column: on a telephone from three columns on, on a tablet or in a cell of a notebook from eight.
     """
     kinds = ["n" if index in numbers else "t" for index in range(len(columns))]
     head = "".join(f'<th class="{kind}">{text(word)}</th>' for kind, word in zip(kinds, columns, strict=True))
@@ -91,7 +99,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequen
         for row in rows
     )
     inside = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return Html(f'<div class="wide{" rows" * (len(columns) > 2)}">{inside}</div>')
+    kind = "wide" + " rows" * (len(columns) > 2) + " many" * (len(columns) >= _MANY_COLUMNS)
+    return Html(f'<div class="{kind}">{inside}</div>')
 
 
 def retype(words: str) -> Html:

@@ -33,7 +33,7 @@ class Progress:
         self._live = False
         self._failed = 0
         self._last: dict[str, Any] | None = None
-        self._drawn = self._heard = monotonic()
+        self._started = self._drawn = self._heard = monotonic()
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._clock = threading.Thread(target=self._break_silence, daemon=True)
@@ -77,7 +77,11 @@ class Progress:
         """Say that the search still runs where there was nothing to tell: it compiles or times kernels."""
         while not self._ended.wait(_PLAIN_INTERVAL / 4):
             with self._lock:
-                if self._last is not None and self._is_due():
+                if not self._is_due():
+                    continue
+                if self._last is None:
+                    self._draw(f"preparing the search  ({monotonic() - self._started:.0f} s)")
+                else:
                     silence = monotonic() - self._heard
                     now = {**self._last, "silence": silence}
                     text = describe(now, self._failed)

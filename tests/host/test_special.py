@@ -1,9 +1,11 @@
 """Functions that NumPy lacks, with and without SciPy."""
 
+import statistics
+
 import numpy as np
 import pytest
 
-from hetero_tvm.host.special import erf, expit, plain_erf
+from hetero_tvm.host.special import erf, expit, normal_quantile, plain_erf
 
 VALUES = np.array([-np.inf, -800.0, -6, -1, -1e-20, 0, 0.5, 3, 800, np.inf, np.nan])
 
@@ -25,3 +27,13 @@ def test_the_logistic_function():
             found = expit(x)
         np.testing.assert_allclose(found, special.expit(x), rtol=3e-7, equal_nan=True)
         assert found.dtype == x.dtype
+
+
+def test_quantiles_of_the_normal_distribution():
+    """The standard library has them for a number at a time; both round."""
+    ends = 2.0 ** -np.arange(2, 53)
+    part = np.concatenate([ends, 1 - ends, np.linspace(0.001, 0.999, 997)])
+    expected = [statistics.NormalDist().inv_cdf(one) for one in part]
+    np.testing.assert_allclose(normal_quantile(part), expected, rtol=1e-14, atol=1e-16)
+    assert normal_quantile(part.reshape(-1, 1)).shape == (part.size, 1) and normal_quantile([]).shape == (0,)
+    assert normal_quantile(0.5) == 0.0

@@ -17,7 +17,7 @@ _TELL = (
 
 @pytest.mark.thorough
 @pytest.mark.skipif(BROWSER is None, reason="there is no browser")
-@pytest.mark.parametrize("width", [500, 1000])
+@pytest.mark.parametrize("width", [500, 700, 860, 1000])
 def test_nothing_has_to_be_scrolled_sideways(width, tmp_path):
     head = ("kernel", "calls", "share", "default ms", "tuned ms", "GFLOP/s", "% of roof", "record", "note")
     note = name("every point measured; /encoder/layer.0/attention/Resize_1#NCHW16c+1,1,1,1 and 1 more")

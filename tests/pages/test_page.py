@@ -68,8 +68,8 @@ def test_a_fragment_leaves_the_notebook_alone():
     selectors = [one.strip() for rule in rules for one in rule.split(",")]
     assert {".hetero-tvm.hetero-tvm", ".hetero-tvm.hetero-tvm td.t"} <= set(selectors)
     assert all(one == ":root" or one.startswith(".hetero-tvm.hetero-tvm") for one in selectors), selectors
-    # The dark colours and what is for narrow pages and telephones stay in their @media.
-    assert style.count("{") == style.count("}") == len(rules) + 3
+    # The dark colours and what is for telephones stay in their @media, tables in their @container.
+    assert style.count("{") == style.count("}") == len(rules) + 5
 
 
 def test_cells_name_their_columns_where_a_row_becomes_a_paragraph():
@@ -77,6 +77,7 @@ def test_cells_name_their_columns_where_a_row_becomes_a_paragraph():
     cells = [attributes.get("data-of") for tag, attributes in parsed(wide).seen if tag == "td"]
     assert cells == ["kernel", "ms", EVIL] and 'class="wide rows"' in wide
     assert "rows" not in table(("fusion", "count"), [("gelu", 2)])
+    assert 'class="wide rows many"' in table("abcdefgh", ["12345678"])
 
 
 def test_options_of_a_command_stay_whole():

@@ -146,3 +146,21 @@ def test_the_cmake_project(mlp, tmp_path):
     built = subprocess.run(["cmake", "--build", tmp_path], check=True, capture_output=True, text=True)
     assert "warning" not in built.stdout + built.stderr
     assert run(tmp_path / "run", mlp).returncode == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_the_cmake_project_by_the_runtime_wheel(mlp, tmp_path):
+    """That wheel has TVM's runtime beside the headers, and there is no package tvm."""
+    folder = shutil.copytree(FOLDER, tmp_path / "runtime" / "cpp")
+    (libraries := tmp_path / "runtime" / "lib").mkdir()
+    there = Path(importlib.util.find_spec("tvm").origin).parent / "lib"
+    for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
+        shutil.copy2(there / name, libraries / name)
+    configure = ["cmake", "-S", folder / "example", "-B", tmp_path / "build"]
+    configure += [f"-Dhetero_tvm_DIR={folder / 'cmake'}", f"-DPython3_EXECUTABLE={sys.executable}"]
+    subprocess.run(configure, check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", tmp_path / "build"], check=True, capture_output=True)
+    linked = (tmp_path / "build" / "CMakeFiles" / "run.dir" / "link.txt").read_text()
+    assert str(libraries) in linked and str(there) not in linked
+    assert run(tmp_path / "build" / "run", mlp).returncode == 0

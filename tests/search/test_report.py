@@ -160,6 +160,15 @@ def test_a_search_that_waits_says_so(monkeypatch):
         assert spoken.wait(30)
 
 
+def test_a_search_that_prepares_says_so(monkeypatch):
+    monkeypatch.setattr(progress_module, "_PLAIN_INTERVAL", 0.01)
+    spoken, text = threading.Event(), io.StringIO()
+    write = text.write
+    text.write = lambda words: ("preparing the search" in words and spoken.set()) or write(words)
+    with Progress(stream=text):
+        assert spoken.wait(30)
+
+
 def test_quiet():
     text = io.StringIO()
     with Progress(quiet=True, stream=text) as progress:

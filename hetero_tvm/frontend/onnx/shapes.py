@@ -127,6 +127,8 @@ def _symbols_by_role(declared: Mapping[str, _Dims | None], **roles: int | None) 
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ShapeError(f"{role}={size!r} is not a whole number of at least 1.")
         matches = [name for name in names if pattern.search(name)]
+        if not matches and _is_fixed_to(role, size, declared):
+            continue
         if not matches:
             listed = ", ".join(f"{n}={_letters(d)}" for n, d in declared.items())
             raise ShapeError(
@@ -135,6 +137,14 @@ def _symbols_by_role(declared: Mapping[str, _Dims | None], **roles: int | None) 
             )
         symbols.update(dict.fromkeys(matches, size))
     return symbols
+
+
+def _is_fixed_to(role: str, size: int, declared: Mapping[str, _Dims | None]) -> bool:
+    """Whether every input has this size already where a batch, or a sequence behind a batch, stands."""
+    axis = ("batch", "sequence").index(role)
+    return bool(declared) and all(
+        dims is not None and dims[axis : axis + 1] == [size] for dims in declared.values()
+    )
 
 
 def _unknown_names(declared: Mapping[str, object], shapes: Mapping[str, object]) -> list[str]:

@@ -44,6 +44,11 @@ def test_batch_and_sequence_bind_symbols_by_their_names():
         import_model(symbolic(), batch=3)
     with pytest.raises(ShapeError, match="No input has a symbolic batch dimension"):
         import_model(zoo.build("resnet50-tiny"), batch=3)
+    # What the file says already is no mistake.
+    fixed = zoo.build("minilm-l6-tiny", batch=2, sequence=16)
+    assert import_model(fixed, batch=2, sequence=16).signature.inputs[1].shape == (2, 16)
+    with pytest.raises(ShapeError, match="No input has a symbolic sequence"):
+        import_model(fixed, batch=2, sequence=8)
 
 
 def test_all_contradictions_are_listed_at_once():

@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from scipy import special
 
 from hetero_tvm.errors import shortened
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS
 from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, nodes_of_model, refusal
+from hetero_tvm.host.special import normal_quantile
 
 LIKE = frozenset({"RandomNormalLike", "RandomUniformLike"})
 """Operators whose result has the shape of their operand."""
@@ -54,7 +54,7 @@ def drawn(node: onnx.NodeProto, like: tuple[int, Sequence[int]] | None = None) -
     with np.errstate(over="ignore"):  # products of 64 bits
         part = _parts(_seed(node, attributes.get("seed")), shape)
     if node.op_type.startswith("RandomNormal"):
-        values = attributes.get("mean", 0.0) + attributes.get("scale", 1.0) * special.ndtri(part)
+        values = attributes.get("mean", 0.0) + attributes.get("scale", 1.0) * normal_quantile(part)
     else:
         low, high = attributes.get("low", 0.0), attributes.get("high", 1.0)
         values = low + (high - low) * part

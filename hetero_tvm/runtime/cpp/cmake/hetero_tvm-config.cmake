@@ -2,8 +2,8 @@
 #
 #   cmake -B build -Dhetero_tvm_DIR=$(python -c "import hetero_tvm.runtime as r; print(r.cmake_folder())")
 #
-# TVM's libraries are those of the Python that Python3_EXECUTABLE names, or lie in TVM_LIBRARY_PATH (tvm and ffi
-# beside each other) with headers in TVM_INCLUDE_PATH.
+# TVM's libraries are those of the Python that Python3_EXECUTABLE names (in the wheel hetero-tvm-runtime the runtime's
+# lie in this package), or lie in TVM_LIBRARY_PATH (tvm and ffi beside each other) with headers in TVM_INCLUDE_PATH.
 if(TARGET hetero_tvm::runtime)
   return()
 endif()
@@ -16,13 +16,14 @@ else()
   endif()
   execute_process(
     COMMAND "${Python3_EXECUTABLE}" -c
-    "import importlib.util as u, pathlib; p = lambda n: pathlib.Path(u.find_spec(n).submodule_search_locations[0]); print(p('tvm') / 'lib', p('tvm_ffi') / 'lib', p('tvm_ffi') / 'include', sep=';', end='')"
+    "import importlib.util as u, pathlib, sys; p = lambda n: pathlib.Path(u.find_spec(n).submodule_search_locations[0]); own = pathlib.Path(sys.argv[1]).resolve(); print(own if own.exists() else p('tvm') / 'lib', p('tvm_ffi') / 'lib', p('tvm_ffi') / 'include', sep=';', end='')"
+    "${CMAKE_CURRENT_LIST_DIR}/../../lib"
     OUTPUT_VARIABLE _hetero_tvm_found
     RESULT_VARIABLE _hetero_tvm_status)
   if(NOT _hetero_tvm_status EQUAL 0)
     set(hetero_tvm_FOUND FALSE)
     set(hetero_tvm_NOT_FOUND_MESSAGE
-        "${Python3_EXECUTABLE} has no apache-tvm: set Python3_EXECUTABLE, or TVM_LIBRARY_PATH and TVM_INCLUDE_PATH")
+        "${Python3_EXECUTABLE} has no apache-tvm and no hetero-tvm-runtime: set Python3_EXECUTABLE, or TVM_LIBRARY_PATH and TVM_INCLUDE_PATH")
     return()
   endif()
   list(GET _hetero_tvm_found 0 1 _hetero_tvm_folders)

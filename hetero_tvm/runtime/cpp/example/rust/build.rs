@@ -1,13 +1,14 @@
 //! Compiles `shim.c`, which gives the functions of the C header a place, and links TVM's two libraries.
 //!
-//! They are those of the Python that `PYTHON` names (default: python3); `CC` is the C compiler (default: cc).
+//! They are those of the Python that `PYTHON` names (default: python3), which has hetero-tvm or hetero-tvm-runtime; `CC` is the C compiler (default: cc).
 //! A copy of this project elsewhere takes the header from that Python's hetero_tvm.
 
 use std::{env, path::PathBuf, process::Command};
 
 const FOLDERS: &str = "import importlib.util as u, pathlib
 p = lambda n: pathlib.Path(u.find_spec(n).submodule_search_locations[0])
-print(p('tvm') / 'lib', p('tvm_ffi') / 'lib', p('tvm_ffi') / 'include', sep='\\n')";
+own = u.find_spec('hetero_tvm') and p('hetero_tvm') / 'runtime' / 'lib'
+print(own if own and own.exists() else p('tvm') / 'lib', p('tvm_ffi') / 'lib', p('tvm_ffi') / 'include', sep='\\n')";
 
 const HEADERS: &str = "import importlib.util as u, pathlib
 print(pathlib.Path(u.find_spec('hetero_tvm').submodule_search_locations[0]) / 'runtime' / 'cpp' / 'include')";
@@ -16,7 +17,7 @@ fn main() {
     let python = env::var("PYTHON").unwrap_or_else(|_| "python3".into());
     let text = answer(&python, FOLDERS);
     let folders: Vec<&str> = text.lines().collect();
-    assert!(folders.len() == 3, "{python} has no apache-tvm: set PYTHON");
+    assert!(folders.len() == 3, "{python} has no apache-tvm and no hetero-tvm-runtime: set PYTHON");
 
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap());
     let mut headers = here.join("../../include");
