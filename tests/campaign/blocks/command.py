@@ -16,7 +16,7 @@ import onnx
 
 from hetero_tvm.errors import BuildError, HeteroTVMError
 from tests.campaign.blocks.block import KINDS, Block
-from tests.campaign.graphs.judge import BROKEN, PASSED, REFUSED, UNJUDGED, WRONG, Verdict, compared, dtypes_as
+from tests.campaign.graphs.judge import BROKEN, PASSED, REFUSED, UNJUDGED, WRONG, Verdict, compared
 
 for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
     if module.name not in ("__main__", "command"):
@@ -52,7 +52,7 @@ def verdict(block: Block, seed: int) -> tuple[Verdict, onnx.ModelProto, Mapping[
         except Exception as error:
             told = REFUSED if isinstance(error, HeteroTVMError) else BROKEN
             return Verdict(told, f"at {shapes}: {type(error).__name__}: {_short(error)}"), model, draw
-        fault, note = compared(model, draw, ours, dtypes_as(model, "cpu"))
+        fault, note = compared(model, draw, ours)
         judged += fault != UNJUDGED
         if fault and fault != UNJUDGED:
             return Verdict(WRONG, f"at {shapes}: {fault}", note), model, draw

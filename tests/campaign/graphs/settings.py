@@ -1,0 +1,130 @@
+"""How a campaign compiles its graphs: target, precision, threads; and what that may cost its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+TOLERANCES = {
+    # relative to the element, relative to the largest element of the output.
+    "float64": (1e-9, 1e-10),
+    "float32": (1e-4, 1e-5),  # chains of up to 40 roundings and vector polynomials of a few ulp
+    # The references round every step to the narrow type, a CPU computes in float32 and rounds once.
+    "float16": (1e-2, 5e-3),
+    "bfloat16": (8e-2, 4e-2),
+    # Precisions at which float32 is multiplied: one product, whose operands have 11, 8 and 7 bits.  What
+    # follows from it, and further products, are judged by their conditioning.
+    "f16": (1e-3, 1e-3),
+    "bf16": (1e-2, 1e-2),
+    "int8": (2e-2, 2e-2),
+}
+"""Without conditioning; integers and booleans are equal."""
+
+_NOISE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
+"""Relative rounding error that is added to every value when conditioning is measured: a few ulp."""
+_FACTOR = 20.0
+"""How much of the spread under noise an error may be: six draws do not find the worst."""
+_OPERAND_NOISE = {"f16": 2.0**-11, "bf16": 2.0**-8}
+"""Relative error of an operand of a product at a precision: half a unit in the last place, and one."""
+_STEPS = 127
+"""Steps of 8 bits between 0 and the largest number of an operand."""
+_OPERAND_FACTOR = 5.0
+"""How much of the spread an error may be where the noise is that of the precision itself, not less."""
+_PRODUCTS = frozenset(
+    "MatMul Gemm Conv ConvTranspose Einsum LSTM GRU RNN Attention MultiHeadAttention FusedMatMul FusedGemm "
+    "FusedConv GroupQueryAttention SkipLayerNormalization QuickGelu BiasGelu MatMulNBits".split()
+)
+"""Operators whose operands a lower precision may round."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What graphs are compiled for.
+
+    Parameters
+    ----------
+    precision : as ``--precision`` has it; None for what the file is stored in.
+    threads : that kernels of a CPU are laid out for; None for this machine's.
+    """
+
+    target: str = "cpu"
+    precision: str | None = None
+    threads: int | None = None
+
+    def built(self, imported: Any) -> Any:
+        """An imported model, compiled without records."""
+        from hetero_tvm.api import build_model, optimize_model
+        from hetero_tvm.targets.cpu.target import CpuTarget
+
+        target: Any = self.target
+        if self.threads is not None:
+            target = CpuTarget(self.target.removeprefix("cpu").lstrip(":") or None, self.threads)
+        return build_model(optimize_model(imported, target, precision=self.precision), use_shipped=False)
+
+    @property
+    def factor(self) -> float:
+        return _FACTOR if self._exact else _OPERAND_FACTOR
+
+    @property
+    def _exact(self) -> bool:
+        return self.precision in (None, "f32")
+
+    def dtypes_as(self, model: onnx.ModelProto) -> dict[str, str]:
+        """Dtypes whose tolerance is that of another one.
+
+        Half precision is computed in float32 and rounded where it leaves the model, also where a Cast makes a
+        wider type of it before; accelerators compute float32 in less.
+        """
+        elements = {v.type.tensor_type.elem_type for v in model.graph.input}
+        elements |= {t.data_type for t in model.graph.initializer}
+        elements |= {
+            a.i for n in model.graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to"
+        }
+        if narrow := [n for n in ("BFLOAT16", "FLOAT16") if getattr(onnx.TensorProto, n) in elements]:
+            mixed = dict.fromkeys(("float32", "float64"), narrow[0].lower())
+        else:
+            mixed = {"float64": "float32"} if onnx.TensorProto.FLOAT in elements else {}
+        if not self.target.startswith("cpu"):
+            return {"float32": "float16", "float64": "float16"}
+        return mixed if self._exact else {**dict.fromkeys(("float32", "float64"), self.precision), **mixed}
+
+    def noise(self, model: onnx.ModelProto, rng: np.random.Generator) -> Noise:
+        """What adds rounding errors to the tensors of a model."""
+        if self._exact:
+            return Noise(rng)
+        read = {name for node in model.graph.node if node.op_type in _PRODUCTS for name in node.input}
+        return Noise(rng, frozenset(read), self.precision)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Rounding errors of tensors.
+
+    Parameters
+    ----------
+    operands : names of the tensors that products read, which have the errors of ``precision``.
+    """
+
+    rng: np.random.Generator
+    operands: frozenset[str] = frozenset()
+    precision: str | None = None
+
+    def __call__(self, value: Any, name: str, moved: bool = False) -> Any:
+        """A tensor with its error; what an operator only moves has none of its own."""
+        if not isinstance(value, np.ndarray | np.generic) or value.dtype.name not in _NOISE:
+            return value
+        wide = np.asarray(value, np.float64)
+        step: Any = 0.0 if moved else _NOISE[value.dtype.name] * np.abs(wide)
+        if name in self.operands:
+            finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
+            narrow = _OPERAND_NOISE.get(self.precision or "")
+            step = finite / _STEPS if narrow is None else narrow * np.abs(wide)
+        with np.errstate(all="ignore"):
+            error = np.where(np.isfinite(wide), step, 0.0) * self.rng.uniform(-1, 1, wide.shape)
+            return np.asarray(wide + error).astype(value.dtype)
+
+
+CPU = Setting()
