@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
+
+from hetero_tvm.ops.decoding.storage import Storage
+from hetero_tvm.schedules.cpu.halves.conv2d import half_cycles
 
 TOLERANCES = {
     # relative to the element, relative to the largest element of the output.
@@ -20,6 +25,8 @@ TOLERANCES = {
     "f16": (1e-3, 1e-3),
     "bf16": (1e-2, 1e-2),
     "int8": (2e-2, 2e-2),
+    "int8-weights": (2e-2, 2e-2),
+    "int4-weights": (0.2, 0.2),
 }
 """Without conditioning; integers and booleans are equal."""
 
@@ -29,8 +36,8 @@ _FACTOR = 20.0
 """How much of the spread under noise an error may be: six draws do not find the worst."""
 _OPERAND_NOISE = {"f16": 2.0**-11, "bf16": 2.0**-8}
 """Relative error of an operand of a product at a precision: half a unit in the last place, and one."""
-_STEPS = 127
-"""Steps of 8 bits between 0 and the largest number of an operand."""
+_STEPS = {"int8": 127, "int8-weights": 127, "int4-weights": 7}
+"""Steps between 0 and the largest number of an operand."""
 _OPERAND_FACTOR = 5.0
 """How much of the spread an error may be where the noise is that of the precision itself, not less."""
 _PRODUCTS = frozenset(
@@ -38,6 +45,15 @@ _PRODUCTS = frozenset(
     "FusedConv GroupQueryAttention SkipLayerNormalization QuickGelu BiasGelu MatMulNBits".split()
 )
 """Operators whose operands a lower precision may round."""
+_INTEGERS = "hetero_tvm.relax_passes.fusions.integers"
+_WHERE_IT_PAYS = {
+    f"{_INTEGERS}.dynamic_quantization.LEAST_COLUMNS": 1,
+    f"{_INTEGERS}.dynamic_quantization.LEAST_DEPTH": 1,
+    f"{_INTEGERS}.stored_weights.LEAST_WEIGHTS": 1,
+    f"{_INTEGERS}.stored_weights.MOST_ROWS_OF_HALVES": 1 << 30,
+    "hetero_tvm.targets.cpu.target.halves_pay": lambda op, machine: half_cycles(op, machine) is not None,
+}
+"""Sizes from which a lower precision pays, for graphs whose products are all smaller than that."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +62,8 @@ class Setting:
 
     Parameters
     ----------
-    precision : as ``--precision`` has it; None for what the file is stored in.
+    precision : as ``--precision`` has it, for products of any size; ``int8-weights`` and ``int4-weights``
+        store weights so; None for what the file is stored in.
     threads : that kernels of a CPU are laid out for; None for this machine's.
     """
 
@@ -60,9 +77,17 @@ class Setting:
         from hetero_tvm.targets.cpu.target import CpuTarget
 
         target: Any = self.target
-        if self.threads is not None:
+        stored = self.precision is not None and self.precision.endswith("-weights")
+        if self.threads is not None or stored:
             target = CpuTarget(self.target.removeprefix("cpu").lstrip(":") or None, self.threads)
-        return build_model(optimize_model(imported, target, precision=self.precision), use_shipped=False)
+        precision = self.precision
+        if stored:
+            target, precision = target.storing(Storage.named(precision.removesuffix("-weights"), 32)), None
+        with contextlib.ExitStack() as changed:
+            for name, value in _WHERE_IT_PAYS.items() if not self._exact else ():
+                changed.enter_context(mock.patch(name, value))
+            optimized = optimize_model(imported, target, precision=precision)
+        return build_model(optimized, use_shipped=False)
 
     @property
     def factor(self) -> float:
@@ -86,7 +111,11 @@ class Setting:
         if narrow := [n for n in ("BFLOAT16", "FLOAT16") if getattr(onnx.TensorProto, n) in elements]:
             mixed = dict.fromkeys(("float32", "float64"), narrow[0].lower())
         else:
-            mixed = {"float64": "float32"} if onnx.TensorProto.FLOAT in elements else {}
+            # The sixth in ONNX's definition of HardSwish is that of float32.
+            single = onnx.TensorProto.FLOAT in elements or any(
+                n.op_type == "HardSwish" for n in model.graph.node
+            )
+            mixed = {"float64": "float32"} if single else {}
         if not self.target.startswith("cpu"):
             return {"float32": "float16", "float64": "float16"}
         return mixed if self._exact else {**dict.fromkeys(("float32", "float64"), self.precision), **mixed}
@@ -121,7 +150,7 @@ class Noise:
         if name in self.operands:
             finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
             narrow = _OPERAND_NOISE.get(self.precision or "")
-            step = finite / _STEPS if narrow is None else narrow * np.abs(wide)
+            step = finite / _STEPS[self.precision] if narrow is None else narrow * np.abs(wide)
         with np.errstate(all="ignore"):
             error = np.where(np.isfinite(wide), step, 0.0) * self.rng.uniform(-1, 1, wide.shape)
             return np.asarray(wide + error).astype(value.dtype)
