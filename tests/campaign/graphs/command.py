@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from tests.campaign.graphs.generate import generate
 from tests.campaign.graphs.judge import BROKEN, PASSED, REFUSED, UNJUDGED, WRONG, Verdict, grouped, verdict
 from tests.campaign.graphs.opened import judge_opened
-from tests.campaign.graphs.settings import Setting
+from tests.campaign.graphs.settings import Setting, add_options
 from tests.campaign.graphs.workers import Worker
 
 KINDS = (PASSED, REFUSED, WRONG, BROKEN, UNJUDGED)
@@ -90,11 +90,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=40, help="most nodes of a graph")
     parser.add_argument("--open", action="store_true", help="with an axis of a range of sizes")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
-    parser.add_argument(
-        "--target", default="cpu", help="also cpu:haswell (AVX2 alone), cpu:nehalem (SSE), npu:mobile"
-    )
-    parser.add_argument("--precision", help="f16, bf16 or int8: products with constant weights in these")
-    parser.add_argument("--threads", type=int, help="that kernels of a CPU are laid out for")
+    add_options(parser)
     parser.add_argument("--out", type=Path, help="write every verdict as JSON lines")
     parser.add_argument("--keep", type=Path, help="folder for shrunk graphs that are wrong or broken")
     options = parser.parse_args()
@@ -106,7 +102,7 @@ def main() -> int:
     with options.out.open("a") if options.out else open(os.devnull, "w") as file:
         judge = judge_opened if options.open else judge_seed
         limit = 60 * options.minutes
-        setting = Setting(options.target, options.precision, options.threads)
+        setting = Setting.of(options)
         for seed, how in run(seeds, options.jobs, setting, options.nodes, limit, judge):
             counts[how.kind] += 1
             disagreements += how.note.startswith("references disagree")

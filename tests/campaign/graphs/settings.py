@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,19 @@ _WHERE_IT_PAYS = {
 """Sizes from which a lower precision pays, for graphs whose products are all smaller than that."""
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a :class:`Setting`."""
+    parser.add_argument(
+        "--target", default="cpu", help="also cpu:haswell (AVX2 alone), cpu:nehalem (SSE), npu:mobile"
+    )
+    parser.add_argument(
+        "--precision",
+        choices=("f32", "f16", "bf16", "int8", "int8-weights", "int4-weights"),
+        help="products with constant weights in these, however small they are",
+    )
+    parser.add_argument("--threads", type=int, help="that kernels of a CPU are laid out for")
+
+
 @dataclass(frozen=True)
 class Setting:
     """What graphs are compiled for.
@@ -70,6 +84,11 @@ class Setting:
     target: str = "cpu"
     precision: str | None = None
     threads: int | None = None
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Setting:
+        """What the options say that :func:`add_options` added."""
+        return cls(options.target, options.precision, options.threads)
 
     def built(self, imported: Any) -> Any:
         """An imported model, compiled without records."""
@@ -92,6 +111,11 @@ class Setting:
     @property
     def factor(self) -> float:
         return _FACTOR if self._exact else _OPERAND_FACTOR
+
+    @property
+    def rows_become_nan(self) -> bool:
+        """Whether a row with NaN or infinity has no other products than NaN: its scale is not finite."""
+        return self.precision == "int8"
 
     @property
     def _exact(self) -> bool:
