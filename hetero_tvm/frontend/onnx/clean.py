@@ -51,9 +51,9 @@ from hetero_tvm.frontend.onnx.graph.constants import (
 from hetero_tvm.frontend.onnx.graph.draws import refuse_undrawn
 from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
 from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms, settle_pools
-from hetero_tvm.frontend.onnx.graph.oldest import to_opset_7
 from hetero_tvm.frontend.onnx.graph.rounds import note_rounds
 from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vectors
+from hetero_tvm.frontend.onnx.oldest import to_opset_7
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import TRACED_SIZES_HINT, fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
