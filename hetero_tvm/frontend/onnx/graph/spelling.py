@@ -8,7 +8,7 @@ import onnx
 from onnx import defs
 
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS
-from hetero_tvm.frontend.onnx.graph.nodes import nodes_of_model
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, nodes_of_model, refusal
 
 
 def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -33,12 +33,48 @@ def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     copies = [onnx.FunctionProto.FromString(function.SerializeToString()) for function in kept]
     del made.functions[:]
     made.functions.extend(copies)
+    while any([_take_defaults(function, made) for function in made.functions]):
+        pass
     defaults = {_key(function): list(function.attribute_proto) for function in made.functions}
     for node in nodes_of_model(made):
         given = {attribute.name for attribute in node.attribute}
         key = node.domain, node.op_type, node.overload
         node.attribute.extend(a for a in defaults.get(key, ()) if a.name not in given)
     return made
+
+
+def _take_defaults(function: onnx.FunctionProto, model: onnx.ModelProto) -> bool:
+    """Give attributes without a default, which a function hands on only, that of the functions that it calls.
+
+    Raises
+    ------
+    UnsupportedOperatorError : they have several; the inliner would leave out the attribute for all.
+    """
+    defaults = {_key(called): {a.name: a for a in called.attribute_proto} for called in model.functions}
+    changed = False
+    for name in list(function.attribute):
+        read = [
+            (node, defaults.get((node.domain, node.op_type, node.overload), {}).get(attribute.name))
+            for node in all_nodes(function)
+            for attribute in node.attribute
+            if attribute.ref_attr_name == name
+        ]
+        found = {default and _renamed(default, name).SerializeToString() for _, default in read}
+        if found <= {None}:
+            continue
+        if len(found) > 1:
+            hint = "Give the attribute where the function is called, or a default where it is defined."
+            raise refusal(read[0][0], f"an attribute {name!r} that has several defaults", hint)
+        function.attribute.remove(name)
+        function.attribute_proto.append(onnx.AttributeProto.FromString(found.pop()))
+        changed = True
+    return changed
+
+
+def _renamed(attribute: onnx.AttributeProto, name: str) -> onnx.AttributeProto:
+    copy = onnx.AttributeProto.FromString(attribute.SerializeToString())
+    copy.name = name
+    return copy
 
 
 _Key = tuple[str, str, str]

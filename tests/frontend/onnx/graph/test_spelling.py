@@ -1,8 +1,11 @@
 """Functions with defaults, ONNX's domain under its full name, and functions called as operators are."""
 
 import onnx
+import pytest
 from onnx import AttributeProto, helper
 
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend import import_onnx
 from hetero_tvm.frontend.onnx.graph.spelling import spelled_out
 from tests.frontend.onnx.helpers import FLOAT, against_original, text_model
 
@@ -43,6 +46,19 @@ def calling(*slopes: float | None) -> onnx.ModelProto:
 
 def test_calls_have_the_defaults_of_their_functions():
     against_original(calling(None, 0.1))
+
+
+def test_functions_hand_attributes_on():
+    model = calling(None, 0.1)
+    twice = model.functions[1]
+    del twice.attribute_proto[:]
+    twice.attribute.append("first")
+    against_original(model)
+    other = twice.node[1].attribute.add(name="slope", ref_attr_name="first", type=AttributeProto.FLOAT)
+    against_original(model)
+    twice.node[1].domain, twice.node[1].op_type, other.name = "", "LeakyRelu", "alpha"
+    with pytest.raises(UnsupportedOperatorError, match="an attribute 'first' that has several defaults"):
+        import_onnx(model)
 
 
 def test_the_model_is_left_as_it_is():
