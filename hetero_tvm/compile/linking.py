@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -123,10 +124,11 @@ def failure(path: Path, error: Exception) -> BuildError:
             f"cannot write {path}: {error}", hint="name another path: --out, or export(path) in Python"
         )
     lines = [line for line in str(error).splitlines() if line.strip()]
+    hint = "a C++ compiler (g++ or clang++) must be installed and work; CXX names another one"
+    if re.search(r"\b(Killed|signal 9|SIGKILL)\b", str(error)):
+        hint = "the system killed the linker, most often for want of memory: end what else takes it"
     return BuildError(
-        f"linking {path.name} failed",
-        problems=shortened([line.strip() for line in lines]),
-        hint="a C++ compiler (g++ or clang++) must be installed and work; CXX names another one",
+        f"linking {path.name} failed", problems=shortened([line.strip() for line in lines]), hint=hint
     )
 
 

@@ -23,6 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests import tiny_llama
+
 PAGE = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -102,11 +104,18 @@ def steps(folder: Path) -> list[Step]:
     common = (str(model), "--out", str(out), "--logs", str(logs), "-q")
     build = ("-m", "hetero_tvm.build", *common)
     tune = ("-m", "hetero_tvm.tune", *common, "--trials", "4")
+    quantize = ("-m", "hetero_tvm.quantize", *common, "--no-shipped-records")
+    language = ("-m", "hetero_tvm.build", str(folder / "model_llama"), "--out", str(out), "-q")
+    ids = ("--prompt-ids", "5,6,7", "--max-new-tokens", "4")
+    generate = ("-m", "hetero_tvm.generate", str(folder / "text"), *ids, "-q")
     plan = ("-m", "hetero_tvm.plan", str(folder / "buffers.csv"), "--out", str(out / "plan.csv"), "-q")
     return [
         *(Step(f"build {place}", build, place) for place in ("out", "tmp", "cache")),
         *(Step(f"tune {place}", tune, place) for place in ("logs", "out", "tmp", "cache")),
         Step("plan out", plan, "out"),
+        *(Step(f"quantize {place}", quantize, place) for place in ("out", "tmp", "cache")),
+        *(Step(f"checkpoint {place}", language, place) for place in ("out", "tmp", "cache")),
+        *(Step(f"generate {place}", generate, place) for place in ("tmp", "cache")),
     ]
 
 
@@ -116,6 +125,7 @@ class Bench:
     def __init__(self, folder: Path):
         self.folder = folder
         write_model(folder / "model.onnx")
+        tiny_llama.write(folder / "model_llama")
         rows = [f"b{n},{n},{n + 3},{64 * (n % 7 + 1)}" for n in range(400)]
         (folder / "buffers.csv").write_text("\n".join(["id,lower,upper,size", *rows]) + "\n")
 
@@ -143,6 +153,10 @@ class Bench:
         places = self.places()
         for folder in places.values():
             folder.mkdir(exist_ok=True)
+        text = self.folder / "text"
+        if step.name.startswith("generate") and not text.exists():
+            made = ("-m", "hetero_tvm.build", str(self.folder / "model_llama"), "--out", str(text), "-q")
+            subprocess.run([sys.executable, *made], check=True)
         environment = {
             **os.environ,
             "TMPDIR": str(places["tmp"]),

@@ -18,6 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.campaign.graphs.judge import BROKEN, REFUSED, UNJUDGED, WRONG, Verdict, verdict
+from tests.campaign.graphs.settings import CPU, Setting, add_options
 
 Rng = np.random.Generator
 F32, F64, F16 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16
@@ -588,12 +589,15 @@ def make(name: str, seed: int) -> Case:
     return case
 
 
-def run(seeds: Iterable[int], wanted: Iterable[str]) -> Iterator[tuple[str, int, Verdict]]:
+def run(
+    seeds: Iterable[int], wanted: Iterable[str], setting: Setting = CPU
+) -> Iterator[tuple[str, int, Verdict]]:
     """(kind, seed, verdict) of each model."""
     for name in wanted:
         for seed in seeds:
             case = make(name, seed)
-            yield name, seed, verdict(case.model(), [case.draw(2 * seed), case.draw(2 * seed + 1)])
+            draws = [case.draw(2 * seed), case.draw(2 * seed + 1)]
+            yield name, seed, verdict(case.model(), draws, setting=setting)
 
 
 def main() -> int:
@@ -601,9 +605,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=3, help="models of each kind")
     parser.add_argument("--kinds", nargs="*", choices=sorted(KINDS), default=list(KINDS))
+    add_options(parser)
     options = parser.parse_args()
+    seeds = range(options.seed, options.seed + options.count)
     counts: Counter[str] = Counter()
-    for name, seed, how in run(range(options.seed, options.seed + options.count), options.kinds):
+    for name, seed, how in run(seeds, options.kinds, Setting.of(options)):
         counts[how.kind] += 1
         if how.kind in (WRONG, BROKEN, REFUSED, UNJUDGED):
             print(f"{how.kind}: {name} {seed}: {how.reason[:500]} {how.note[:300]}", flush=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnx import defs, helper
 
-from hetero_tvm.frontend.onnx.bodies import learning
+from hetero_tvm.frontend.onnx.bodies import learning, retired
 from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
 from hetero_tvm.frontend.onnx.contrib import DOMAIN, EXPANSIONS
 from hetero_tvm.frontend.onnx.contrib_layers import BLOCKED
@@ -98,6 +98,8 @@ def table() -> str:
             _BLOCKED,
             _LEARNING,
             ", ".join(sorted(learning.EXPANSIONS)),
+            ".\n\n## Operators that ONNX had once\n\nWritten out in those that it has: ",
+            ", ".join(name for name in sorted(retired.EXPANSIONS) if name not in schemas),
             ".\n\n## Refused\n\n",
             ", ".join(refused),
             ".\n",

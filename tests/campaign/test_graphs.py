@@ -22,6 +22,7 @@ from tests.campaign.graphs.judge import (
     difference,
 )
 from tests.campaign.graphs.opened import judge_opened
+from tests.campaign.graphs.settings import CPU, Setting
 from tests.campaign.graphs.shrink import shrunk
 from tests.campaign.graphs.workers import Worker
 from tests.frontend.onnx.helpers import text_model
@@ -33,14 +34,26 @@ SMALL = 12
 @pytest.mark.thorough
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_graphs(first):
-    verdicts = {seed: judge_seed("cpu", SMALL, seed) for seed in range(first, first + 10)}
+    verdicts = {seed: judge_seed(CPU, SMALL, seed) for seed in range(first, first + 10)}
     assert {seed: v.reason for seed, v in verdicts.items() if v.kind in (WRONG, BROKEN)} == {}
     assert sum(v.kind == PASSED for v in verdicts.values()) >= 7
 
 
 @pytest.mark.thorough
 def test_graphs_with_an_open_axis():
-    verdicts = {seed: judge_opened("cpu", SMALL, seed) for seed in range(8)}
+    verdicts = {seed: judge_opened(CPU, SMALL, seed) for seed in range(8)}
+    assert {seed: v.reason for seed, v in verdicts.items() if v.kind in (WRONG, BROKEN)} == {}
+    assert sum(v.kind == PASSED for v in verdicts.values()) >= 3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "setting",
+    [Setting(precision="bf16"), Setting(precision="int8"), Setting("cpu:haswell"), Setting(threads=1)],
+    ids=str,
+)
+def test_graphs_at_other_settings(setting):
+    verdicts = {seed: judge_seed(setting, SMALL, seed) for seed in range(6)}
     assert {seed: v.reason for seed, v in verdicts.items() if v.kind in (WRONG, BROKEN)} == {}
     assert sum(v.kind == PASSED for v in verdicts.values()) >= 3
 
@@ -120,7 +133,7 @@ def test_a_worker_that_dies_costs_one_task():
 
 @pytest.mark.exhaustive
 def test_graphs_in_other_processes():
-    found = dict(run(range(3), jobs=2, target="cpu", most=5, seconds=600))
+    found = dict(run(range(3), jobs=2, setting=CPU, most=5, seconds=600))
     assert sorted(found) == [0, 1, 2]
     assert {v.kind for v in found.values()} <= {PASSED, REFUSED}
 
@@ -145,7 +158,7 @@ def test_a_graph_is_shrunk_to_the_node_that_is_at_fault():
 
 @pytest.mark.thorough
 def test_a_campaign_worker_judges_a_seed():
-    worker = Worker(partial(judge_seed, "cpu", 5))
+    worker = Worker(partial(judge_seed, CPU, 5))
     try:
         worker.start(1)
         assert worker.verdict().kind in (PASSED, REFUSED)

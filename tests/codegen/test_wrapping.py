@@ -61,6 +61,11 @@ CASES = {
         lambda s, x, c: tirx.Select(s > x, c(1), c(0)),
         lambda x, y, c: (x + c(1) > x).astype(x.dtype),
     ),
+    "a sum less itself": (
+        lambda x, y, c: x + y,
+        lambda s, x, c: s - s + x,
+        lambda x, y, c: x,
+    ),
 }
 
 

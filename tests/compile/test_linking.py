@@ -49,3 +49,11 @@ def test_a_file_where_a_folder_is_wanted_is_named(built, tmp_path):
     (tmp_path / "out").write_text("something else")
     with pytest.raises(BuildError, match=r"out is a file, and a folder is wanted there"):
         built.export(tmp_path / "out" / "model.so")
+
+
+def test_a_linker_that_is_killed_has_a_hint_of_its_own(built, tmp_path, monkeypatch):
+    said = 'echo "collect2: fatal error: ld terminated with signal 9 [Killed]" >&2; exit 1'
+    monkeypatch.setenv("CXX", _compiler(tmp_path, f'case "$*" in *-shared*) {said};; esac'))
+    with pytest.raises(BuildError, match="signal 9") as caught:
+        built.export(tmp_path / "out")
+    assert "want of memory" in str(caught.value)

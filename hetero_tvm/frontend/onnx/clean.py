@@ -53,6 +53,7 @@ from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
 from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms, settle_pools
 from hetero_tvm.frontend.onnx.graph.rounds import note_rounds
 from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vectors
+from hetero_tvm.frontend.onnx.oldest import to_opset_7
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import TRACED_SIZES_HINT, fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
@@ -104,6 +105,7 @@ def clean(
     with_scalar_ends(graph)
     name_nodes(graph)
     sort_nodes(graph, pool)
+    to_opset_7(model, pool, opset_of(model))
     needed = _DEFAULTS_NEEDED | _INEXACT_DEFAULTS if _has_doubles(graph, pool) else _DEFAULTS_NEEDED
     for node in graph.node:
         if node.op_type in needed and node.domain in ONNX_DOMAINS:

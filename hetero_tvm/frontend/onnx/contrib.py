@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx import contrib_layers as layers
-from hetero_tvm.frontend.onnx.bodies import learning
+from hetero_tvm.frontend.onnx.bodies import learning, retired
 from hetero_tvm.frontend.onnx.bodies.contrib import attention, experts, quantized
 from hetero_tvm.frontend.onnx.bodies.contrib import layers as device_layers
 from hetero_tvm.frontend.onnx.bodies.contrib.linear_attention import linear_attention
@@ -231,6 +231,7 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     **{(DOMAIN, name): expansion for name, expansion in experts.EXPANSIONS.items()},
     **{(DOMAIN, name): expansion for name, expansion in device_layers.EXPANSIONS.items()},
     **{(learning.DOMAIN, name): expansion for name, expansion in learning.EXPANSIONS.items()},
+    **{("", name): expansion for name, expansion in retired.EXPANSIONS.items()},
     # ONNX Runtime keeps this one in the default domain, where the standard does not know it.
     ("", "SimplifiedLayerNormalization"): _simplified_norm,
     (DOMAIN, "SimplifiedLayerNormalization"): _simplified_norm,

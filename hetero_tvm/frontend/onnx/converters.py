@@ -198,9 +198,10 @@ def _top_k(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     if not isinstance(k, tvm.ir.GenericConst):
         return None
     count, axis, largest = int(k.value.numpy().item()), attrs.get("axis", -1), bool(attrs.get("largest", 1))
-    if str(x.ty.dtype) == "uint64":  # no sort has them: shifted, they keep their order as int64
-        least = relax.const(np.iinfo(np.int64).min, "int64")
-        ordered = relax.op.bitwise_xor(relax.op.astype(x, "int64"), least)
+    if str(x.ty.dtype) in ("uint32", "uint64"):  # no sort has them
+        ordered = relax.op.astype(x, "int64")
+        if str(x.ty.dtype) == "uint64":  # shifted, they keep their order as int64
+            ordered = relax.op.bitwise_xor(ordered, relax.const(np.iinfo(np.int64).min, "int64"))
         places = relax.op.topk(ordered, count, axis, "indices", largest, "int64")
         return relax.Tuple([relax.op.gather_elements(x, places, axis), places])
     if not is_float(x):

@@ -17,6 +17,7 @@ from hetero_tvm.frontend.onnx.counting import counts_of
 from hetero_tvm.frontend.onnx.ends import plain_ends
 from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.frontend.onnx.graph.draws import warn_of_draws
+from hetero_tvm.frontend.onnx.graph.spelling import spelled_out
 from hetero_tvm.frontend.onnx.load import load_stored, tensors
 from hetero_tvm.frontend.onnx.operators.common import fixed_extents
 from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
@@ -77,7 +78,9 @@ def import_onnx(
             stored = source
         else:
             stored = load_stored(Path(source))
-        stored = dataclasses.replace(stored, proto=fix_values(plain_ends(stored.proto), values or {}))
+        stored = dataclasses.replace(
+            stored, proto=fix_values(plain_ends(spelled_out(stored.proto)), values or {})
+        )
         cleaned = clean(
             stored,
             supported_operators(),

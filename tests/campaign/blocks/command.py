@@ -16,7 +16,8 @@ import onnx
 
 from hetero_tvm.errors import BuildError, HeteroTVMError
 from tests.campaign.blocks.block import KINDS, Block
-from tests.campaign.graphs.judge import BROKEN, PASSED, REFUSED, UNJUDGED, WRONG, Verdict, compared, dtypes_as
+from tests.campaign.graphs.judge import BROKEN, PASSED, REFUSED, UNJUDGED, WRONG, Verdict, compared
+from tests.campaign.graphs.settings import CPU, Setting, add_options
 
 for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
     if module.name not in ("__main__", "command"):
@@ -29,15 +30,17 @@ def made(kind: str, seed: int) -> Block:
     return block
 
 
-def verdict(block: Block, seed: int) -> tuple[Verdict, onnx.ModelProto, Mapping[str, np.ndarray]]:
+def verdict(
+    block: Block, seed: int, setting: Setting = CPU
+) -> tuple[Verdict, onnx.ModelProto, Mapping[str, np.ndarray]]:
     """The verdict, the model, and the inputs at which it is wrong."""
-    from hetero_tvm.api import build_model, import_model, optimize_model
+    from hetero_tvm.api import import_model
 
     model = block.built()
     draws = [block.drawn(sizes, seed + n) for n, sizes in enumerate(block.corners())]
     try:
         imported = import_model(model, shapes=block.asked())
-        built = build_model(optimize_model(imported, "cpu"), use_shipped=False)
+        built = setting.built(imported)
         names = [spec.name for spec in imported.signature.inputs]
     except HeteroTVMError as error:
         inside = isinstance(error, BuildError) and error.message.startswith(("optimizing ", "compiling "))
@@ -52,7 +55,7 @@ def verdict(block: Block, seed: int) -> tuple[Verdict, onnx.ModelProto, Mapping[
         except Exception as error:
             told = REFUSED if isinstance(error, HeteroTVMError) else BROKEN
             return Verdict(told, f"at {shapes}: {type(error).__name__}: {_short(error)}"), model, draw
-        fault, note = compared(model, draw, ours, dtypes_as(model, "cpu"))
+        fault, note = compared(model, draw, ours, setting)
         judged += fault != UNJUDGED
         if fault and fault != UNJUDGED:
             return Verdict(WRONG, f"at {shapes}: {fault}", note), model, draw
@@ -70,6 +73,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", default=None)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--keep", type=Path, default=None, help="folder of models that are not passed")
+    add_options(parser)
     options = parser.parse_args()
     tally: Counter[str] = Counter()
     end = time.monotonic() + 60 * options.minutes
@@ -77,7 +81,7 @@ def main() -> int:
         for name in options.kinds or KINDS:
             if time.monotonic() > end:
                 break
-            told, model, draw = verdict(made(name, seed), 1000 * seed)
+            told, model, draw = verdict(made(name, seed), 1000 * seed, Setting.of(options))
             tally[told.kind] += 1
             if told.kind != PASSED:
                 print(f"{name} {seed}: {told.kind}: {told.reason} [{told.note}]", flush=True)

@@ -25,34 +25,35 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from tests.campaign.graphs.generate import generate
 from tests.campaign.graphs.judge import BROKEN, PASSED, REFUSED, UNJUDGED, WRONG, Verdict, grouped, verdict
 from tests.campaign.graphs.opened import judge_opened
+from tests.campaign.graphs.settings import Setting, add_options
 from tests.campaign.graphs.workers import Worker
 
 KINDS = (PASSED, REFUSED, WRONG, BROKEN, UNJUDGED)
 
 
-def judge_seed(target: str, most: int, seed: int) -> Verdict:
+def judge_seed(setting: Setting, most: int, seed: int) -> Verdict:
     """The verdict on the graph of a seed, on two draws of inputs."""
     case = generate(seed, most)
-    return verdict(case.model, [case.draw(0), case.draw(1)], case.shapes, target)
+    return verdict(case.model, [case.draw(0), case.draw(1)], case.shapes, setting)
 
 
-def judge_model(target: str, task: Any) -> Verdict:
+def judge_model(setting: Setting, task: Any) -> Verdict:
     """The verdict on a model that is given, on one draw."""
     model, draw, shapes = task
-    return verdict(model, [draw], shapes, target)
+    return verdict(model, [draw], shapes, setting)
 
 
 def run(
     seeds: Iterable[int],
     jobs: int,
-    target: str,
+    setting: Setting,
     most: int,
     seconds: float,
-    judge: Callable[[str, int, int], Verdict] = judge_seed,
+    judge: Callable[[Setting, int, int], Verdict] = judge_seed,
 ) -> Iterator[tuple[int, Verdict]]:
     """(seed, verdict) of every graph, as each is known, until the time is over."""
     waiting = iter(seeds)
-    workers = [Worker(partial(judge, target, most)) for _ in range(jobs)]
+    workers = [Worker(partial(judge, setting, most)) for _ in range(jobs)]
     end = time.monotonic() + seconds
     busy: dict[Any, Worker] = {}
 
@@ -89,7 +90,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=40, help="most nodes of a graph")
     parser.add_argument("--open", action="store_true", help="with an axis of a range of sizes")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
-    parser.add_argument("--target", default="cpu")
+    add_options(parser)
     parser.add_argument("--out", type=Path, help="write every verdict as JSON lines")
     parser.add_argument("--keep", type=Path, help="folder for shrunk graphs that are wrong or broken")
     options = parser.parse_args()
@@ -101,7 +102,8 @@ def main() -> int:
     with options.out.open("a") if options.out else open(os.devnull, "w") as file:
         judge = judge_opened if options.open else judge_seed
         limit = 60 * options.minutes
-        for seed, how in run(seeds, options.jobs, options.target, options.nodes, limit, judge):
+        setting = Setting.of(options)
+        for seed, how in run(seeds, options.jobs, setting, options.nodes, limit, judge):
             counts[how.kind] += 1
             disagreements += how.note.startswith("references disagree")
             file.write(
@@ -116,7 +118,7 @@ def main() -> int:
                     from tests.campaign.graphs.shrink import keep
 
                     print(
-                        f"  kept as {keep(seed, how, options.target, options.nodes, options.keep)}",
+                        f"  kept as {keep(seed, how, setting, options.nodes, options.keep)}",
                         flush=True,
                     )
     total = sum(counts.values())

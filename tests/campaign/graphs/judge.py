@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -24,27 +24,19 @@ from hetero_tvm.errors import BuildError, HeteroTVMError
 from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.reference.running import run_double
 from tests.campaign.graphs.compute import EVALUATOR, MENDED, RUNTIME, compute
+from tests.campaign.graphs.settings import CPU, TOLERANCES, Noise, Setting
 from tests.campaign.graphs.values import Value, name_of, numpy_type
+
+_NOISE_RUNS = 6
 
 PASSED, REFUSED, WRONG, BROKEN, UNJUDGED = "passed", "refused", "wrong", "broken", "unjudged"
 
-TOLERANCES = {
-    # relative to the element, relative to the largest element of the output.
-    "float64": (1e-9, 1e-10),
-    "float32": (1e-4, 1e-5),  # chains of up to 40 roundings and vector polynomials of a few ulp
-    # The references round every step to the narrow type, a CPU computes in float32 and rounds once.
-    "float16": (1e-2, 5e-3),
-    "bfloat16": (8e-2, 4e-2),
-}
-"""Without conditioning; integers and booleans are equal."""
-
-_NOISE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
-"""Relative rounding error that is added to every value when conditioning is measured: a few ulp."""
-_NOISE_RUNS = 6
-_NOISE_FACTOR = 20.0
-"""How much of the spread under noise an error may be: six draws do not find the worst."""
-
 Arrays = Sequence[np.ndarray]
+Change = Callable[..., Any]
+
+
+def _as_it_is(value: Any, name: str, moved: bool = False) -> Any:
+    return value
 
 
 @dataclass(frozen=True)
@@ -60,14 +52,14 @@ def verdict(
     model: onnx.ModelProto,
     draws: Sequence[Mapping[str, np.ndarray]],
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-    target: str = "cpu",
+    setting: Setting = CPU,
 ) -> Verdict:
     """Compile, run on every draw, and compare."""
-    from hetero_tvm.api import build_model, import_model, optimize_model
+    from hetero_tvm.api import import_model
 
     try:
         imported = import_model(model, shapes=shapes or {})
-        built = build_model(optimize_model(imported, target), use_shipped=False)
+        built = setting.built(imported)
         names = [spec.name for spec in imported.signature.inputs]
         ours = [built.run({name: draw[name] for name in names}) for draw in draws]
     except HeteroTVMError as error:
@@ -78,7 +70,7 @@ def verdict(
         return Verdict(BROKEN, f"{type(error).__name__}: {' '.join(str(error).split())[-400:]}")
     note = ""
     for number, (draw, results) in enumerate(zip(draws, ours, strict=True)):
-        fault, said = compared(model, draw, results, dtypes_as(model, target))
+        fault, said = compared(model, draw, results, setting)
         note = note or said
         if fault == UNJUDGED:
             return Verdict(UNJUDGED, said)
@@ -87,29 +79,14 @@ def verdict(
     return Verdict(PASSED, note=note)
 
 
-def dtypes_as(model: onnx.ModelProto, target: str) -> dict[str, str]:
-    """Dtypes whose tolerance is that of another one.
-
-    Half precision is computed in float32 and rounded where it leaves the model, also where a Cast makes a
-    wider type of it before; accelerators compute float32 in less.
-    """
-    elements = {v.type.tensor_type.elem_type for v in model.graph.input}
-    elements |= {t.data_type for t in model.graph.initializer}
-    elements |= {a.i for n in model.graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to"}
-    if narrow := [n for n in ("BFLOAT16", "FLOAT16") if getattr(onnx.TensorProto, n) in elements]:
-        mixed = dict.fromkeys(("float32", "float64"), narrow[0].lower())
-    else:
-        mixed = {"float64": "float32"} if onnx.TensorProto.FLOAT in elements else {}
-    return mixed if target == "cpu" else {"float32": "float16", "float64": "float16"}
-
-
 def compared(
     model: onnx.ModelProto,
     draw: Mapping[str, np.ndarray],
     ours: Arrays,
-    as_: Mapping[str, str] = MappingProxyType({}),
+    setting: Setting = CPU,
 ) -> tuple[str | None, str]:
     """What is wrong with results, and a note on the references."""
+    as_ = setting.dtypes_as(model)
     theirs: dict[str, Arrays] = {}
     problems = []
     for name, run in (("onnxruntime", by_onnxruntime), ("reference", by_reference)):
@@ -139,8 +116,10 @@ def compared(
         if "float64" in theirs and not difference(ours[index], theirs["float64"][index], as_=as_):
             continue
         if spreads is None:
-            spreads = _spreads(model, draw, "reference" in theirs)
-        room = spreads[index] if spreads else None
+            spreads = _spreads(model, draw, "reference" in theirs, setting)
+        room = spreads[index] * setting.factor if spreads else None
+        if setting.rows_become_nan and any(_special(array).any() for array in draw.values()):
+            room = np.where(_special(ours[index]) == 1, np.nan, 0.0 if room is None else room)
         faults = {name: difference(ours[index], t[index], room, as_) for name, t in theirs.items()}
         if all(faults.values()):
             name = model.graph.output[index].name
@@ -166,11 +145,12 @@ def _nearest(ours: np.ndarray, theirs: Mapping[str, Arrays], index: int) -> np.n
 def difference(
     ours: np.ndarray,
     theirs: np.ndarray,
-    spread: np.ndarray | None = None,
+    room: np.ndarray | None = None,
     as_: Mapping[str, str] = MappingProxyType({}),
 ) -> str | None:
     """What separates two arrays; None when they agree.
 
+    ``room`` : errors that conditioning allows besides; NaN where anything can come out.
     ``as_`` : dtypes that are compared as others are.
     """
     ours, theirs = np.asarray(ours), np.asarray(theirs)
@@ -179,7 +159,7 @@ def difference(
     if ours.dtype != theirs.dtype:
         return f"dtype {ours.dtype}, not {theirs.dtype}"
     a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    room = np.zeros(a.shape) if spread is None else spread
+    room = np.zeros(a.shape) if room is None else room
     free = np.isnan(room)
     if theirs.dtype.name in TOLERANCES:
         relative, absolute = TOLERANCES[as_.get(theirs.dtype.name, theirs.dtype.name)]
@@ -197,14 +177,14 @@ def difference(
             allowed = (
                 relative * np.abs(np.where(finite, b, 0.0))
                 + absolute * largest
-                + _NOISE_FACTOR * np.where(free, 0, room)
+                + np.where(free, 0, room)
                 + 1e-30
             )
     elif theirs.dtype.kind in "iu" and theirs.dtype.itemsize == 8:
         error = np.where(free, 0.0, np.where(ours == theirs, 0.0, np.maximum(np.abs(a - b), 1.0)))
-        allowed = _NOISE_FACTOR * np.where(free, 0, room)
+        allowed = np.where(free, 0, room)
     else:
-        error, allowed = np.where(free, 0.0, np.abs(a - b)), _NOISE_FACTOR * np.where(free, 0, room)
+        error, allowed = np.where(free, 0.0, np.abs(a - b)), np.where(free, 0, room)
     with np.errstate(invalid="ignore"):
         wrong = ~(error <= allowed) & np.isfinite(error)
     if not wrong.any():
@@ -292,13 +272,13 @@ def _in_double(model: onnx.ModelProto, draw: Mapping[str, np.ndarray]) -> list[n
 def _node_by_node(
     model: onnx.ModelProto,
     draw: Mapping[str, np.ndarray],
-    change: Any = lambda v: v,
+    change: Change = _as_it_is,
     first: str = EVALUATOR,
 ) -> dict[str, Any]:
     """Every tensor by name, node after node by the ``first`` of the two references that can."""
     opset = next(o.version for o in model.opset_import if not o.domain)
     arrays = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer} | dict(draw)
-    values = {name: Value(name, change(np.asarray(array))) for name, array in arrays.items()}
+    values = {name: Value(name, change(np.asarray(array), name)) for name, array in arrays.items()}
     nodes = list(model.graph.node)
     while nodes:
         node = nodes.pop(0)
@@ -312,7 +292,7 @@ def _node_by_node(
         for name, result in zip(node.output, compute(node, inputs, opset, first), strict=False):
             if name:
                 result = np.asarray(result)
-                values[name] = Value(name, result if node.op_type in _MOVES else change(result))
+                values[name] = Value(name, change(result, name, node.op_type in _MOVES))
     return {name: value.sample for name, value in values.items()}
 
 
@@ -329,17 +309,19 @@ def _plain(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _spreads(
-    model: onnx.ModelProto, draw: Mapping[str, np.ndarray], evaluator: bool
+    model: onnx.ModelProto, draw: Mapping[str, np.ndarray], evaluator: bool, setting: Setting
 ) -> list[np.ndarray] | None:
     """How far rounding errors move each element of the outputs; NaN where anything can come out."""
+    noises = [setting.noise(model, np.random.default_rng(n)) for n in range(_NOISE_RUNS)]
     with contextlib.suppress(Exception):
         if evaluator:
             base = noisy(model, draw, None)
-            runs = [noisy(model, draw, np.random.default_rng(n)) for n in range(_NOISE_RUNS)]
+            runs = [noisy(model, draw, noise) for noise in noises]
         else:
             base = by_onnxruntime(model, draw)
             runs = [
-                by_onnxruntime(model, _shaken(draw, np.random.default_rng(n))) for n in range(_NOISE_RUNS)
+                by_onnxruntime(model, {name: noise(value, name) for name, value in draw.items()})
+                for noise in noises
             ]
         return [_spread(y, [run[n] for run in runs]) for n, y in enumerate(base)]
     return None
@@ -359,28 +341,14 @@ def _spread(base: np.ndarray, runs: Arrays) -> np.ndarray:
     return spread
 
 
-def _shaken(values: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {name: _noise(value, rng) for name, value in values.items()}
-
-
-def _noise(value: Any, rng: np.random.Generator) -> Any:
-    if not isinstance(value, np.ndarray | np.generic) or value.dtype.name not in _NOISE:
-        return value
-    factor = 1 + _NOISE[value.dtype.name] * rng.uniform(-1, 1, value.shape)
-    with np.errstate(all="ignore"):
-        return np.asarray(np.asarray(value, np.float64) * factor).astype(value.dtype)
-
-
-def noisy(
-    model: onnx.ModelProto, draw: Mapping[str, np.ndarray], rng: np.random.Generator | None
-) -> list[np.ndarray]:
+def noisy(model: onnx.ModelProto, draw: Mapping[str, np.ndarray], noise: Noise | None) -> list[np.ndarray]:
     """Results by ONNX's evaluator with a rounding error on every value."""
-    values = everything(model, draw, (lambda v: v) if rng is None else lambda v: _noise(v, rng))
+    values = everything(model, draw, noise or _as_it_is)
     return [values[output.name] for output in model.graph.output]
 
 
 def everything(
-    model: onnx.ModelProto, draw: Mapping[str, np.ndarray], change: Any = lambda v: v
+    model: onnx.ModelProto, draw: Mapping[str, np.ndarray], change: Change = _as_it_is
 ) -> dict[str, Any]:
     """Every tensor of a model by name, each changed as it is made.
 
@@ -393,14 +361,15 @@ def everything(
     except Exception:
         return _node_by_node(model, draw, change)
     values: dict[str, Any] = {"": None}
-    values.update({name: change(np.asarray(value)) for name, value in {**session.rt_inits_, **draw}.items()})
+    values.update(
+        {name: change(np.asarray(value), name) for name, value in {**session.rt_inits_, **draw}.items()}
+    )
     with np.errstate(all="ignore"):
         for node in session.rt_nodes_:
             inputs = [values[name] for name in node.input]
             extra = {"context": values} if node.need_context() else {}
             for name, value in zip(node.output, node.run(*inputs, **extra), strict=False):
-                moved = node.op_type in _MOVES
-                values[name] = value if moved else change(value)
+                values[name] = change(value, name, node.op_type in _MOVES)
     return values
 
 

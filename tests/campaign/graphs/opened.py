@@ -19,8 +19,8 @@ from tests.campaign.graphs.judge import (
     Verdict,
     by_onnxruntime,
     compared,
-    dtypes_as,
 )
+from tests.campaign.graphs.settings import Setting
 
 _MOST_AXES = 6
 """Axes of a graph that are looked at: few of them may have other sizes."""
@@ -40,9 +40,9 @@ class Opened(NamedTuple):
     draws: Mapping[int, Draw]
 
 
-def judge_opened(target: str, most: int, seed: int) -> Verdict:
+def judge_opened(setting: Setting, most: int, seed: int) -> Verdict:
     """The verdict on the graph of a seed, with an open axis: the worst of a few."""
-    found = [_verdict(opened, target) for opened in opened_axes(generate(seed, most))]
+    found = [_verdict(opened, setting) for opened in opened_axes(generate(seed, most))]
     order = (BROKEN, WRONG, PASSED, REFUSED, UNJUDGED)
     return min(
         found, key=lambda how: order.index(how.kind), default=Verdict(UNJUDGED, "each axis has one size")
@@ -88,9 +88,9 @@ def _with_open_axis(model: onnx.ModelProto, name: str, axis: int) -> onnx.ModelP
     return changed
 
 
-def _verdict(opened: Opened, target: str) -> Verdict:
+def _verdict(opened: Opened, setting: Setting) -> Verdict:
     from hetero_tvm import Span
-    from hetero_tvm.api import build_model, import_model, optimize_model
+    from hetero_tvm.api import import_model
 
     model, name, axis, draws = opened
     where = f"axis {axis} of {name}, {min(draws)}..{max(draws)}"
@@ -100,11 +100,11 @@ def _verdict(opened: Opened, target: str) -> Verdict:
     note = ""
     try:
         imported = import_model(model, shapes=spans)
-        built = build_model(optimize_model(imported, target), use_shipped=False)
+        built = setting.built(imported)
         names = [spec.name for spec in imported.signature.inputs]
         for size, draw in draws.items():
             results = built.run({n: draw[n] for n in names})
-            fault, note = compared(model, draw, results, dtypes_as(model, target))
+            fault, note = compared(model, draw, results, setting)
             if fault and fault != UNJUDGED:
                 return Verdict(WRONG, f"{where}, at {size}: {fault}", note)
     except HeteroTVMError as error:

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper, printer
 
 from tests.campaign.graphs.generate import generate
 from tests.campaign.graphs.judge import BROKEN, REFUSED, Verdict, everything
+from tests.campaign.graphs.settings import Setting
 from tests.campaign.graphs.values import onnx_type
 from tests.campaign.graphs.workers import Worker
 
@@ -23,7 +24,7 @@ Arrays = dict[str, np.ndarray]
 Fails = Callable[[onnx.ModelProto, Arrays], bool]
 
 
-def keep(seed: int, how: Verdict, target: str, most: int, folder: Path) -> Path:
+def keep(seed: int, how: Verdict, setting: Setting, most: int, folder: Path) -> Path:
     """Shrink the graph of a seed and write it as ``SEED.onnx`` and ``SEED.txt``."""
     from tests.campaign.graphs.command import judge_model
 
@@ -35,7 +36,7 @@ def keep(seed: int, how: Verdict, target: str, most: int, folder: Path) -> Path:
         if value.name in case.shapes:
             element = value.type.tensor_type.elem_type
             value.CopyFrom(helper.make_tensor_value_info(value.name, element, case.shapes[value.name]))
-    worker = Worker(partial(judge_model, target))
+    worker = Worker(partial(judge_model, setting))
     trials = iter(range(MOST_TRIALS))
 
     def fails(smaller: onnx.ModelProto, inputs: Arrays) -> bool:
@@ -54,7 +55,7 @@ def keep(seed: int, how: Verdict, target: str, most: int, folder: Path) -> Path:
     path = folder / f"{seed}.onnx"
     onnx.save(model, path)
     np.savez(folder / f"{seed}.npz", **draw)
-    worker = Worker(partial(judge_model, target))
+    worker = Worker(partial(judge_model, setting))
     worker.start((model, draw, {}))
     text = worker.verdict().reason
     worker.stop()

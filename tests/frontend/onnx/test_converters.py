@@ -416,10 +416,29 @@ def test_compress_by_a_constant(axis, shape):
     against_evaluator(source, {"x": np.arange(12, dtype=np.float32).reshape(2, 3, 2)}, 0)
 
 
-@pytest.mark.parametrize("dtype, kind", [("uint8", np.uint8), ("uint64", np.uint64), ("int16", np.int16)])
+@pytest.mark.parametrize(
+    "dtype, kind", [("uint8", np.uint8), ("uint32", np.uint32), ("uint64", np.uint64), ("int16", np.int16)]
+)
 def test_sign_of_whole_numbers(dtype, kind):
     source = text_model(f"g ({dtype}[3] x) => ({dtype}[3] y) {{ y = Sign(x) }}")
     against_evaluator(source, {"x": np.array([0, 1, 200]).astype(kind)}, 0)
+
+
+@pytest.mark.parametrize("node", ["LeakyRelu<alpha=0.0>(x)", "PRelu(x, s)"])
+def test_slopes_of_zero_keep_nan(node):
+    source = text_model(f"g (float[6] x) => (float[6] y) <float[1] s = {{0}}> {{ y = {node} }}")
+    against_evaluator(source, {"x": np.float32([np.inf, -np.inf, np.nan, 0, 1, -1])}, 0)
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+@pytest.mark.parametrize("largest", [0, 1])
+def test_order_of_unsigned_numbers(dtype, largest):
+    source = text_model(
+        f"g ({dtype}[6] x) => ({dtype}[4] v, int64[4] i) <int64[1] k = {{4}}> "
+        f"{{ v, i = TopK<largest={largest}>(x, k) }}"
+    )
+    most = np.iinfo(dtype).max
+    against_evaluator(source, {"x": np.array([3, most, 0, most // 2 + 1, most // 2, 7], dtype)}, 0)
 
 
 @pytest.mark.parametrize(

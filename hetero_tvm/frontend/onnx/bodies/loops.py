@@ -136,7 +136,13 @@ def loop(b: PromisedBody) -> bool:
     states = list(b.node.input[2:])
     rows = range(len(states), len(inner.output) - 1)
     lengths = {shape[0] for n in rows if (shape := b.promised(n))}
-    given = b.value(0) if b.input(0) else None
+    given, begins = (b.value(n) if b.input(n) else None for n in (0, 1))
+    none = given is not None and int(given.reshape(-1)[0]) < 1
+    none = none or (begins is not None and not begins.all())
+    if none and not any(map(b.wants, rows)):
+        for index, state in enumerate(states):
+            b.end(index, state)
+        return True
     stops = not _goes_on(inner, b)
     counted = _counted(b, inner, states) if stops else None
     if counted is not None:

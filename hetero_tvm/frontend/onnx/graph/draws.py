@@ -29,8 +29,14 @@ LIKE = frozenset({"RandomNormalLike", "RandomUniformLike"})
 """Operators whose result has the shape of their operand."""
 _DRAWS = LIKE | {"RandomNormal", "RandomUniform"}
 
-_DECIDE = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "ArgMax", "ArgMin", "TopK"})
+_CHOOSE = frozenset({"ArgMax", "ArgMin", "TopK"})
+_DECIDE = _CHOOSE | {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 """Operators that decide by the numbers that they read."""
+_PASSING = frozenset(
+    "Abs Add Cast Clip Div Exp Expand Flatten Identity Log LogSoftmax Max Min Mul Neg Pow Reciprocal Reshape "
+    "Sigmoid Softmax Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze Where".split()
+)
+"""Operators of single elements, behind which a choice is by the same numbers (the noise of Gumbel)."""
 
 _STEP, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
@@ -62,8 +68,14 @@ def drawn(node: onnx.NodeProto, like: tuple[int, Sequence[int]] | None = None) -
 
 
 def deciding(graph: onnx.GraphProto) -> dict[str, str]:
-    """Tensors by which an operator of the graph decides, and which."""
-    return {name: node.op_type for node in graph.node if node.op_type in _DECIDE for name in node.input}
+    """Tensors by which an operator of the graph decides, and which; its nodes are in order."""
+    found: dict[str, str] = {}
+    for node in reversed(graph.node):
+        if node.op_type in _DECIDE:
+            found.update(dict.fromkeys(node.input, node.op_type))
+        elif node.op_type in _PASSING and found.get(node.output[0]) in _CHOOSE:
+            found.update(dict.fromkeys(node.input, found[node.output[0]]))
+    return found
 
 
 def refuse_decisions(node: onnx.NodeProto, deciding: Mapping[str, str]) -> None:

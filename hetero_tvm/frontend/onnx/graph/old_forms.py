@@ -12,6 +12,8 @@ from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, refusal, set_nodes
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
 _FIRST_RIGHT_CEIL = 22
 """Opset from which on ONNX infers the extents of pools that round up as they are."""
+_FIRST_SCAN_WITHOUT_BATCH = 9
+"""Opset from which on ONNX's converter leaves the inputs of a Scan as they are."""
 
 
 def settle_old_forms(graph: onnx.GraphProto, opset: int, types: Types) -> None:
@@ -27,16 +29,18 @@ def settle_old_forms(graph: onnx.GraphProto, opset: int, types: Types) -> None:
         if node.domain not in ONNX_DOMAINS:
             pass
         elif node.op_type == "BatchNormalization":
-            old = (opset < 7 and not attributes.get("is_test", 0)) or any(node.output[1:])
-            if old or not attributes.get("spatial", 1):
-                form = "spatial=0" if not attributes.get("spatial", 1) else "training mode"
-                raise refusal(node, form, "Export the model for inference (model.eval()) with opset 17.")
+            if any(node.output[1:]):
+                hint = "Export the model for inference (model.eval()) with opset 17."
+                raise refusal(node, "training mode", hint)
+            if not attributes.get("spatial", 1):
+                nodes += _flat_norm(node, opset)
+                continue
         elif node.op_type == "Hardmax":
             nodes += _flattened(node, int(attributes.get("axis", 1)), opset)
             continue
-        elif node.op_type == "PRelu" and opset < 7:
-            nodes += _by_channel(node, opset)
-            continue
+        elif node.op_type == "Scan" and opset < _FIRST_SCAN_WITHOUT_BATCH:
+            hint = "Export the model with opset 9 or later."
+            raise refusal(node, "an axis of batches (opset 8)", hint)
         elif node.op_type == "Dropout" and 7 <= opset < 10 and any(node.output[1:]):
             nodes += _numbered_mask(node, types)
             continue
@@ -131,16 +135,11 @@ def _numbered_mask(node: onnx.NodeProto, types: Types) -> list[onnx.NodeProto]:
     return [node, cast]
 
 
-def _by_channel(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
-    """A PRelu from before opset 7, when slopes were of channels and nothing was broadcast to another rank."""
+def _flat_norm(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
+    """A BatchNormalization whose statistics are those of single features, not of channels."""
     b = Body(node, opset)
-
-    def reshaped(x: str, extents: list[int]) -> str:
-        if opset < 5:
-            return b.op("Reshape", x, shape=extents)
-        return b.op("Reshape", x, b.const(extents, "int64"))
-
-    shape = b.op("Shape", node.input[0])
-    flat = b.op("PRelu", reshaped(node.input[0], [0, 0, -1]), reshaped(node.input[1], [-1, 1]))
-    b.op("Reshape", flat, shape, output=node.output[0])
+    x, scale, shift, mean, variance = (b.input(n) for n in range(5))
+    deviation = b.op("Sqrt", b.op("Add", variance, b.const(float(b.attributes.get("epsilon", 1e-5)))))
+    normal = b.op("Div", b.op("Sub", x, mean), deviation)
+    b.op("Add", b.op("Mul", normal, scale), shift, output=node.output[0])
     return b.nodes

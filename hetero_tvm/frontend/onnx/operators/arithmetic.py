@@ -186,6 +186,16 @@ def _exponential_below_zero(alpha: float, gamma: float) -> Callable[[Inputs, dic
     return convert
 
 
+def _flat_below_zero(x: Expr) -> Expr:
+    """``x``, and zero times it below zero: NaN where it is not finite.  TVM folds that product to zero."""
+    return relax.op.where(relax.op.greater(x, relax.const(0, str(x.ty.dtype))), x, relax.op.subtract(x, x))
+
+
+def _leaky_relu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """One whose slope is zero; TVM's converter is right of others."""
+    return _flat_below_zero(inputs[0]) if attrs.get("alpha", 0.01) == 0 else None
+
+
 def _prelu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     """A choice where the operand is a scalar, which TVM's converter does not take."""
     x, slope = inputs
@@ -195,6 +205,8 @@ def _prelu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     wide = (1,) * (len(shape) - len(slopes)) + slopes
     if len(wide) > max(len(shape), 1) or any(n not in (1, m) for n, m in zip(wide, shape, strict=False)):
         raise ValueError(f"slopes of shape {slopes} do not fit an operand of shape {shape}")
+    if _zero(slope) is not None:
+        return _flat_below_zero(x)
     if shape or any(extent != 1 for extent in slopes):
         return None
     slope = relax.op.reshape(slope, ())
@@ -219,6 +231,7 @@ ARITHMETIC: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Cosh": _hyperbolic(odd=False),
     "Div": _divided,
     "Elu": _exponential_below_zero(1.0, 1.0),
+    "LeakyRelu": _leaky_relu,
     "Mean": _mean,
     "Mul": _times,
     "PRelu": _prelu,

@@ -46,6 +46,19 @@ def test_loop_of_constant_or_declared_rounds():
     against_reference(text_model(declared), {"n": np.int64(4), "go": np.array(True), "x": x})
 
 
+@pytest.mark.parametrize("rounds, go", [(0, 1), (-2, 1), (3, 0)])
+def test_loops_without_rounds_give_their_states(rounds, go):
+    model = text_model(
+        f"""g (float[2] x) => (float[2] y) <int64 n = {{{rounds}}}, bool go = {{{go}}}> {{
+          y = Loop <body = round (int64 i, bool going, float[2] a) => (bool on, float[2] b) {{
+            on = Identity (going)
+            b = Add (a, a)
+          }}> (n, go, x)
+        }}"""
+    )
+    against_reference(model, {"x": np.array([1, 2], np.float32)}, judge="onnxruntime")
+
+
 def test_branches_of_every_round_are_their_own():
     """Whichever branch a round takes, and in the same round twice, under the same names."""
     model = text_model(

@@ -72,6 +72,15 @@ def test_decisions_are_refused():
     assert with_draws(model, lambda proto, names: None) is None, "the numbers of others are not known"
 
 
+def test_choices_by_the_noise_of_gumbel_are_refused():
+    model = text_model(
+        """g (float[2,40] x) => (int64[2,1] y) { u = RandomUniformLike (x) a = Log (u) b = Neg (a) c = Log (b)
+        noisy = Sub (x, c) p = Softmax (noisy) y = ArgMax <axis=-1> (p) }"""
+    )
+    with pytest.raises(UnsupportedOperatorError, match="by which ArgMax decides"):
+        import_model(model)
+
+
 @pytest.mark.parametrize(
     "body",
     [
