@@ -205,3 +205,12 @@ def test_unknown_operators_of_all_implementations_are_told_at_once():
         "$.op_desc[0].name",
         "$.implementations[0].op_desc[0].name",
     ]
+
+
+def test_a_target_that_is_not_here_gets_the_first(tmp_path):
+    tuned = hetero_tvm.tune_op(
+        {"plain": scaled(3.0), "turned": transposed(3.0)}, target="npu:edge", trials=2, logs=tmp_path
+    )
+    plain, turned = tuned.report.implementations
+    assert plain.chosen and plain.note == "not timed: its target measures by a clock of its own"
+    assert turned.note == plain.note

@@ -55,8 +55,9 @@ def search(
     seed: int,
     more: Callable[[], bool],
     on_trial: Callable[[Combination, float | None, float], None],
-) -> Found:
-    """The best combination; never worse than the defaults.  See ``search/whole_model.py``."""
+) -> Found | None:
+    """The best combination; never worse than the defaults; None where nothing of the model is worth the way to
+    the NPU.  See ``search/whole_model.py``."""
     machine: NpuMachine = target.machine
     second = 1e-9 / machine.spec.clock_ghz
     kernels = {
@@ -70,6 +71,8 @@ def search(
 
     with open_device(machine.spec) as device:
         timer = RegionTimer(module, tasks, target)
+        if not timer.cycles({}, device):
+            return None
         run = _Search(timer, device, kernels, seed, more, note)
         past = [(combination, s and s / second) for combination, s in known.past]
         return Found(*run.go(past), "cycles", second)

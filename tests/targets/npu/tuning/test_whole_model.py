@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm import api
+from hetero_tvm.frontend.kernels.importer import import_description
 from hetero_tvm.records.choose import choose
 from hetero_tvm.records.combinations import Known, WholeModel
 from hetero_tvm.records.record import VERIFIED, new_record
@@ -13,6 +14,7 @@ from hetero_tvm.targets.npu.isa.stream import Stream
 from hetero_tvm.targets.npu.regions.lowering import lower_regions
 from hetero_tvm.targets.npu.tuning.region_timer import RegionTimer
 from hetero_tvm.targets.npu.tuning.whole_model import search
+from tests.frontend.kernels.helpers import single
 from tests.targets.npu.isa.programs import at_load
 from tests.targets.npu.regions.flag_mutants import Judge, mutants
 
@@ -164,3 +166,10 @@ def test_a_tuned_model_is_never_slower_than_its_defaults(optimized, tmp_path):
     assert len(store.trials(WholeModel.of(optimized.tasks))) == 14
     assert choose(optimized.tasks, optimized.machine, store) == more.choices
     assert any("whole model" in note for note in tuned.report.notes)
+
+
+def test_a_model_of_which_nothing_goes_to_the_npu_has_no_combinations():
+    model = import_description(single("Exp", [(4, 8)], (4, 8)))
+    small = api.optimize_model(model, "npu:edge")
+    found = search(small.module, small.tasks, small.target, Known(), 0, lambda: True, lambda *trial: None)
+    assert found is None
