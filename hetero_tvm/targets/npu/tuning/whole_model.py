@@ -56,8 +56,8 @@ def search(
     more: Callable[[], bool],
     on_trial: Callable[[Combination, float | None, float], None],
 ) -> Found | None:
-    """The best combination; never worse than the defaults; None where nothing of the model is worth the way to
-    the NPU.  See ``search/whole_model.py``."""
+    """The best combination; never worse than the defaults; None where nothing of the model is worth the way
+    to the NPU.  See ``search/whole_model.py``."""
     machine: NpuMachine = target.machine
     second = 1e-9 / machine.spec.clock_ghz
     kernels = {
