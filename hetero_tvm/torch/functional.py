@@ -114,7 +114,7 @@ def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **com
                 return unless_shared(call, gm, _changed(gm, arguments))
     except HeteroTVMError:
         raise
-    except RestartAnalysis:  # Dynamo's own: it traces the graph again, with a number fixed that it had left open
+    except RestartAnalysis:  # Dynamo traces again, with a number fixed that it left open
         raise
     except Exception as error:  # AOTAutograd raises many kinds
         reason = ModelError(f"AOTAutograd cannot trace the graph. {type(error).__name__}: {last_line(error)}")
