@@ -159,7 +159,7 @@ def test_bytes_that_change_their_sign_wrap():
         assert torch.equal(torch.tensor(ours), theirs)
 
 
-class Ranges(torch.nn.Module):
+class Extrema(torch.nn.Module):
     def forward(self, x):
         least, most = x.aminmax()
         return least, most, torch.amax(x), torch.amin(x, (), True), x.amax(1)
@@ -168,6 +168,6 @@ class Ranges(torch.nn.Module):
 def test_extrema_of_all_dimensions():
     """As quantisers take them; the scalar operand of a reduction stays what it is."""
     x = torch.randn(2, 3, 4)
-    built = build_model(optimize_model(import_model(torch.export.export(Ranges(), (x,))), "cpu"))
-    for found, expected in zip(built.run({"x": x.numpy()}), Ranges()(x), strict=True):
+    built = build_model(optimize_model(import_model(torch.export.export(Extrema(), (x,))), "cpu"))
+    for found, expected in zip(built.run({"x": x.numpy()}), Extrema()(x), strict=True):
         assert found.shape == tuple(expected.shape) and (found == expected.numpy()).all()
