@@ -70,7 +70,8 @@ def test_floats_are_rounded_to_fewer_bits():
 
 def test_whole_numbers_keep_their_low_bits():
     same_as_xla(
-        lambda n: [n.astype(k).astype("int32") for k in ("int4", "uint4", "int2")], np.arange(-20, 20, dtype="int32")
+        lambda n: [n.astype(k).astype("int32") for k in ("int4", "uint4", "int2")],
+        np.arange(-20, 20, dtype="int32"),
     )
 
 
