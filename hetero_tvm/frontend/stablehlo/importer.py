@@ -181,6 +181,10 @@ class _Translation:
             return [self._nodes.emit("Reshape", made, shape)]
         if kind == "stablehlo.optimization_barrier":
             return operands
+        if (
+            kind in TRANSLATIONS and 0 in op.result
+        ):  # nothing, in whose shape ONNX would read 0 as "as it was"
+            return [op.const(np.zeros(op.result), op.result_dtype)]
         if kind in TRANSLATIONS:
             return [TRANSLATIONS[kind](op)]
         several = CONTROL.get(kind) or SEVERAL.get(kind)
