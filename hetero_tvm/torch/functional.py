@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._dynamo.exc import RestartAnalysis
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 from torch._higher_order_ops.effects import with_effects
@@ -112,6 +113,8 @@ def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **com
                 call = aot_module_simplified(gm, [_fixed(mode, value) for value in arguments], **compilers)
                 return unless_shared(call, gm, _changed(gm, arguments))
     except HeteroTVMError:
+        raise
+    except RestartAnalysis:  # Dynamo traces again, with a number fixed that it left open
         raise
     except Exception as error:  # AOTAutograd raises many kinds
         reason = ModelError(f"AOTAutograd cannot trace the graph. {type(error).__name__}: {last_line(error)}")

@@ -79,6 +79,8 @@ def in_memory_as_traced(gm: torch.fx.GraphModule, call: Compiled, ordered: int |
             result = found[place]
             if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
                 continue
+            if result is None:  # a token, which orders effects and is nothing in a call
+                continue
             if result.stride() != value.stride() and result.shape == value.shape:
                 found[place] = torch.empty_strided(value.shape, value.stride(), dtype=result.dtype).copy_(
                     result

@@ -312,6 +312,20 @@ def test_results_of_divided_graphs_lie_in_memory_as_pytorchs_do(cache):
     torch.testing.assert_close(found, divided(x), **TOLERANCE)
 
 
+@pytest.mark.thorough
+def test_divided_graphs_take_and_give_tokens(cache):
+    """The test of a solution is an effect, which AOTAutograd orders by tokens: None in a call."""
+
+    def divided(x):
+        return torch.linalg.svdvals(x), torch.linalg.solve(x, x * 2), x.triu(1) * 2 + 1
+
+    x = torch.randn(2, 3, 3)
+    with pytest.warns(FallbackWarning, match="_linalg_svd"), torch.no_grad():
+        found = compiled(divided, cache)(x)
+    for one, other in zip(found, divided(x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
 NORMALIZATIONS = {
     "layer": lambda: [torch.nn.Linear(16, 24), torch.nn.LayerNorm(24)],
     "batch": lambda: [

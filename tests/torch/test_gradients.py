@@ -99,3 +99,24 @@ def test_a_recurrence_is_trained(tmp_path):
         gradients.append([weight.grad.clone() for weight in lstm.parameters()])
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
+
+
+class Scaled(torch.nn.Module):
+    """A layer with a number that a schedule changes, which Dynamo leaves open and then has to fix."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.rate = torch.nn.Linear(3, 4), 0.0
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(self.layer(x), self.rate, training=self.rate > 0.6)
+
+
+@pytest.mark.thorough
+def test_a_number_that_changes_is_fixed_by_dynamo(tmp_path):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = Scaled(), torch.randn(2, 3)
+    net = torch.compile(model, backend="hetero_tvm", options={"cache": str(tmp_path), "refused": "raise"})
+    for model.rate in (0.0, 0.5, 0.3):
+        torch.testing.assert_close(net(x), model(x))

@@ -188,6 +188,10 @@ def _mod(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return relax.op.where(moves, relax.op.add(rest, b), rest)
 
 
+_SORTED_AS = {"int16": "int32", "uint16": "int32", "uint32": "int64"}
+"""Whole numbers that TVM's sort does not know, and wider ones that hold them."""
+
+
 def _top_k(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     """The greatest, or least, values.  NaN is above infinity; as no sort knows an order of NaN, it counts as
     infinity, and that as the largest number.
@@ -204,9 +208,12 @@ def _top_k(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
             ordered = relax.op.bitwise_xor(ordered, relax.const(np.iinfo(np.int64).min, "int64"))
         places = relax.op.topk(ordered, count, axis, "indices", largest, "int64")
         return relax.Tuple([relax.op.gather_elements(x, places, axis), places])
+    dtype = str(x.ty.dtype)
+    if wider := _SORTED_AS.get(dtype):
+        found = relax.op.topk(relax.op.astype(x, wider), count, axis, "both", largest, "int64")
+        return relax.Tuple([relax.op.astype(found[0], dtype), found[1]])
     if not is_float(x):
         return None if attrs.get("sorted", 1) else relax.op.topk(x, count, axis, "both", largest, "int64")
-    dtype = str(x.ty.dtype)
     infinity, largest_number = (relax.const(value, dtype) for value in (np.inf, np.finfo(dtype).max))
     ordered = relax.op.where(relax.op.equal(x, infinity), largest_number, x)
     ordered = relax.op.where(relax.op.isnan(x), infinity, ordered)

@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from hetero_tvm.frontend.nodes import Untranslatable, onnx_type
-from hetero_tvm.frontend.stablehlo.op import Op
+from hetero_tvm.frontend.stablehlo.op import Op, narrow_of, reshaped
 
 
 def bitcast(op: Op) -> str:
-    """The same bits as a number of another type of as many."""
-    if np.dtype(op.dtype()).itemsize != np.dtype(op.result_dtype).itemsize:
-        raise Untranslatable("numbers of other widths")
-    return op.emit("BitCast", op.inputs[0], to=onnx_type(op.result_dtype))
+    """The same bits as numbers of another type, of which one may be several of the other."""
+    source, target = np.dtype(op.dtype()), np.dtype(op.result_dtype)
+    if "bool" in (source.name, target.name) or narrow_of(op.raw.results[0].type):
+        raise Untranslatable("bits of these types")
+    if source.itemsize == target.itemsize:
+        return _seen_as(op, op.inputs[0], source.name, target.name)
+    fewer, more = sorted([8 * source.itemsize, 8 * target.itemsize])
+    wide, narrow = f"uint{more}", f"uint{fewer}"
+    count, amounts = more // fewer, np.arange(0, more, fewer)
+    if source.itemsize > target.itemsize:
+        bits = reshaped(op, _seen_as(op, op.inputs[0], source.name, wide), [*op.shape(), 1])
+        parts = op.emit("BitShift", bits, op.const(amounts, wide), direction="RIGHT")
+        parts = op.emit("BitwiseAnd", parts, op.const((1 << fewer) - 1, wide))
+        return _seen_as(op, op.emit("Cast", parts, to=onnx_type(narrow)), narrow, target.name)
+    parts = op.emit("Cast", _seen_as(op, op.inputs[0], source.name, narrow), to=onnx_type(wide))
+    parts = op.emit("BitShift", parts, op.const(amounts, wide), direction="LEFT")
+    places = [op.emit("Gather", parts, op.const(i), axis=-1) for i in range(count)]
+    bits = functools.reduce(lambda one, other: op.emit("BitwiseOr", one, other), places)
+    return _seen_as(op, bits, wide, target.name)
+
+
+def _seen_as(op: Op, name: str, dtype: str, other: str) -> str:
+    """Bits as a type of the same width; those of bfloat16 are the first half of a float32's."""
+    if "float16" in (dtype, other) and dtype != other:
+        raise Untranslatable("bits of float16, which is computed in float32")
+    if dtype == "bfloat16" != other:
+        # Kernels compute it in float32, without rounding between them: it is rounded here, halves to even.
+        exact = op.emit("Cast", name, to=onnx_type("float32"))
+        whole, amount = op.emit("BitCast", exact, to=onnx_type("uint32")), op.const(16, "uint32")
+        odd = op.emit(
+            "BitwiseAnd", op.emit("BitShift", whole, amount, direction="RIGHT"), op.const(1, "uint32")
+        )
+        near = op.emit("Add", op.emit("Add", whole, op.const(0x7FFF, "uint32")), odd)
+        half = op.emit("BitShift", near, amount, direction="RIGHT")
+        half = op.emit("Where", op.emit("IsNaN", exact), op.const(0x7FC0, "uint32"), half)
+        return _seen_as(op, op.emit("Cast", half, to=onnx_type("uint16")), "uint16", other)
+    if other == "bfloat16" != dtype:
+        half = op.emit("Cast", _seen_as(op, name, dtype, "uint16"), to=onnx_type("uint32"))
+        whole = op.emit("BitShift", half, op.const(16, "uint32"), direction="LEFT")
+        return op.emit("Cast", op.emit("BitCast", whole, to=onnx_type("float32")), to=onnx_type("bfloat16"))
+    return name if dtype == other else op.emit("BitCast", name, to=onnx_type(other))
 
 
 def _width(op: Op) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,22 @@ from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.stablehlo.control import CONTROL
 from hetero_tvm.frontend.stablehlo.idioms import mean_of, softmax_of
-from hetero_tvm.frontend.stablehlo.load import bindings, read_program
-from hetero_tvm.frontend.stablehlo.op import Op, Written, dtype_of, shape_of
+from hetero_tvm.frontend.stablehlo.load import bindings, read_program, written_numbers
+from hetero_tvm.frontend.stablehlo.op import Op, Written, dtype_of, narrow_of, shape_of
 from hetero_tvm.frontend.stablehlo.operators import SEVERAL, TRANSLATIONS
 from hetero_tvm.frontend.stablehlo.run import StableHloProgram
 
 _OPSET, _OPSET_OF_BITS = 20, 26
 _DEEPEST = 64
 """Calls inside calls that are inlined."""
+_KEEPING = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "broadcast_in_dim", "concatenate", "convert", "optimization_barrier", "reshape", "reverse",
+        "select", "slice", "transpose",
+    )
+)  # fmt: skip
+"""Operators that do not compute with numbers whose type others carry, or that round them."""
 
 
 def import_stablehlo(source: str | Path | Any, *, name: str | None = None) -> ImportedModel:
@@ -75,7 +83,7 @@ class _Translation:
             raise ModelError("this StableHLO module has no function main")
         block = main.regions[0].blocks[0]
         try:
-            types = [(shape_of(argument.type), dtype_of(argument.type)) for argument in block.arguments]
+            types = [(shape_of(kind), _end_dtype(kind)) for kind in (a.type for a in block.arguments)]
         except Untranslatable as error:
             raise ModelError(
                 f"an input of main has {error}", hint="export the function for fixed shapes"
@@ -89,21 +97,23 @@ class _Translation:
                 "this program has operators that cannot be translated.",
                 problems=list(dict.fromkeys(self._faults))[:50],
             )
+        kinds = [value.type for value in self._returned]
+        try:
+            ends = [(onnx_type(_end_dtype(kind)), shape_of(kind)) for kind in kinds]
+        except Untranslatable as error:
+            hint = "convert it in the function: to float32, or to int8"
+            raise ModelError(f"a result of main has {error}", hint=hint) from error
         outputs = [f"output_{i}" for i in range(len(results))] if len(results) != 1 else ["output"]
         made = self._nodes.nodes
         made += [helper.make_node("Identity", [r], [o], o) for r, o in zip(results, outputs, strict=True)]
-        kinds = [value.type for value in self._returned]
         graph = helper.make_graph(
             made,
             "stablehlo",
             [helper.make_tensor_value_info(n, onnx_type(d), s) for n, s, d in inputs],
-            [
-                helper.make_tensor_value_info(o, onnx_type(dtype_of(k)), shape_of(k))
-                for o, k in zip(outputs, kinds, strict=True)
-            ],
+            [helper.make_tensor_value_info(o, *end) for o, end in zip(outputs, ends, strict=True)],
             self._nodes.constants,
         )
-        version = _OPSET_OF_BITS if any(node.op_type == "BitCast" for node in made) else _OPSET
+        version = _OPSET_OF_BITS if _has_bits(made) else _OPSET
         opset = helper.make_opsetid("", version)
         return helper.make_model(graph, opset_imports=[opset], ir_version=10)
 
@@ -154,6 +164,13 @@ class _Translation:
             )
             return self._block(block, values, depth + 1)
 
+        narrow = [
+            str(r.type.element_type)
+            for r in raw.results
+            if hasattr(r.type, "element_type") and narrow_of(r.type)
+        ]
+        if narrow and kind not in _KEEPING:
+            raise Untranslatable(f"numbers of type {narrow[0]}")
         op = Op(raw, operands, self._nodes, self._dialects, region, self._written)
         if (softmax := softmax_of(raw)) is not None:
             return [self._nodes.emit("Softmax", self._values[softmax[0]], axis=softmax[1])]
@@ -164,6 +181,10 @@ class _Translation:
             return [self._nodes.emit("Reshape", made, shape)]
         if kind == "stablehlo.optimization_barrier":
             return operands
+        if (
+            kind in TRANSLATIONS and 0 in op.result
+        ):  # nothing, in whose shape ONNX would read 0 as "as it was"
+            return [op.const(np.zeros(op.result), op.result_dtype)]
         if kind in TRANSLATIONS:
             return [TRANSLATIONS[kind](op)]
         several = CONTROL.get(kind) or SEVERAL.get(kind)
@@ -175,19 +196,33 @@ class _Translation:
         kind = raw.results[0].type
         dtype, shape = dtype_of(kind), shape_of(kind)
         value = raw.attributes["value"]
-        if dtype == "bfloat16":
-            if not value.is_splat:
-                raise Untranslatable("a constant of many bfloat16 numbers")
-            number = np.full((), value.get_splat_value().value)
+        import ml_dtypes
+
+        numpy_type = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
+        if narrow_of(kind) or (dtype == "bfloat16" and not value.is_splat):  # jaxlib has no arrays of these
+            number = written_numbers(str(value), narrow_of(kind) or dtype).astype(numpy_type)
+            number = number.reshape(() if value.is_splat else shape)
         elif value.is_splat:
             number = np.full((), value.get_splat_value().value)
         else:
             number = np.asarray(value).reshape(shape)
-        import ml_dtypes
-
-        numpy_type = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
         full = np.broadcast_to(number.astype(numpy_type), shape) if number.ndim == 0 else number
         return self._nodes.constant(np.array(full), numpy_type)
+
+
+def _has_bits(nodes: Iterable[onnx.NodeProto]) -> bool:
+    """Whether nodes, or those of their subgraphs, read the bits of numbers."""
+    return any(
+        node.op_type == "BitCast" or any(_has_bits(attribute.g.node) for attribute in node.attribute)
+        for node in nodes
+    )
+
+
+def _end_dtype(kind: Any) -> str:
+    """NumPy name of the type of an input or a result."""
+    if narrow_of(kind):
+        raise Untranslatable(f"numbers of type {kind.element_type}")
+    return dtype_of(kind)
 
 
 def _of(block: Any, names: Sequence[str]) -> dict[Any, str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError, last_line
 from hetero_tvm.frontend.stablehlo import parse
@@ -58,6 +61,29 @@ def read_program(source: Any) -> Any:
         return parse.parsed(data)
     except Exception as error:  # jaxlib raises kinds of its own
         raise ModelError(f"{where} is no StableHLO program: {last_line(error)}") from error
+
+
+def written_numbers(text: str, kind: str) -> np.ndarray:
+    """Numbers of a constant as MLIR writes it, of a type that ml_dtypes knows; flat.
+
+    MLIR writes few numbers in words, those that have none (NaN) as their bits, and many as bytes.
+    """
+    import ml_dtypes
+
+    numpy_type = np.dtype(getattr(ml_dtypes, kind))
+    inside = text[text.index("<") + 1 : text.rindex(">")]
+    inside = inside[: inside.rindex(">")] if "> : tensor" in text else inside
+    if inside.startswith('"0x'):
+        return np.frombuffer(bytes.fromhex(inside[3:-1]), numpy_type)
+    words = re.findall(r"[^\s,\[\]]+", inside)
+    bits = np.dtype(f"uint{8 * numpy_type.itemsize}")
+    numbers = [
+        np.array(int(word, 16), bits).view(numpy_type)
+        if word.startswith("0x")
+        else np.array(float(word)).astype(numpy_type)
+        for word in words
+    ]
+    return np.array(numbers, numpy_type)
 
 
 def _trial(path: Path) -> int:

@@ -16,6 +16,14 @@ _DTYPES = {
     "ui8": "uint8", "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
 }  # fmt: skip
 
+_NARROW = {
+    "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "f8E4M3FNUZ": "float8_e4m3fnuz",
+    "f8E5M2FNUZ": "float8_e5m2fnuz", "f8E4M3B11FNUZ": "float8_e4m3b11fnuz", "f8E4M3": "float8_e4m3",
+    "f8E3M4": "float8_e3m4", "f4E2M1FN": "float4_e2m1fn", "f6E2M3FN": "float6_e2m3fn",
+    "f6E3M2FN": "float6_e3m2fn", "i2": "int2", "ui2": "uint2", "i4": "int4", "ui4": "uint4",
+}  # fmt: skip
+"""Names that ml_dtypes has for types that no kernel knows."""
+
 
 _MOVES = frozenset({"stablehlo.reshape", "stablehlo.while", "stablehlo.case", "stablehlo.if"})
 """Operators that bodies of numbers may hold, but whose translation differs for whole tensors."""
@@ -130,11 +138,25 @@ def shape_of(kind: Any) -> tuple[int, ...]:
 
 
 def dtype_of(kind: Any) -> str:
-    """NumPy name of an MLIR tensor's element type."""
+    """NumPy name of an MLIR tensor's element type, or of the type that carries its numbers."""
     element = str(kind.element_type)
+    if element in _NARROW:
+        return carried(_NARROW[element])
     if element not in _DTYPES:
         raise Untranslatable(f"numbers of type {element}")
     return _DTYPES[element]
+
+
+def narrow_of(kind: Any) -> str | None:
+    """Name in ml_dtypes of an MLIR tensor's element type, where others carry its numbers."""
+    return _NARROW.get(str(kind.element_type))
+
+
+def carried(kind: str) -> str:
+    """NumPy name of the type that carries numbers of type ``kind`` of ml_dtypes."""
+    if kind.startswith("float"):
+        return "float32"
+    return "uint8" if kind.startswith("u") else "int8"
 
 
 def reshaped(op: Op, name: str, shape: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hetero_tvm.frontend.nodes import onnx_type
-from hetero_tvm.frontend.stablehlo import bits, indexing, sorting, windows
+from hetero_tvm.frontend.stablehlo import bits, indexing, narrow, sorting, windows
 from hetero_tvm.frontend.stablehlo.convolutions import (
     convolution,
     cropped,
@@ -115,10 +115,6 @@ def _iota(op: Op) -> str:
     along = [extent if i == axis else 1 for i, extent in enumerate(shape)]
     numbers = np.arange(shape[axis]).astype(op.result_dtype).reshape(along)
     return op.emit("Expand", op.const(numbers, op.result_dtype), op.const(shape))
-
-
-def _convert(op: Op) -> str:
-    return op.emit("Cast", op.inputs[0], to=onnx_type(op.result_dtype))
 
 
 def _remainder(op: Op) -> str:
@@ -229,7 +225,7 @@ TRANSLATIONS: Mapping[str, Callable[[Op], str]] = {
     "stablehlo.concatenate": lambda op: op.emit(
         "Concat", *op.inputs, axis=int(op.raw.attributes["dimension"])
     ),
-    "stablehlo.convert": _convert,
+    "stablehlo.convert": narrow.converted,
     "stablehlo.convolution": convolution,
     "stablehlo.dot_general": _dot,
     "stablehlo.atan2": _atan2,

@@ -10,8 +10,8 @@ from typing import Any
 from hetero_tvm.errors import ShapeError
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.signature import ImportedModel
-from hetero_tvm.frontend.tflite.load import Program, read_bytes, read_program
-from hetero_tvm.frontend.tflite.run import LitertFile, shapes_at
+from hetero_tvm.frontend.tflite.load import Graph, Program, read_bytes, read_program
+from hetero_tvm.frontend.tflite.run import LitertFile, interpreter_module, shapes_at
 from hetero_tvm.frontend.tflite.translation import to_onnx
 
 
@@ -98,9 +98,10 @@ def _sized(data: bytes, program: Program, shapes: Mapping[str, Sequence[int]], b
         if len(shape) != len(tensor.shape):
             raise ShapeError(f"Input {name!r} has {len(tensor.shape)} dimensions, not {len(shape)}.")
         wanted.append(shape)
-    if wanted == [main.tensors[number].shape for number in main.inputs]:
+    is_as_written = wanted == [main.tensors[number].shape for number in main.inputs]
+    if is_as_written and not (_has_open_values(main) and interpreter_module()):
         return program
-    if len(program.graphs) > 1:
+    if not is_as_written and len(program.graphs) > 1:
         raise ShapeError(
             "A file with loops or branches keeps the shapes that it was written with.",
             hint="Convert the model for the shapes that you need.",
@@ -110,7 +111,21 @@ def _sized(data: bytes, program: Program, shapes: Mapping[str, Sequence[int]], b
         tensor if tensor.data is not None else dataclasses.replace(tensor, shape=shape)
         for tensor, shape in zip(main.tensors, found, strict=True)
     )
-    return dataclasses.replace(program, graphs=(dataclasses.replace(main, tensors=tensors),))
+    return dataclasses.replace(
+        program, graphs=(dataclasses.replace(main, tensors=tensors), *program.graphs[1:])
+    )
+
+
+def _has_open_values(graph: Graph) -> bool:
+    """Whether extents inside of a graph are 1 only because they were open where it was converted.
+
+    Keras writes a batch that is open as 1, and with it the rows that tokens, or blocks of pixels, become.
+    """
+    ends = {*graph.inputs, *graph.outputs}
+    return any(
+        -1 in tensor.declared and tensor.data is None and number not in ends
+        for number, tensor in enumerate(graph.tensors)
+    )
 
 
 def _is_coarse(program: Program) -> bool:

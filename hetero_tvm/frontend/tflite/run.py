@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
@@ -113,7 +114,9 @@ def opened(
 
 
 def shapes_at(data: bytes, program: Program, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Shapes of all tensors of the first graph, for inputs of other shapes than the file was written with.
+    """Shapes of all tensors of the first graph, for inputs of given shapes.
+
+    Those that follow from shapes that are computed are known once the graph has run, which it does on zeros.
 
     Raises
     ------
@@ -128,6 +131,11 @@ def shapes_at(data: bytes, program: Program, shapes: Sequence[tuple[int, ...]]) 
         )
     try:
         interpreter = opened(found[0], data, program, shapes, plain=True)
+        for one in interpreter.get_input_details():
+            if np.dtype(one["dtype"]).kind in "fiub":
+                interpreter.set_tensor(one["index"], np.zeros(one["shape"], one["dtype"]))
+        with contextlib.suppress(RuntimeError):  # what cannot run on zeros keeps the shapes that are planned
+            interpreter.invoke()
         details = {one["index"]: one for one in interpreter.get_tensor_details()}
     except (RuntimeError, ValueError) as error:
         raise ShapeError(f"The file does not take these shapes: {last_line(error)}") from error

@@ -504,6 +504,18 @@ def test_greatest_values_in_any_order():
     np.testing.assert_array_equal(np.take_along_axis(x, places, 1), values)
 
 
+@pytest.mark.parametrize("kind", ["int16", "uint16", "uint32"])
+def test_least_values_of_whole_types_that_no_sort_knows(kind):
+    source = text_model(
+        f"g ({kind}[2,4] x) => ({kind}[2,3] v, int64[2,3] i) <int64[1] k = {{3}}> "
+        "{ v, i = TopK<axis=1, largest=0>(x, k) }"
+    )
+    x = np.array([[3, -1, 4, 0], [9, 2, -7, 5]]).astype(kind)
+    values, places = run_tvm(import_onnx(source), {"x": x})
+    np.testing.assert_array_equal(values, np.sort(x, 1)[:, :3])
+    np.testing.assert_array_equal(np.take_along_axis(x, places, 1), values)
+
+
 @pytest.mark.parametrize("base", ["float", "double", "int32"])
 @pytest.mark.parametrize("exponent", ["int64", "float"])
 def test_powers_of_other_types(base, exponent):

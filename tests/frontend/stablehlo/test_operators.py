@@ -39,3 +39,10 @@ def test_the_functions_of_these_tests_use_all_of_them():
     text += test_importer.exported(test_bits.of_floats, [(6,)]).mlir_module()
     met = set(re.findall(r"\b(?:stablehlo|chlo)\.\w+", text))
     assert {*TRANSLATIONS, *SEVERAL, *CONTROL} - UNSEEN - met == set()
+
+
+def test_borders_of_no_width_are_nothing():
+    """``jnp.pad`` broadcasts an edge to every side, those without a border too."""
+    from tests.frontend.stablehlo.test_importer import same_as_jax  # XLA begins threads
+
+    same_as_jax(lambda x: jax.numpy.pad(x, ((1, 2), (0, 0), (3, 0)), mode="edge"), [(3, 4, 5)])

@@ -131,6 +131,16 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
 
         return resized
 
+    def over_all(operator: Any) -> Callable[..., Any]:
+        """An extremum without dimensions, which is that of all of them."""
+
+        def extremum(x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
+            if dim or x.dim() == 0:
+                return NotImplemented
+            return operator(x, list(range(x.dim())), keepdim)
+
+        return extremum
+
     resizes = (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d)
     return {
         aten.sign.default: sign,
@@ -146,6 +156,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         aten.rrelu.default: leaky,
         aten.max.dim: truth(aten.max.dim),
         aten.min.dim: truth(aten.min.dim),
+        aten.amax.default: over_all(aten.amax.default),
+        aten.amin.default: over_all(aten.amin.default),
         aten.clamp.default: between,
         aten.arange.start: steps,
         aten.arange.start_step: steps,
@@ -182,9 +194,13 @@ def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
         """Whether ONNX's Neg leaves the operand out: it has signed numbers alone."""
         return node.args[0].meta["val"].dtype == torch.uint8
 
+    def has_no_dimensions(node: Node) -> bool:
+        return not (node.args[1:2] and node.args[1]) and not node.kwargs.get("dim")
+
     return {
         aten.neg.default: is_unsigned,
         **dict.fromkeys((aten.max.dim, aten.min.dim), is_truth),
+        **dict.fromkeys((aten.amax.default, aten.amin.default), has_no_dimensions),
         aten.clamp.default: lambda node: has_uneven_bounds(node.args),
         **dict.fromkeys(ranges, lambda node: has_fractions(node.args)),
     }

@@ -157,3 +157,17 @@ def test_bytes_that_change_their_sign_wrap():
     built = build_model(optimize_model(import_model(torch.export.export(Bytes(), (x,))), "cpu"))
     for ours, theirs in zip(built.run({"x": x.numpy()}), Bytes()(x), strict=True):
         assert torch.equal(torch.tensor(ours), theirs)
+
+
+class Extrema(torch.nn.Module):
+    def forward(self, x):
+        least, most = x.aminmax()
+        return least, most, torch.amax(x), torch.amin(x, (), True), x.amax(1)
+
+
+def test_extrema_of_all_dimensions():
+    """As quantisers take them; the scalar operand of a reduction stays what it is."""
+    x = torch.randn(2, 3, 4)
+    built = build_model(optimize_model(import_model(torch.export.export(Extrema(), (x,))), "cpu"))
+    for found, expected in zip(built.run({"x": x.numpy()}), Extrema()(x), strict=True):
+        assert found.shape == tuple(expected.shape) and (found == expected.numpy()).all()
