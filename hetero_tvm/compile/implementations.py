@@ -120,6 +120,8 @@ def tune_implementations(
             spent[name] += share
             runs[name].append(tune(ways[name], spent[name]))
             rows[name].trials += runs[name][-1][1].trials
+            if runs[name][-1][1].interrupted:
+                return _interrupted(ways, runs, rows)
         built = {name: build(ways[name], runs[name][-1][0]) for name in alive}
         _time(built, inputs, rows, "tuned_seconds")
         alive.sort(key=lambda name: rows[name].tuned_seconds or math.inf)
@@ -133,6 +135,18 @@ def tune_implementations(
         winner = {"point": {"implementation": best}}
         store.append(new_record(_Operator.of(optimized), store.site, winner, seconds=seconds, role=VERIFIED))
     _beside(optimized, built[best], inputs, rows)
+    return _told(ways[best], [run for each in runs.values() for run in each], rows, runs[best][-1])
+
+
+def _interrupted(
+    ways: Mapping[str, OptimizedModel],
+    runs: Mapping[str, Sequence[Tuned]],
+    rows: Mapping[str, ImplementationReport],
+) -> tuple[OptimizedModel, Tuned]:
+    """The fastest by default of the implementations that were searched until somebody stopped the search; no
+    record says so, as the others may be faster."""
+    searched = [name for name, each in runs.items() if each]
+    best = min(searched, key=lambda name: rows[name].default_seconds or math.inf)
     return _told(ways[best], [run for each in runs.values() for run in each], rows, runs[best][-1])
 
 

@@ -417,8 +417,8 @@ class _Lifting:
         ranges = ", ".join(map(str, self._lengths.symbols))
         raise BuildError(
             f"{self._optimized.model.name} cannot be one library for {ranges}: at {where}, {why}",
-            hint="give fixed sizes, a range for fewer dimensions, ranges that begin at larger sizes, or only the "
-            "multiples that the model is made for (NAME=1x3x64..256:32x64..256:32)",
+            hint="give fixed sizes, a range for fewer dimensions, ranges that begin at larger sizes, or only "
+            "the multiples that the model is made for (NAME=1x3x64..256:32x64..256:32)",
         )
 
 

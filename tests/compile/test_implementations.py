@@ -1,5 +1,6 @@
 """Several implementations of one operator: the wrong are left out, the fastest is taken, and remembered."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -11,6 +12,7 @@ from hetero_tvm import build as build_command
 from hetero_tvm.compile import implementations
 from hetero_tvm.compile.truth import EndToEnd
 from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.targets.cpu.target import CpuTarget
 from tests.frontend.kernels.helpers import description, layer_norm, operator, tensor
 
 
@@ -214,3 +216,22 @@ def test_a_target_that_is_not_here_gets_the_first(tmp_path):
     plain, turned = tuned.report.implementations
     assert plain.chosen and plain.note == "not timed: its target measures by a clock of its own"
     assert turned.note == plain.note
+
+
+def test_an_interrupted_search_keeps_the_fastest_of_those_that_were_searched(clock, monkeypatch, tmp_path):
+    clock.update({"plain": 2.0, "turned": 1.0})
+    tuned = hetero_tvm.tune_op({"plain": scaled(3.0)}, trials=0, logs=tmp_path)
+    asked = []
+
+    class Stopped:
+        def tune(self, model, options, folders, on_event):
+            asked.append(model.model.implementation)
+            return dataclasses.replace(tuned.report, stopped="interrupted")
+
+    monkeypatch.setattr(CpuTarget, "tuner", lambda self, rpc=None: Stopped())
+    found = hetero_tvm.tune_op(
+        {"plain": scaled(3.0), "turned": transposed(3.0)}, trials=8, logs=tmp_path / "logs"
+    )
+    assert asked == ["plain"] and found.report.interrupted
+    assert [one.chosen for one in found.report.implementations] == [True, False]
+    assert not (tmp_path / "logs").exists()
