@@ -20,7 +20,8 @@ the planes come with X's halo (its producer wrote them), so there is no border c
 and columns are tiles of their own size, so nothing is computed twice or thrown away.  A 1x1
 convolution without halos is one long row.
 
-3x3 convolutions may use Winograd's method instead (see ``conv2d_winograd_kernel.py``), one of the decisions.
+3x3 convolutions may use Winograd's method instead (see ``conv2d_winograd_kernel.py``), and those of few
+filters products of whole channels (``conv2d_few_kernel.py``): the method is one of the decisions.
 
 Weights are packed as [panels, channel blocks, taps, block, NR]: a panel is read front to back and
 stays in L2 while the pixels of the block pass over it; a deep one is taken in slices
@@ -46,6 +47,12 @@ from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
+from hetero_tvm.schedules.cpu.images.conv2d_few_kernel import (
+    FewFiltersKernel,
+    few_cycles,
+    fits_few,
+    pack_few,
+)
 from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import (
     TileGrid,
     WinogradKernel,
@@ -59,6 +66,8 @@ from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 DIRECT = "direct"
 WINOGRAD = {"winograd2": 2, "winograd4": 4}
 """Method -> outputs of a tile per side; :data:`DIRECT` computes the convolution as it is written."""
+FEW = "few"
+"""Method of few filters, whose products have channels in their lanes (``conv2d_few_kernel.py``)."""
 
 
 class BlockedConv2dSpace(DesignSpace):
@@ -98,8 +107,7 @@ class BlockedConv2dSpace(DesignSpace):
         return None
 
     def knobs(self, op: Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
-        methods = (DIRECT, *WINOGRAD) if applies(op) else (DIRECT,)
-        return Knob("method", methods), *tile_knobs(BlockedShape(op, machine.lanes), machine)
+        return Knob("method", methods_of(op, machine)), *tile_knobs(BlockedShape(op, machine.lanes), machine)
 
     def default(self, op: Conv2d, machine: CpuModel) -> Point:
         shape = BlockedShape(op, machine.lanes)
@@ -124,7 +132,7 @@ class BlockedConv2dSpace(DesignSpace):
         if len({op.image[2:] for op in ops}) == 1:
             return None
         shapes = [BlockedShape(op, machine.lanes) for op in ops]
-        methods = (DIRECT, *WINOGRAD) if applies(ops[0]) else (DIRECT,)
+        methods = methods_of(ops[0], machine)
         groups = sorted({g for g in (1, 2, machine.threads) if g <= shapes[0].filter_blocks})
         knobs = (
             Knob("method", methods),
@@ -147,6 +155,8 @@ class BlockedConv2dSpace(DesignSpace):
         shape, vectors = BlockedShape(op, machine.lanes), PixelTile.of(point["tile"]).vectors
         size = WINOGRAD.get(point["method"])
         packers: dict[int, Packer] = {1: lambda w: shape.pack_weight(w, vectors)}
+        if point["method"] == FEW:
+            packers[1] = lambda w: pack_few(op, w, machine.lanes)
         if size is not None:
             packers[1] = lambda w: TileGrid(op, size).pack_weight(op, w, machine.lanes, vectors)
         return packers | bias_packers(shape, vectors)
@@ -154,9 +164,17 @@ class BlockedConv2dSpace(DesignSpace):
     def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
         size, tile = WINOGRAD.get(point["method"]), PixelTile.of(point["tile"])
         blocks, groups = point["blocks"], point["groups"]
+        if point["method"] == FEW:
+            return FewFiltersKernel(op, tile, blocks, machine).emit()
         if size is None:
             return BlockedConvKernel(op, tile, blocks, groups, machine).emit()
         return WinogradKernel(op, size, tile.registers, blocks, groups, machine).emit()
+
+
+def methods_of(op: Conv2d, machine: CpuModel) -> tuple[str, ...]:
+    """The methods that compute an operator."""
+    few = (FEW,) if fits_few(op, machine) else ()
+    return (DIRECT, *(WINOGRAD if applies(op) else ()), *few)
 
 
 def tile_knobs(shape: BlockedShape, machine: CpuModel) -> tuple[Knob, ...]:
@@ -232,9 +250,22 @@ one another, so that none is fetched ahead (measured with vectors of 8, where it
 def _cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     """Cycles of one call."""
     size = WINOGRAD.get(point["method"])
+    if point["method"] == FEW:
+        return _few_cost(shape, point, machine)
     if size is None:
         return _direct_cost(shape, point, machine)
     return _winograd_cost(shape, size, point, machine)
+
+
+def _few_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
+    """Cycles of products and folding on the busiest thread."""
+    blocks, batch = min(point["blocks"], shape.units), shape.op.batch
+    share = busiest_share(1, 1, shape.units, blocks, batch, machine)
+    narrow = PixelTile.of(point["tile"])
+    # Weights are loaded once for all pixels of a tile: narrow ones wait for them.
+    waits = 1.0 + 2.0 / narrow.columns + (narrow.vectors > 1) + (narrow.rows > 1) + (point["groups"] > 1)
+    cycles = few_cycles(shape, machine) * batch * share * waits
+    return cycles + image_cycles(shape, 1, blocks, machine) + 300.0 * blocks * batch / machine.threads
 
 
 def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuModel) -> float:

@@ -50,8 +50,8 @@ from hetero_tvm.schedules.cpu.images.blocked import (
 )
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
-from hetero_tvm.schedules.cpu.images.winograd import FILTER, winograd
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.winograd import FILTER, winograd
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, largest, pieces_of, share, smallest
 
 _OF_L2 = 0.4

@@ -28,9 +28,9 @@ from hetero_tvm.codegen.saturation import saturation_ir
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import OFFSET, QuantConv2d
-from hetero_tvm.schedules.cpu.images.winograd import FILTER, winograd
 from hetero_tvm.schedules.cpu.integers.image_kernel import ImageDecisions, ImageResult
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.winograd import FILTER, winograd
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, share, vector_loop, vector_pieces
 
 SIZE = 4

@@ -15,8 +15,9 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
-from hetero_tvm.schedules.cpu.images.conv2d_blocked import WINOGRAD
+from hetero_tvm.schedules.cpu.images.conv2d_blocked import FEW, WINOGRAD
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
+from hetero_tvm.schedules.cpu.images.conv2d_few_kernel import FewFiltersKernel
 from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import WinogradKernel
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseKernel
 from hetero_tvm.schedules.cpu.images.pool2d import PoolKernel
@@ -78,7 +79,9 @@ def conv2d_blocked(witnesses: Witnesses, point: Point, machine: CpuModel) -> Pri
     pieces = point["blocks"], point["groups"]
 
     def write(op: Any, room: Any, k: Kernel) -> None:
-        if size is None:
+        if point["method"] == FEW:
+            FewFiltersKernel(op, tile, point["blocks"], machine, k, room).write()
+        elif size is None:
             BlockedConvKernel(op, tile, *pieces, machine, k, room).write()
         else:
             WinogradKernel(op, size, tile.registers, *pieces, machine, k, room).write()

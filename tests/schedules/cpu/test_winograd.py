@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.schedules.cpu.images.winograd import winograd
+from hetero_tvm.schedules.cpu.winograd import winograd
 from hetero_tvm.schedules.emit import Kernel
 from tests.schedules.cpu.running import compiled
 
