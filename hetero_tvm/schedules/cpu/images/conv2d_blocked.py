@@ -262,8 +262,8 @@ def _few_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     blocks, batch = min(point["blocks"], shape.units), shape.op.batch
     share = busiest_share(1, 1, shape.units, blocks, batch, machine)
     tile = PixelTile.of(point["tile"])
-    # Weights are loaded once for all pixels of a tile: narrow ones wait for them.  What the method makes no use
-    # of (rows, vectors and groups of filters) is not to be chosen among equals.
+    # Weights are loaded once for all pixels of a tile: narrow ones wait for them.  What the method makes no
+    # use of (rows, vectors and groups of filters) is not to be chosen among equals.
     unused = (tile.rows > 1) + (tile.vectors > 1) + (point["groups"] > 1)
     cycles = few_cycles(shape, machine) * batch * share * (1.0 + 2.0 / tile.columns + unused)
     return cycles + image_cycles(shape, 1, blocks, machine) + 300.0 * blocks * batch / machine.threads
