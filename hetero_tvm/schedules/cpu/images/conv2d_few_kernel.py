@@ -23,6 +23,7 @@ from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
+from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
@@ -36,16 +37,19 @@ _FOLDING = 8.0
 
 def fits_few(op: Conv2d, machine: CpuModel) -> bool:
     """Whether this kernel computes an operator."""
-    whole = type(op) is Conv2d and op.groups == 1 and Layout.parse(op.x_layout).block == machine.lanes
+    whole = (
+        type(op) in (Conv2d, Conv3d) and op.groups == 1 and Layout.parse(op.x_layout).block == machine.lanes
+    )
     return whole and op.filters <= min(MOST_FILTERS, machine.lanes)
 
 
 def pack_few(op: Conv2d, w: np.ndarray, lanes: int) -> np.ndarray:
-    """[O, C, KH, KW] -> [1, taps * channel blocks * O, lanes]; zeros past the last channel."""
-    blocks, taps = -(-op.channels // lanes), op.kernel[0] * op.kernel[1]
-    dense = np.zeros((op.filters, blocks * lanes, taps), w.dtype)
-    dense[:, : op.channels] = w.reshape(op.filters, op.channels, taps)
-    split = dense.reshape(op.filters, blocks, lanes, taps)
+    """[O, slices * C, KH, KW] -> [1, taps * channel blocks * O, lanes]; zeros past a slice's last channel."""
+    slices, taps = op.taps if isinstance(op, Conv3d) else 1, op.kernel[0] * op.kernel[1]
+    blocks = -(-op.channels // lanes)
+    dense = np.zeros((op.filters, slices, blocks * lanes, taps), w.dtype)
+    dense[:, :, : op.channels] = w.reshape(op.filters, slices, op.channels, taps)
+    split = dense.reshape(op.filters, slices * blocks, lanes, taps)
     return np.ascontiguousarray(split.transpose(3, 1, 0, 2).reshape(1, -1, lanes))
 
 
@@ -113,8 +117,9 @@ class FewFiltersKernel(BlockedConvKernel):
         )
         planes = self.slice_planes.first
         # Taps side by side in one body would share inputs, and LLVM would keep them all in registers.
-        with k.serial(down[1]) as i, k.serial(across[1]) as j, k.serial(blocks) as channel_block:
-            row, column = down[0] + i, across[0] + j
+        begin, some = self.slice_planes.inside(int32(0), blocks)
+        with k.serial(down[1]) as i, k.serial(across[1]) as j, k.serial(some) as number:
+            row, column, channel_block = down[0] + i, across[0] + j, begin + number
             base = (first + row * op.dilation[0] * self.pitch + column * op.dilation[1]) * block
             depth = ((row * op.kernel[1] + column) * blocks + channel_block) * filters
             weights = [k.let(k.load(self.w, [int32(0), depth + f, k.ramp(0, lanes)])) for f in range(filters)]
