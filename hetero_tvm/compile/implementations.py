@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +25,7 @@ from hetero_tvm.compile.truth import EndToEnd, race
 from hetero_tvm.errors import AccuracyError, HeteroTVMError
 from hetero_tvm.frontend.signature import VENDOR
 from hetero_tvm.records.choose import Choice, default_choice
-from hetero_tvm.records.record import VERIFIED, new_record
+from hetero_tvm.records.record import VERIFIED, Record, new_record
 from hetero_tvm.records.store import RecordStore
 from hetero_tvm.reference.inputs import sample_inputs
 from hetero_tvm.reference.unusual import takes_any_numbers, unusual_inputs
@@ -72,10 +73,23 @@ def chosen(optimized: OptimizedModel, store: RecordStore) -> OptimizedModel:
     """The implementation that an earlier search has found to be the fastest; without one, the first."""
     if not optimized.alternatives:
         return optimized
-    ways = implementations(optimized)
-    found = store.best(_Operator.of(optimized))
-    name = (found[0].point or {}).get("implementation") if found is not None else None
-    return ways.get(str(name), next(iter(ways.values())))
+    ways, operator = implementations(optimized), _Operator.of(optimized)
+    unfit: list[Record] = []
+    kept = next(iter(ways.values()))
+    while (found := store.best(operator, {id(record) for record in unfit})) is not None:
+        name = (found[0].point or {}).get("implementation")
+        if isinstance(name, str) and name in ways:
+            kept = ways[name]
+            break
+        unfit.append(found[0])
+    if unfit:
+        known = ", ".join(map(repr, ways))
+        warnings.warn(
+            f"{operator.name}: {unfit[0].point} in {store.path} is no choice among {known}; "
+            f"{kept.model.implementation!r} is built",
+            stacklevel=2,
+        )
+    return kept
 
 
 def tune_implementations(
