@@ -12,20 +12,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hetero_tvm.compile.build import BuiltModel, build
-from hetero_tvm.compile.optimize import OptimizedModel, programs
+from hetero_tvm.compile.optimize import OptimizedModel
+from hetero_tvm.compile.tasks import program_key
 from hetero_tvm.compile.truth import EndToEnd, race
 from hetero_tvm.errors import AccuracyError, HeteroTVMError
 from hetero_tvm.frontend.signature import VENDOR
 from hetero_tvm.records.choose import Choice, default_choice
-from hetero_tvm.records.record import VERIFIED, new_record
+from hetero_tvm.records.record import VERIFIED, Record, new_record
 from hetero_tvm.records.store import RecordStore
 from hetero_tvm.reference.inputs import sample_inputs
+from hetero_tvm.reference.unusual import takes_any_numbers, unusual_inputs
 from hetero_tvm.search.outcome import ImplementationReport, TuneReport
 
 Tuned = tuple[Mapping[str, Choice], TuneReport]
@@ -55,7 +58,8 @@ class _Operator:
 
     @classmethod
     def of(cls, optimized: OptimizedModel) -> _Operator:
-        text = json.dumps(sorted((name, programs(one)) for name, one in implementations(optimized).items()))
+        ways = implementations(optimized).items()
+        text = json.dumps(sorted((name, program_key(one.module)) for name, one in ways))
         return cls(hashlib.sha256(text.encode()).hexdigest()[:16], optimized.model.name)
 
 
@@ -69,10 +73,23 @@ def chosen(optimized: OptimizedModel, store: RecordStore) -> OptimizedModel:
     """The implementation that an earlier search has found to be the fastest; without one, the first."""
     if not optimized.alternatives:
         return optimized
-    ways = implementations(optimized)
-    found = store.best(_Operator.of(optimized))
-    name = (found[0].point or {}).get("implementation") if found is not None else None
-    return ways.get(str(name), next(iter(ways.values())))
+    ways, operator = implementations(optimized), _Operator.of(optimized)
+    unfit: list[Record] = []
+    kept = next(iter(ways.values()))
+    while (found := store.best(operator, {id(record) for record in unfit})) is not None:
+        name = (found[0].point or {}).get("implementation")
+        if isinstance(name, str) and name in ways:
+            kept = ways[name]
+            break
+        unfit.append(found[0])
+    if unfit:
+        known = ", ".join(map(repr, ways))
+        warnings.warn(
+            f"{operator.name}: {unfit[0].point} in {store.path} is no choice among {known}; "
+            f"{kept.model.implementation!r} is built",
+            stacklevel=2,
+        )
+    return kept
 
 
 def tune_implementations(
@@ -101,16 +118,21 @@ def tune_implementations(
         kept = chosen(optimized, store)
         return _told(kept, [tune(kept, 1.0)], rows)
     inputs = sample_inputs(optimized.model)
-    seen: dict[tuple[tuple[str, int], ...], str] = {}
+    seen: dict[str, str] = {}
     for name, one in ways.items():
-        if (twin := seen.setdefault(programs(one), name)) != name:
+        if (twin := seen.setdefault(program_key(one.module), name)) != name:
             rows[name].note = f"the same kernels as {twin!r}"
     distinct = {name: ways[name] for name in seen.values()}
     plain = {name: built for name, one in distinct.items() if (built := _right(one, rows[name])) is not None}
+    plain = _alike(plain, inputs, rows)
     if not plain:  # the check of the first says what is wrong
         first = next(iter(ways.values()))
         return _told(first, [tune(first, 1.0)], rows)
     _time(plain, inputs, rows, "default_seconds")
+    plain = {name: built for name, built in plain.items() if _stays_right(built, rows[name])}
+    if not plain:
+        first = next(iter(ways.values()))
+        return _told(first, [tune(first, 1.0)], rows)
     alive = _hopeful(list(plain), rows)
     runs: dict[str, list[Tuned]] = {name: [] for name in alive}
     spent, left = dict.fromkeys(alive, 0.0), 1.0
@@ -195,13 +217,52 @@ def _right(optimized: OptimizedModel, row: ImplementationReport) -> BuiltModel |
     try:
         built = build(optimized, defaults)
         built.check()
-    except AccuracyError as error:
-        row.note = f"left out: it computes something else ({(error.problems or [error.message])[0]})"
-        return None
     except HeteroTVMError as error:
-        row.note = f"left out: {error.message}"
+        row.note = _why(error)
         return None
     return built
+
+
+def _why(error: HeteroTVMError, of: str = "") -> str:
+    if isinstance(error, AccuracyError):
+        return f"left out: it computes something else{of} ({(error.problems or [error.message])[0]})"
+    return f"left out: {error.message}"
+
+
+def _alike(
+    built: Mapping[str, BuiltModel],
+    inputs: Mapping[str, np.ndarray],
+    rows: Mapping[str, ImplementationReport],
+) -> dict[str, BuiltModel]:
+    """The implementations that are right for zeros, NaN and negative integers too: for those of them that
+    the first one takes, where no number is an index."""
+    first, *others = built or [""]
+    if not others or not all(takes_any_numbers(one.optimized.module) for one in built.values()):
+        return dict(built)
+    kept = dict(built)
+    for what, unusual in unusual_inputs(inputs).items():
+        try:
+            built[first].check(inputs=unusual)
+        except HeteroTVMError:  # a divisor that may not be 0, say: nobody can tell what is right
+            continue
+        for name in [name for name in others if name in kept]:
+            try:
+                kept[name].check(inputs=unusual)
+            except HeteroTVMError as error:
+                rows[name].note = _why(error, f" for {what}")
+                del kept[name]
+    return kept
+
+
+def _stays_right(built: BuiltModel, row: ImplementationReport) -> bool:
+    """Whether its numbers are right after many calls too."""
+    try:
+        built.check()
+    except HeteroTVMError as error:
+        row.note = _why(error, " after some calls")
+        row.default_seconds = None
+        return False
+    return True
 
 
 def _time(

@@ -14,7 +14,7 @@ from hetero_tvm.compile.dynamic.low_ends import with_low_ends
 from hetero_tvm.compile.dynamic.quotients import images_differ, with_quotients
 from hetero_tvm.compile.dynamic.signature import symbolic_signature
 from hetero_tvm.compile.dynamic.steps import checks_first, step_of
-from hetero_tvm.compile.tasks import tasks_of
+from hetero_tvm.compile.tasks import program_key, tasks_of
 from hetero_tvm.errors import (
     BuildError,
     HeteroTVMError,
@@ -284,7 +284,8 @@ def optimize_model(
         if model.implementation:
             others = [_optimized(each, target, disabled, None, spaces) for each in model.alternatives]
             generic = _optimized(replace(model, implementation=GENERIC), target, known, None, spaces)
-            if all(programs(generic) != programs(other) for other in (optimized, *others)):
+            made = {program_key(other.module) for other in (optimized, *others)}
+            if program_key(generic.module) not in made:
                 others.append(generic)
             return replace(optimized, alternatives=tuple(others))
         step = step_of(model, optimized.signature) if target.run_time_sizes else None
@@ -320,11 +321,6 @@ def optimize_model(
     if stepping is None:
         return optimized
     return replace(optimized, step=(_open(step[0], stepping, optimize_step), step[1]))
-
-
-def programs(optimized: OptimizedModel) -> tuple[tuple[str, int], ...]:
-    """Kernels of a model with the number of their calls: implementations of equal ones are one program."""
-    return tuple(sorted((task.key, task.count) for task in optimized.tasks))
 
 
 def _checked_first(step: OptimizedModel) -> OptimizedModel | None:

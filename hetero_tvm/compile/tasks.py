@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import SBlock, tvm, tvm_ffi
+from hetero_tvm.host.constants import array_of
+from hetero_tvm.host.tvm import PrimFunc, SBlock, relax, tvm, tvm_ffi
 from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_call_tir, is_ready
+from hetero_tvm.relax_passes.rewriting.graph import is_constant
 from hetero_tvm.schedules.sampled import SampledSpace
 from hetero_tvm.schedules.task import Task, task_key
 from hetero_tvm.targets.base import Target
@@ -57,6 +60,46 @@ def tasks_of(
             made = replace(made, arithmetic=space.arithmetic(op, target.machine))
         tasks.append(made)
     return tuple(tasks)
+
+
+def program_key(module: Any) -> str:
+    """Digest of what ``main`` computes; names and the order of independent calls do not count.
+
+    Equal kernels are not enough: ``x - y`` and ``y - x`` have the same one, and so have products with
+    different weights.
+    """
+    main = module["main"]
+    kernels: dict[Any, str] = {}
+    known: dict[Any, str] = {parameter: f"%{i}" for i, parameter in enumerate(main.params)}
+
+    def text(value: Any) -> str:
+        if isinstance(value, relax.Var):
+            return known[value]
+        if isinstance(value, tvm.ir.GlobalVar):
+            function = module[value]
+            if value not in kernels:
+                kernels[value] = task_key(function) if isinstance(function, PrimFunc) else value.name_hint
+            return kernels[value]
+        if is_constant(value):
+            array = array_of(value.value)
+            return f"{value.value.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
+        if isinstance(value, relax.Tuple):
+            return f"({','.join(map(text, value.fields))})"
+        if isinstance(value, relax.TupleGetItem):
+            return f"{text(value.tuple_value)}.{value.index}"
+        if isinstance(value, tvm.ir.Call):
+            called = getattr(value.op, "name", None) or text(value.op)
+            return f"{called}({','.join(map(text, value.args))}){value.attrs}{value.ty}"
+        return str(value)
+
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            known[binding.var] = _digest(text(binding.value))
+    return _digest(text(main.body.body))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _cost(function: Any) -> tuple[int, int]:

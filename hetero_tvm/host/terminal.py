@@ -45,7 +45,7 @@ def table(
 
     What is left out for want of room is named in the caption, so that nobody believes it was not measured.
     """
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[_printable(str(cell)) for cell in row] for row in rows]
     kept = list(range(len(columns)))
     needs = [_need(column, [row[at] for row in cells]) for at, column in enumerate(columns)]
     while _total(needs, kept) > width:
@@ -61,6 +61,13 @@ def table(
     most = max(_LONGEST_WHOLE, _MOST_LINES * (room // max(1, len(words))))
     shown = [[_shortened(row[at], most) if at in words else row[at] for at in kept] for row in cells]
     return Table([columns[at] for at in kept], shown, title, caption)
+
+
+def _printable(text: str) -> str:
+    """A text without what a terminal would obey: names come from files that others have made."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _shortened(word: str, most: int) -> str:

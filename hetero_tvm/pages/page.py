@@ -137,8 +137,8 @@ def page(title: str, subtitle: str, sections: Sequence[Html], data: Any = None) 
     """A whole page; ``data`` is put into it as JSON for programs (``script#data``)."""
     hidden = ""
     if data is not None:
-        # In a script, "</" would end it; as "<\/" it is the same JSON.
-        encoded = json.dumps(data, default=str).replace("</", "<\\/")
+        # In a script, "</" would end it, and "<!--<script>" hide its end; as "\u003c" it is the same JSON.
+        encoded = json.dumps(data, default=str).replace("<", "\\u003c")
         hidden = f'<script type="application/json" id="data">{encoded}</script>'
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'

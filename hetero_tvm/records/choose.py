@@ -84,8 +84,9 @@ def default_choice(task: Task, machine: Machine) -> Choice:
 def choose_one(task: Task, machine: Machine, store: RecordStore) -> Choice:
     """See :func:`choose`.  A record whose point the space no longer knows counts as none, and so does one
     that is older than a decision of today's default."""
-    found = store.best(task)
-    if found is not None:
+    unfit: list[tuple[Record, Exception]] = []
+    chosen = default_choice(task, machine)
+    while (found := store.best(task, {id(record) for record, _ in unfit})) is not None:
         record, layer = found
         file = str(store.file_of(layer))
         if task.space is None:  # an empty point says that the untuned schedule won
@@ -94,16 +95,23 @@ def choose_one(task: Task, machine: Machine, store: RecordStore) -> Choice:
         try:
             task.space.check(task.op, point, machine)
         except (ValueError, TypeError) as error:
-            if layer == "user":  # a shipped one may come from a machine with other caches
-                warnings.warn(
-                    f"{task.name}: {_origin(record, layer, store)} in {file} does not fit ({error}); "
-                    "the kernel gets its default",
-                    stacklevel=2,
-                )
-        else:
-            if not predates(task, point, machine):
-                return Choice(point, None, _origin(record, layer, store), record.seconds, file)
-    return default_choice(task, machine)
+            if layer != "user":  # a shipped one may come from a machine with other caches
+                break
+            unfit.append((record, error))
+            continue
+        if not predates(task, point, machine):
+            chosen = Choice(point, None, _origin(record, layer, store), record.seconds, file)
+        break
+    if unfit:
+        record, error = unfit[0]
+        more = f", and {len(unfit) - 1} more do not" if len(unfit) > 1 else ""
+        warnings.warn(
+            f"{task.name}: {_origin(record, 'user', store)} in {store.file_of('user')} does not fit ({error})"
+            f"{more}; the kernel gets "
+            + ("its default" if chosen.origin == DEFAULT else "the best of the others"),
+            stacklevel=2,
+        )
+    return chosen
 
 
 def predates(task: Task, point: Mapping[str, Any], machine: Machine) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -217,14 +217,18 @@ class RecordStore:
             found += [r for r in valid(own) if r.ok and r.point is not None and r.role in (TRIAL, VERIFIED)]
         return found
 
-    def best(self, task: Task) -> tuple[Record, str] | None:
+    def best(self, task: Task, but: Collection[int] = ()) -> tuple[Record, str] | None:
         """The record to build with, and its layer (``user`` or ``shipped``); None when there is none.
 
         A verified record beats trials, the user's layer beats the shipped one; of several verified
         ones the last counts (it was compared with the others), of trials the fastest.  Records of this
         device come before those of others, and what was ranked without measuring comes last.
+
+        ``but`` : ``id`` of records that are passed over.
         """
         layers = [("user", self._user), ("shipped", self._shipped)]
+        if but:
+            layers = [(layer, [r for r in records if id(r) not in but]) for layer, records in layers]
         for pick in (self._here, self._of):
             own = [(layer, pick(records, task)) for layer, records in layers]
             for layer, records in own:
@@ -235,7 +239,7 @@ class RecordStore:
                 trials = [record for record in records if record.role == TRIAL and record.ok]
                 if trials:
                     return min(trials, key=_time), layer
-        ranked = [record for record in self._of(self._user, task) if record.role == RANKED]
+        ranked = [record for record in self._of(layers[0][1], task) if record.role == RANKED]
         return (ranked[-1], "user") if ranked else None
 
     def verified(self, task: Task) -> Record | None:

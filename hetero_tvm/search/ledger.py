@@ -73,11 +73,23 @@ class Ledger:
             state.known = known
             for key, record in known.items():
                 candidate = candidate_of(record)
-                state.note_result(key, candidate, record.seconds if record.ok else None)
+                counts = record.ok and self._fits(state.task, candidate)
+                state.note_result(key, candidate, record.seconds if counts else None)
             if (key := key_of(self.default_of(state))) in known and known[key].ok:
                 state.report.default_seconds = known[key].seconds
             state.report.reused = len(known)
             self.report.reused += len(known)
+
+    def _fits(self, task: Task, candidate: Candidate) -> bool:
+        """Whether a space has the point of a record: what another version of it or an editor wrote is no time
+        that others could be measured by."""
+        if task.space is None or "point" not in candidate:
+            return True
+        try:
+            task.space.check(task.op, candidate["point"], self.machine)
+        except (ValueError, TypeError):
+            return False
+        return True
 
     def take_in_others(self) -> None:
         """Trials that other searches have recorded since: known, counted and learned from like our own."""
@@ -86,7 +98,8 @@ class Ledger:
             state = states.get(record.key)
             if state is None or record not in self.store.trials(state.task):
                 continue
-            candidate, seconds = candidate_of(record), record.seconds if record.ok else None
+            candidate = candidate_of(record)
+            seconds = record.seconds if record.ok and self._fits(state.task, candidate) else None
             state.known.setdefault(record.candidate, record)
             state.note_result(record.candidate, candidate, seconds)
             if state.proposer is not None:
@@ -127,9 +140,7 @@ class Ledger:
             return []
         for record in self.store.neighbours(task):
             candidate = candidate_of(record)
-            try:
-                task.space.check(task.op, candidate["point"], self.machine)
-            except (ValueError, KeyError):
+            if not self._fits(task, candidate):
                 continue
             key = key_of(candidate)
             if key != key_of(self.default_of(state)) and key not in found:
@@ -146,7 +157,7 @@ class Ledger:
         times = Counter(record.candidate for record in self.store.trials(task))
         far = []
         for key, record in state.known.items():
-            if times[key] == 1 and record.ok:
+            if times[key] == 1 and record.ok and self._fits(task, candidate_of(record)):
                 expected = state.best * max(1.0, self._relative(state, candidate_of(record), best))
                 if record.seconds > _FAR * expected:
                     far.append((record.seconds / expected, key, candidate_of(record)))

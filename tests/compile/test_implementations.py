@@ -5,13 +5,15 @@ import json
 
 import numpy as np
 import pytest
-from tvm import te, tirx
+from tvm import IRModule, relax, te, tirx
 
 import hetero_tvm
 from hetero_tvm import build as build_command
 from hetero_tvm.compile import implementations
+from hetero_tvm.compile.build import BuiltModel
 from hetero_tvm.compile.truth import EndToEnd
-from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.errors import AccuracyError, ModelError, UsageError
+from hetero_tvm.reference.unusual import takes_any_numbers
 from hetero_tvm.targets.cpu.target import CpuTarget
 from tests.frontend.kernels.helpers import description, layer_norm, operator, tensor
 
@@ -86,6 +88,122 @@ def test_what_computes_something_else_never_wins(clock, tmp_path):
     assert wrong.note.startswith("left out: it computes something else") and wrong.default_seconds is None
 
 
+def by_element(formula, dtype="float32"):
+    """A formula of one element, over a matrix."""
+    x = te.placeholder((64, 32), name="x", dtype=dtype)
+    return [x, te.compute((64, 32), lambda i, j: formula(x[i, j]), "y")]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "dtype", "what"),
+    [
+        (
+            lambda x: tirx.Select(x < 0.0, tirx.const(0.0, "float32"), x),
+            lambda x: tirx.Select(x > 0.0, x, tirx.const(0.0, "float32")),
+            "float32",
+            "NaN",
+        ),
+        (lambda x: x * 1.0, lambda x: x * x / x, "float32", "zeros"),
+        (
+            lambda x: tirx.truncdiv(x, tirx.const(3, "int32")),
+            lambda x: tirx.floordiv(x, tirx.const(3, "int32")),
+            "int32",
+            "negative integers",
+        ),
+    ],
+)
+def test_what_is_wrong_for_unusual_numbers_never_wins(clock, tmp_path, right, wrong, dtype, what):
+    clock.update({"right": 2.0, "wrong": 0.1})
+    ways = {"right": by_element(right, dtype), "wrong": by_element(wrong, dtype)}
+    tuned = hetero_tvm.tune_op(ways, name="element", trials=1, logs=tmp_path, patience=0)
+    kept, other = tuned.report.implementations
+    assert kept.chosen and not other.chosen
+    assert other.note.startswith(f"left out: it computes something else for {what}")
+
+
+def test_numbers_that_are_indices_stay_in_range():
+    table = te.placeholder((8,), name="table")
+    rows = te.placeholder((16,), name="rows", dtype="int32")
+    taken = te.compute((16,), lambda i: table[rows[i]], "taken")
+    optimized = hetero_tvm.optimize_model(tuned_model([table, rows, taken]))
+    assert not takes_any_numbers(optimized.module)
+    assert takes_any_numbers(hetero_tvm.optimize_model(tuned_model(scaled(2.0))).module)
+
+
+def difference(swapped=False, direct=True):
+    """``x - y`` as a Relax module of one kernel, or of two; ``y - x`` where the operands are swapped."""
+    builder = relax.BlockBuilder()
+    x, y = (relax.Var(name, relax.TensorType((8, 4), "float32")) for name in "xy")
+    with builder.function("main", [x, y]):
+        a, b = (y, x) if swapped else (x, y)
+        if direct:
+            result = builder.emit_te(
+                lambda a, b: te.compute((8, 4), lambda i, j: a[i, j] - b[i, j], "apart"), a, b
+            )
+        else:
+            turned = builder.emit_te(lambda b: te.compute((8, 4), lambda i, j: -b[i, j], "turned"), b)
+            result = builder.emit_te(
+                lambda a, b: te.compute((8, 4), lambda i, j: a[i, j] + b[i, j], "added"), a, turned
+            )
+        builder.emit_func_output(result)
+    module = builder.get()
+    assert isinstance(module, IRModule)
+    return module
+
+
+def test_a_record_says_nothing_of_other_operands_of_the_same_kernels(clock, tmp_path):
+    clock.update({"one": 2.0, "two": 1.0})
+    tuned = hetero_tvm.tune_op(
+        {"one": difference(), "two": difference(direct=False)},
+        name="apart",
+        trials=2,
+        logs=tmp_path,
+        patience=0,
+    )
+    assert [way.chosen for way in tuned.report.implementations] == [False, True]
+    ways = {"one": difference(), "two": difference(swapped=True, direct=False)}
+    later = hetero_tvm.build_model(hetero_tvm.optimize_model(tuned_model(ways)), logs=tmp_path)
+    assert later.optimized.model.implementation == "one"
+
+
+def test_equal_kernels_with_other_operands_are_left_out(clock, tmp_path):
+    ways = {"one": difference(), "other": difference(swapped=True)}
+    tuned = hetero_tvm.tune_op(ways, name="apart", trials=1, logs=tmp_path, patience=0)
+    assert tuned.report.implementations[1].note.startswith("left out: it computes something else")
+
+
+def test_what_is_wrong_on_later_calls_only_never_wins(monkeypatch, clock, tmp_path):
+    clock.update({"right": 2.0, "late": 0.1})
+    checked, check = [], BuiltModel.check
+
+    def late(self, **given):
+        checked.append(self.optimized.model.implementation)
+        if checked.count("late") > 1 and "inputs" not in given and checked[-1] == "late":
+            raise AccuracyError("wrong", problems=["output 0: far off"])
+        return check(self, **given)
+
+    monkeypatch.setattr(implementations, "_alike", lambda built, inputs, rows: dict(built))
+    monkeypatch.setattr(BuiltModel, "check", late)
+    ways = {"right": scaled(3.0), "late": transposed(3.0)}
+    right, other = hetero_tvm.tune_op(ways, trials=1, logs=tmp_path, patience=0).report.implementations
+    assert right.chosen and other.default_seconds is None
+    assert other.note == "left out: it computes something else after some calls (output 0: far off)"
+
+
+@pytest.mark.parametrize("damaged", [7, None, ["turned"], "gone"])
+def test_a_damaged_choice_is_passed_over_and_told(clock, tmp_path, damaged):
+    clock.update({"plain": 2.0, "turned": 1.0})
+    ways = {"plain": scaled(3.0), "turned": transposed(3.0)}
+    hetero_tvm.tune_op(ways, name="scaled", trials=2, logs=tmp_path, patience=0)
+    (file,) = tmp_path.glob("*.jsonl")
+    lines = file.read_text().splitlines()
+    (choice,) = [line for line in map(json.loads, lines) if line["space"] == "implementations"]
+    file.write_text("\n".join([*lines, json.dumps({**choice, "point": {"implementation": damaged}}), ""]))
+    with pytest.warns(UserWarning, match="is no choice among 'plain', 'turned'; 'turned' is built") as told:
+        built = hetero_tvm.build_model(hetero_tvm.optimize_model(tuned_model(ways)), logs=tmp_path)
+    assert built.optimized.model.implementation == "turned" and len(told) == 1
+
+
 def test_what_is_far_slower_gets_no_trials(clock, tmp_path):
     clock.update({"fast": 1.0, "slow": 100.0})
     tuned = hetero_tvm.tune_op(
@@ -116,6 +234,18 @@ def test_reserved_and_missing_names_are_refused():
         hetero_tvm.tune_op({"generic": scaled(3.0)})
     with pytest.raises(UsageError, match="one at least"):
         hetero_tvm.tune_op({})
+    with pytest.raises(UsageError, match="'inner' is a dictionary of several"):
+        hetero_tvm.tune_op({"one": scaled(3.0), "inner": {"two": scaled(3.0)}})
+
+
+def test_functions_that_no_library_has_are_refused():
+    """TVM's compiler in this process, which is the judge, ended the process."""
+    extern = by_element(lambda x: tirx.call_extern("float32", "no_such_function", x))
+    with pytest.raises(ModelError) as caught:
+        hetero_tvm.tune_op({"one": by_element(tirx.exp), "extern": extern}, name="element")
+    assert list(caught.value.problems) == ["it calls no_such_function, which no library of this process has"]
+    known = by_element(lambda x: tirx.call_pure_extern("float32", "expf", x))
+    assert hetero_tvm.optimize_model(tuned_model({"one": known})).model.implementation == "one"
 
 
 def two_ways():

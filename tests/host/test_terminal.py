@@ -89,3 +89,12 @@ def test_operations_have_a_unit_that_shows_them():
     assert operations(2_870_000_000) == "2.87 GFLOP"
     assert operations(961_900) == "0.962 MFLOP"
     assert operations(0) == "0 GFLOP"
+
+
+def test_names_give_a_terminal_no_orders():
+    stream = io.StringIO()
+    row = ("\x1b[31mred\x07\nnext ☃", *ROWS[0][1:])
+    console(stream).print(table("kernels", COLUMNS, [row], 100))
+    text = stream.getvalue()
+    assert "\x1b" not in text and "\x07" not in text
+    assert r"\x1b[31mred\x07" in text and "next ☃" in text

@@ -51,6 +51,7 @@ def test_a_page_is_whole_and_alone():
     tree = parsed(markup)
     assert [tag for tag, _ in tree.seen].count("script") == 1
     assert json.loads(tree.data) == {"name": EVIL}
+    assert "<!--" not in page("", "", [], {"name": "<!--<script>"})  # after it, "</script>" ends nothing
     assert not [a for _, a in tree.seen if {"src", "href"} & set(a)] and "http" not in markup
     assert "prefers-color-scheme: dark" in markup and "Empty" not in markup
 

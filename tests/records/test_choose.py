@@ -36,6 +36,19 @@ def test_a_point_that_the_space_does_not_know_counts_as_none(tmp_path):
         assert choose([one], MACHINE, store)[one.key].origin == "default"
 
 
+def test_where_a_point_is_unknown_the_best_of_the_others_counts(tmp_path):
+    """A record that somebody edited hid all the others: the kernel was built from its default."""
+    one = task(ScaleSpace())
+    store = RecordStore(SITE, tmp_path)
+    store.append(new_record(one, SITE, {"point": {"repeat": 2, "pieces": 1}}, seconds=2e-3))
+    store.append(new_record(one, SITE, {"point": {"repeat": 1, "pieces": 1}}, seconds=1e-3))
+    store.append(new_record(one, SITE, {"point": {"repeat": 77, "pieces": 1}}, seconds=1e-9))
+    store.append(new_record(one, SITE, {"point": {"repeat": None}}, seconds=1e-9, role=VERIFIED))
+    with pytest.warns(UserWarning, match="and 1 more do not; the kernel gets the best of the others") as told:
+        assert choose([one], MACHINE, store)[one.key].point["repeat"] == 1
+    assert len(told) == 1
+
+
 def test_a_trace_where_a_point_belongs_counts_as_none(tmp_path):
     one = task(ScaleSpace())
     store = RecordStore(SITE, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 
 from hetero_tvm.host.peaks import CacheRoof
 from hetero_tvm.machines.roofs import Roofs
-from hetero_tvm.records.record import Site
+from hetero_tvm.records.record import Site, new_record
 from hetero_tvm.records.store import RecordStore
 from hetero_tvm.search.ledger import Ledger
 from hetero_tvm.search.measure.service import OK, Result
@@ -38,3 +38,22 @@ def test_a_default_whose_time_is_taken_back_has_none_until_it_is_measured_again(
     assert state.report.default_seconds is None
     ledger.note_trial(state, default, Result(OK, 2e-3))
     assert state.report.default_seconds == 2e-3
+
+
+def test_points_that_a_space_does_not_have_are_no_times_to_measure_others_by(tmp_path):
+    """One that an editor left, with the least time of all, ended the search in a TypeError."""
+    one, site = task(ScaleSpace()), Site.of(MACHINE)
+    store = RecordStore(site, tmp_path)
+    right = {"point": {"repeat": 2, "pieces": 1}}
+    store.append(new_record(one, site, right, seconds=1e-3))
+    store.append(new_record(one, site, {"point": {"repeat": 1, "pieces": 1}}, seconds=1.0))
+    store.append(new_record(one, site, {"point": {"repeat": ["a", {"b": 1}], "pieces": 1}}, seconds=1e-9))
+    store.append(new_record(one, site, {"point": {}}, seconds=1e-8))
+    ledger = Ledger([one], MACHINE, TuneOptions(), store, lambda event: None)
+    (state,) = ledger.states
+    assert state.best == 1e-3 and state.best_candidate == right
+    other = RecordStore(site, tmp_path)
+    other.append(new_record(one, site, {"point": {"repeat": None, "pieces": 1}}, seconds=1e-9))
+    ledger.take_in_others()
+    assert state.best == 1e-3
+    assert [far["point"] for far in ledger.suspects(state)] == [{"repeat": 1, "pieces": 1}]

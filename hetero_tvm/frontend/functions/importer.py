@@ -7,6 +7,7 @@ result, which may have a design space of its own.
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from hetero_tvm.errors import ModelError, UsageError, last_line
 from hetero_tvm.frontend.functions.run import UnscheduledProgram
 from hetero_tvm.frontend.signature import RESERVED, ImportedModel
 from hetero_tvm.frontend.stored import StoredModel
-from hetero_tvm.host.tvm import IRModule, PrimFunc, SBlock, SBlockRealize, relax, te, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Call, IRModule, PrimFunc, SBlock, SBlockRealize, relax, te, tirx, tvm, tvm_ffi
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 
 _OPAQUE = {"op_pattern": 8}
@@ -79,6 +80,11 @@ def _several(sources: Mapping[str, Any], name: str | None) -> ImportedModel:
         raise UsageError("implementations are a dictionary of operators by name, and there is one at least")
     if taken := [f"{key!r} is {RESERVED[key]}" for key in sources if key in RESERVED]:
         raise UsageError("an implementation needs another name: " + "; ".join(taken))
+    if nested := [repr(key) for key, source in sources.items() if isinstance(source, Mapping)]:
+        raise UsageError(
+            f"an implementation is one operator, and {', '.join(nested)} is a dictionary of several",
+            hint="list them all in one dictionary",
+        )
     made = {key: import_function(source, name=name) for key, source in sources.items()}
     first, *others = (replace(model, implementation=key) for key, model in made.items())
 
@@ -195,7 +201,14 @@ def _finish(module: IRModule, name: str) -> ImportedModel:
         module = module.without_attr("hetero.outputs")
     if not relax.analysis.check_well_formed(module):
         raise ModelError(f"{name} is not a well-formed Relax module.")
-    problems: list[str] = []
+    missing = _missing_functions(module)
+    problems = [f"it calls {function}, which no library of this process has" for function in missing]
+    if problems:
+        raise ModelError(
+            f"{name} cannot be compiled as an operator.",
+            problems=problems,
+            hint="load what has the C functions first: ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)",
+        )
     inputs = [_spec(p.name, p.ty, problems) for p in main.params]
     result = main.ret_ty
     fields = list(result.fields) if isinstance(result, relax.TupleType) else [result]
@@ -214,6 +227,31 @@ def _finish(module: IRModule, name: str) -> ImportedModel:
     except Exception as error:
         raise ModelError(f"{name}: TVM cannot read this function: {last_line(error)}") from error
     return ImportedModel(module, signature, _ends(signature), _identifier(name), 0, original)
+
+
+def _missing_functions(module: IRModule) -> list[str]:
+    """C functions that kernels call and that nothing has that is loaded: TVM's own compiler, which is the
+    judge, would end the process.  What comes with the kernel as code (``pragma_import_...``) is known.
+    """
+    process, missing, own = ctypes.CDLL(None), [], []
+
+    def visit(call: Any) -> None:
+        if getattr(call.op, "name", "") in ("tirx.call_extern", "tirx.call_pure_extern"):
+            function = getattr(call.args[0], "value", None)
+            if isinstance(function, str) and not hasattr(process, function):
+                missing.append(function)
+
+    def visit_attribute(node: Any) -> None:
+        own.extend([node] if str(node.attr_key).startswith("pragma_import_") else [])
+
+    def visit_loop(loop: Any) -> None:
+        own.extend(key for key in loop.annotations or {} if str(key).startswith("pragma_import_"))
+
+    callbacks = [(Call, visit), (tirx.AttrStmt, visit_attribute), (tirx.For, visit_loop)]
+    for function in module.functions.values():
+        if isinstance(function, PrimFunc):
+            tvm_ffi.structural_walk(function.body, callbacks, order="pre")
+    return [] if own else list(dict.fromkeys(missing))
 
 
 def _output_names(count: int, taken: Collection[str]) -> list[str]:
