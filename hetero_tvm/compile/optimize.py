@@ -303,8 +303,9 @@ def optimize_model(
     if depths_differ([optimized.module, *others]):
         disabled |= {"attention"}
         optimized = _open(model, optimize_one(model), optimize_one)
-    if images and not _laid_out_alike(optimized):
-        disabled |= target.layout_passes
+    by_size = target.layout_passes if images else target.batch_passes
+    if not by_size <= disabled and not _laid_out_alike(optimized):
+        disabled |= by_size
         optimized = _open(model, optimize_one(model), optimize_one)
     known = optimized.lengths
     assert known is not None

@@ -88,6 +88,9 @@ class CompilingTarget(ABC):
     layout_passes: frozenset[str] = frozenset()
     """Names of passes that are left out there as well, where what they choose depends on the size."""
 
+    batch_passes: frozenset[str] = frozenset()
+    """Names of passes left out where the batch alone stays open, and what they choose depends on its size."""
+
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         """A kernel of one's own for all sizes; None: the space's kernel is lifted."""
         return None

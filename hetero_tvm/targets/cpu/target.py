@@ -386,6 +386,7 @@ class CpuTarget(Target):
     fixed_size_passes = frozenset({JoinParts.name})  # places of each size
     fixed_image_passes = frozenset({RoundConvolutions.name})  # what kernels of one size alone compute
     layout_passes = frozenset({BlockImages.name, ReadSlices.name})  # slices are read in blocks alone
+    batch_passes = frozenset({ReadSlices.name})  # copies of windows pay with few images
 
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         return kernels.emit(witnesses, space, point, self.machine)

@@ -56,3 +56,22 @@ def test_one_library(model, tmp_path, shape, sizes):
         x = np.random.default_rng(n).normal(size=(n, 3, *extents)).astype("float32")
         wanted = reference.run(None, {"x": x})[0]
         assert np.abs(net(x) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+def test_copies_that_pay_at_some_batches_only(tmp_path):
+    model = text_model(
+        """
+        agraph (float[n, 2, 3, 8, 8] x) => (float[n, 4, 3, 8, 8] y) {
+           first = Conv<pads=[1, 1, 1, 1, 1, 1]>(x, w)
+           y = Relu(first)
+        }"""
+    )
+    w = np.random.default_rng(0).normal(size=(4, 2, 3, 3, 3)).astype("float32")
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    optimized = optimize_model(import_model(model, shapes={"x": (hetero_tvm.Span(1, 4), 2, 3, 8, 8)}))
+    net = hetero_tvm.load(build_model(optimized).export(tmp_path))
+    reference = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for n in (1, 3, 4):
+        x = np.random.default_rng(n).normal(size=(n, 2, 3, 8, 8)).astype("float32")
+        wanted = reference.run(None, {"x": x})[0]
+        assert np.abs(net(x) - wanted).max() <= 1e-5 * np.abs(wanted).max()

@@ -108,6 +108,21 @@ def test_constant_pad(value):
     assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
 
 
+@pytest.mark.parametrize("given", ["float v", "uint8 q"])
+def test_pad_with_a_value_known_at_run_time(given):
+    # Quantisers write the value as a byte, which stays one as quantised weights do.
+    body = (
+        f"g (float[2,3,4] x, {given}) => (float[2,6,5] y) "
+        "{ p = Constant<value = int64[6] {0, 1, 1, 0, 2, 0}>() s = Constant<value = float {0.5}>() "
+        + ("v = DequantizeLinear(q, s) " if "q" in given else "")
+        + "y = Pad(x, p, v) }"
+    )
+    model = import_model(text_model(body))
+    inputs = sample_inputs(model)
+    inputs[given.split()[1]] = np.array(-7.5, np.float32) if "v" in given else np.array(7, np.uint8)
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+
+
 @pytest.mark.parametrize("pads", ["1, 0, 1, 2", "2, 0, 0, 0", "0, 3, 1, 3", "0, 0, 0, 0"])
 def test_wrapped_pad_joins_ends(pads):
     before, left, after, right = map(int, pads.split(","))

@@ -104,16 +104,25 @@ def array_feature_extractor(b: Body) -> None:
 
 
 def one_hot_encoder(b: Body) -> None:
-    """OneHotEncoder of whole numbers: 1 at the place of each among the categories."""
+    """OneHotEncoder of whole numbers: 1 at the place of each among the categories.
+
+    With ``zeros=0`` (scikit-learn's default) a category that is unknown is an error: its row is picked behind
+    the last one, which a call refuses.
+    """
     if "cats_int64s" not in b.attributes:
         raise refuse(b, "categories that are text")
-    if not b.attributes.get("zeros", 1):
-        raise refuse(b, "an error for unknown categories (zeros=0)")
     x = b.op("Cast", b.input(0), to=TensorProto.INT64)
     same = b.op(
         "Equal", b.op("Unsqueeze", x, b.const([-1], "int64")), b.const(b.attributes["cats_int64s"], "int64")
     )
-    b.end(0, b.op("Cast", same, to=TensorProto.FLOAT))
+    if b.attributes.get("zeros", 1):
+        b.end(0, b.op("Cast", same, to=TensorProto.FLOAT))
+        return
+    count = len(b.attributes["cats_int64s"])
+    hits = b.op("Cast", same, to=TensorProto.INT32)
+    known = b.op("Cast", b.reduce("ReduceMax", hits, [-1], 0, axes_as_input=18), to=TensorProto.BOOL)
+    row = b.op("Where", known, b.op("ArgMax", hits, axis=-1, keepdims=0), b.const(count, "int64"))
+    b.end(0, b.op("Gather", b.const(np.eye(count), "float32"), row))
 
 
 def label_encoder(b: Body) -> None:

@@ -20,7 +20,8 @@ def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     mode = as_text(attrs.get("mode", "constant"))
     if mode not in ("constant", "wrap") or pads is None or pads.min(initial=0) < 0:
         return None
-    if any(g is not None and a is None for g, a in zip(given, arrays, strict=True)):
+    told = given[1] if len(given) > 1 and value is None else None
+    if any(g is not None and a is None and g is not told for g, a in zip(given, arrays, strict=True)):
         return None
     rank = len(x.ty.shape)
     axes = range(rank) if axes is None else [int(axis) % rank for axis in axes]
@@ -28,8 +29,25 @@ def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     width[list(axes)] = pads.reshape(2, -1).T
     if mode == "wrap":
         return _wrapped(x, width)
+    if told is not None:
+        return _filled(x, width, told)
     constant = 0.0 if value is None else float(value.reshape(()))
     return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], "constant", constant)
+
+
+def _filled(x: Expr, width: np.ndarray, value: Expr) -> Expr | None:
+    """``x`` between elements of ``value``, known at run time, or a byte that a quantiser wrote."""
+    shape = static_shape(x)
+    if shape is None:
+        return None
+    padded = width.any(axis=1)
+    inside = relax.op.full(
+        [e if w else 1 for e, w in zip(shape, padded, strict=True)], relax.const(1.0), "float32"
+    )
+    amounts = [int(amount) for amount in width.reshape(-1)]
+    mask = relax.op.greater(relax.op.nn.pad(inside, amounts, "constant", 0.0), relax.const(0.0))
+    filled = relax.op.reshape(value, [1] * len(shape))
+    return relax.op.where(mask, relax.op.nn.pad(x, amounts, "constant", 0.0), filled)
 
 
 def _wrapped(x: Expr, width: np.ndarray) -> Expr | None:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import LibraryError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.reference.running import run_double
 
@@ -40,6 +41,8 @@ CASES = {
     "zeros": ("Imputer", [X], ["float32"], {"imputed_value_floats": [9.0], "replaced_value_float": 0.0}),
     "columns": ("ArrayFeatureExtractor", [X, np.array([[2, 0]])], ["float32"], {}),
     "one hot": ("OneHotEncoder", [WHOLE], ["float32"], {"cats_int64s": [5, 1, 9], "zeros": 1}),
+    "one hot, all known": ("OneHotEncoder", [WHOLE], ["float32"],
+                           {"cats_int64s": [9, 5, -3, 1, 2], "zeros": 0}),
     "labels": ("LabelEncoder", [WHOLE], ["float32"],
                {"keys_int64s": [5, 1, 9], "values_floats": [0.5, 0.1, 0.9], "default_float": -2.0}),
     "labels of floats": ("LabelEncoder", [np.array([0.5, np.nan, 3], "float32")], ["int64"],
@@ -70,3 +73,11 @@ def test_text_is_refused_by_node():
         import_onnx(model("LabelEncoder", [WHOLE], ["int64"], keys_int64s=[1], values_strings=["a"]))
     with pytest.raises(UnsupportedOperatorError, match="categories that are text"):
         import_onnx(model("OneHotEncoder", [WHOLE], ["float32"], cats_strings=["a"]))
+
+
+def test_unknown_categories_are_an_error_where_the_file_says_so():
+    source = model("OneHotEncoder", [WHOLE], ["float32"], cats_int64s=[9, 5, -3, 1, 2], zeros=0)
+    built = build_model(optimize_model(import_model(source)))
+    built.run({"x0": WHOLE})
+    with pytest.raises(LibraryError, match=r"step.*: an index lies outside"):
+        built.run({"x0": WHOLE + 1})
