@@ -320,6 +320,16 @@ def reduced(reduction: str, so_far: Expr, value: Expr) -> Expr:
     ]()
 
 
+def fold_lanes(k: Kernel, sums: Buffer, places: Sequence[Sequence[Index]], lanes: int) -> None:
+    """Add up the ``lanes`` of each vector of sums at ``places``, side by side; the first lane has the result."""
+    width = lanes
+    while width > 1:
+        width //= 2
+        for place in places:
+            low, high = (k.load(sums, [*place, k.ramp(at, width)]) for at in (0, width))
+            k.store(sums, low + high, [*place, k.ramp(0, width)])
+
+
 def vector_pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
     """Cut ``extent`` into vectors: ``[(start, width), ...]`` with a power-of-two tail.
 

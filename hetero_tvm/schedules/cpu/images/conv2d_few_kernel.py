@@ -15,8 +15,6 @@ share.  What it costs is folding, some ten instructions for each sum.
 
 from __future__ import annotations
 
-from operator import add as sum_of
-
 import numpy as np
 
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
@@ -27,7 +25,7 @@ from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
-from hetero_tvm.schedules.emit import Index, Kernel, int32
+from hetero_tvm.schedules.emit import Index, Kernel, fold_lanes, int32
 
 MOST_FILTERS = 6
 """Filters up to which products of whole channels may pay."""
@@ -92,12 +90,7 @@ class FewFiltersKernel(BlockedConvKernel):
         for q, f in every:
             k.store(acc, k.splat(0.0, lanes), [q, f, k.ramp(0, lanes)])
         self._accumulate_channels(acc, y, x, columns)
-        width = lanes
-        while width > 1:
-            width //= 2
-            for q, f in every:
-                halves = (k.load(acc, [q, f, k.ramp(at, width)]) for at in (0, width))
-                k.store(acc, sum_of(*halves), [q, f, k.ramp(0, width)])
+        fold_lanes(k, acc, every, lanes)
         numbers = k.ramp(0, lanes)
         plane = self.batch * self.shape.filter_blocks
         for q in range(columns):

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import add
 
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.batch_matmul import BatchMatmul
-from hetero_tvm.schedules.emit import Index, Kernel, vector_pieces
+from hetero_tvm.schedules.emit import Index, Kernel, fold_lanes, vector_pieces
 
 MOST_FEW = 4
 """Most rows of the operand that has few."""
@@ -103,12 +102,7 @@ def emit_block(
                 step(d * lanes, lanes)
         for at, width in vector_pieces(op.k - full * lanes, lanes):
             step(full * lanes + at, width)
-        width = lanes
-        while width > 1:
-            width //= 2
-            for f, z in every:
-                halves = (k.load(acc, [f, z, k.ramp(at, width)]) for at in (0, width))
-                k.store(acc, add(*halves), [f, z, k.ramp(0, width)])
+        fold_lanes(k, acc, every, lanes)
         for f, z in every:
             put(f, start + z, k.load(acc, [f, z, tirx.const(0, "int32")]))
 
