@@ -321,7 +321,7 @@ def reduced(reduction: str, so_far: Expr, value: Expr) -> Expr:
 
 
 def fold_lanes(k: Kernel, sums: Buffer, places: Sequence[Sequence[Index]], lanes: int) -> None:
-    """Add up the ``lanes`` of each vector of sums at ``places``, side by side; the first lane has the result."""
+    """Add up the ``lanes`` of each vector of sums at ``places``, side by side; the result is in the first."""
     width = lanes
     while width > 1:
         width //= 2
