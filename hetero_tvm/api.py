@@ -12,7 +12,7 @@ from hetero_tvm.compile.implementations import chosen, implementations, tune_imp
 from hetero_tvm.compile.length_check import calls_at_lengths
 from hetero_tvm.compile.optimize import OptimizedModel, import_model, optimize_model
 from hetero_tvm.compile.representative import chosen_for_lengths, to_tune
-from hetero_tvm.compile.truth import EndToEnd, race
+from hetero_tvm.compile.truth import EndToEnd, race, untimed
 from hetero_tvm.errors import UsageError, expect, expect_number
 from hetero_tvm.frontend.functions.importer import import_function
 from hetero_tvm.frontend.signature import ImportedModel
@@ -141,17 +141,17 @@ def tune_model(
             options,
             trials=None if trials is None else round(part * trials),
             minutes=None if minutes is None else part * minutes,
-            patience=max(0.0, options.most_waiting - waited) if waited else patience,
+            patience=max(0.0, options.most_waiting - waited),
         )
         found = one.target.tuner(rpc).tune(to_tune(one), wanted, folders, on_event or (lambda event: None))
         waited += found.waited
         return _choices(one.variants()[0], folders), found
 
     if optimized.alternatives:
-        untimed = "nothing is searched" if trials == 0 else None
-        untimed = "they are searched on another machine" if rpc else untimed
+        reason = "they are searched on another machine" if rpc else None
+        reason = reason or ("nothing is searched" if trials == 0 else untimed(optimized))
         store = optimized.store(folders)
-        optimized, (choices, report) = tune_implementations(optimized, tune, store, untimed)
+        optimized, (choices, report) = tune_implementations(optimized, tune, store, reason)
     else:
         choices, report = tune(optimized)
     if isinstance(on_event, NotebookProgress):
@@ -248,7 +248,8 @@ def build_model(
     _check_logs(logs)
     optimized = model.optimized if isinstance(model, TunedModel) else model
     folders = RecordFolders(logs, use_shipped)
-    optimized = chosen(optimized, optimized.store(folders))
+    if optimized.alternatives:
+        optimized = chosen(optimized, optimized.store(folders))
     first, *others = optimized.variants()
     choices = model.choices if isinstance(model, TunedModel) else _choices(first, folders)
     return build(optimized, choices, [(other, _choices(other, folders)) for other in others])
@@ -267,16 +268,12 @@ def settle(tuned: TunedModel, built: BuiltModel) -> tuple[BuiltModel, EndToEnd |
         for key, choice in built.choices.items()
         if key in defaults
     )
-    # A target that measures by itself has a clock of its own, which calls here do not show.
-    by_clock = optimized.target.device_door is not None and not optimized.machine.whole_models
     if same:
         return built, "every kernel is the default one"
-    if built.unrunnable is not None:
-        return built, built.unrunnable
+    if (reason := untimed(optimized)) is not None:
+        return built, reason
     if len(optimized.variants()) > 1:
         return built, "the library holds code for several devices"
-    if not by_clock:
-        return built, "its target measures by a clock of its own"
     plain = build(optimized, defaults)
     calls = calls_at_lengths(optimized)
     found = race(lambda: [plain.run(each) for each in calls], lambda: [built.run(each) for each in calls])

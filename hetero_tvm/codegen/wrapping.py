@@ -94,9 +94,8 @@ def _summing(node: Expr, fence: Fence) -> Expr:
         # A difference of unsigned numbers is none below 0 to the simplifier, and 0 - x is 0.
         a, b = (_signed(side, dtype.bits) for side in (node.a, node.b))
         if tvm.sym.Analyzer().can_prove_equal(a, b):
-            return tirx.const(
-                0, str(dtype)
-            )  # TVM cannot reinterpret a zero, which the simplifier makes of it
+            # The simplifier makes a zero of it, which TVM cannot reinterpret.
+            return tirx.const(0, str(dtype))
         return tirx.call_intrin(str(dtype), "tirx.reinterpret", _summing(tirx.Sub(a, b), fence))
     if _greatest_factor(node) < 2 ** (dtype.bits - 1):
         return node

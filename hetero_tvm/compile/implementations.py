@@ -9,12 +9,10 @@ own kernel is timed beside them.  It is a yardstick: a library runs alone, and s
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +23,7 @@ from hetero_tvm.compile.truth import EndToEnd, race
 from hetero_tvm.errors import AccuracyError, HeteroTVMError
 from hetero_tvm.frontend.signature import VENDOR
 from hetero_tvm.records.choose import Choice, default_choice
+from hetero_tvm.records.combinations import ChoiceSpace, Subject, subject_key
 from hetero_tvm.records.record import VERIFIED, Record, new_record
 from hetero_tvm.records.store import RecordStore
 from hetero_tvm.reference.inputs import sample_inputs
@@ -41,26 +40,10 @@ _HOPELESS = 4.0
 """Factor over the fastest default beyond which no search closes the gap."""
 
 
-@dataclass(frozen=True)
-class _Space:
-    name: str = "implementations"
-    version: int = 1
-
-
-@dataclass(frozen=True)
-class _Operator:
-    """Stand-in for an operator where records ask for a task: all its implementations and their kernels."""
-
-    key: str
-    name: str
-    space: _Space = _Space()
-    op: None = None
-
-    @classmethod
-    def of(cls, optimized: OptimizedModel) -> _Operator:
-        ways = implementations(optimized).items()
-        text = json.dumps(sorted((name, program_key(one.module)) for name, one in ways))
-        return cls(hashlib.sha256(text.encode()).hexdigest()[:16], optimized.model.name)
+def _subject(optimized: OptimizedModel) -> Subject:
+    """The operator where records ask for a task: all its implementations and what they compute."""
+    parts = [(name, program_key(one.module)) for name, one in implementations(optimized).items()]
+    return Subject(subject_key(parts), optimized.model.name, ChoiceSpace("implementations"))
 
 
 def implementations(optimized: OptimizedModel) -> dict[str, OptimizedModel]:
@@ -71,17 +54,15 @@ def implementations(optimized: OptimizedModel) -> dict[str, OptimizedModel]:
 
 def chosen(optimized: OptimizedModel, store: RecordStore) -> OptimizedModel:
     """The implementation that an earlier search has found to be the fastest; without one, the first."""
-    if not optimized.alternatives:
-        return optimized
-    ways, operator = implementations(optimized), _Operator.of(optimized)
+    ways, operator = implementations(optimized), _subject(optimized)
     unfit: list[Record] = []
     kept = next(iter(ways.values()))
-    while (found := store.best(operator, {id(record) for record in unfit})) is not None:
-        name = (found[0].point or {}).get("implementation")
+    for record, _ in store.best_first(operator):
+        name = (record.point or {}).get("implementation")
         if isinstance(name, str) and name in ways:
             kept = ways[name]
             break
-        unfit.append(found[0])
+        unfit.append(record)
     if unfit:
         known = ", ".join(map(repr, ways))
         warnings.warn(
@@ -109,9 +90,6 @@ def tune_implementations(
     """
     ways = implementations(optimized)
     rows = {name: ImplementationReport(name) for name in ways}
-    untimed = untimed or optimized.target.unrunnable()
-    if untimed is None and not _by_clock(optimized):
-        untimed = "its target measures by a clock of its own"
     if untimed is not None:
         for row in rows.values():
             row.note = f"not timed: {untimed}"
@@ -155,7 +133,7 @@ def tune_implementations(
     seconds = rows[best].tuned_seconds or rows[best].default_seconds
     if seconds is not None:
         winner = {"point": {"implementation": best}}
-        store.append(new_record(_Operator.of(optimized), store.site, winner, seconds=seconds, role=VERIFIED))
+        store.append(new_record(_subject(optimized), store.site, winner, seconds=seconds, role=VERIFIED))
     _beside(optimized, built[best], inputs, rows)
     return _told(ways[best], [run for each in runs.values() for run in each], rows, runs[best][-1])
 
@@ -204,11 +182,6 @@ def _told(
         stopped="interrupted" if any(one.interrupted for one in everything) else report.stopped,
     )
     return kept, (choices, report)
-
-
-def _by_clock(optimized: OptimizedModel) -> bool:
-    """Whether calls in this process show what an implementation takes."""
-    return optimized.target.device_door is not None and not optimized.machine.whole_models
 
 
 def _right(optimized: OptimizedModel, row: ImplementationReport) -> BuiltModel | None:

@@ -14,6 +14,7 @@ from statistics import median
 from time import perf_counter
 
 from hetero_tvm import host
+from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.search.measure.disturbance import Disturbance
 from hetero_tvm.search.measure.timing import threads_now
 
@@ -56,6 +57,16 @@ class EndToEnd:
         spread = f"{1 / self.ratio:.3f} x, quartiles {1 / self.high:.3f} to {1 / self.low:.3f}"
         verdict = "" if self.kept == "tuned" else "; not faster: the default is kept"
         return f"the whole model: {times} ({spread}, {self.pairs} pairs){verdict}"
+
+
+def untimed(optimized: OptimizedModel) -> str | None:
+    """Reason why calls in this process do not show what a model takes; None where they do."""
+    unrunnable = optimized.target.unrunnable()
+    if unrunnable is not None:
+        return unrunnable
+    # A target that measures by itself has a clock of its own, which calls here do not show.
+    by_clock = optimized.target.device_door is not None and not optimized.machine.whole_models
+    return None if by_clock else "its target measures by a clock of its own"
 
 
 def race(

@@ -85,9 +85,8 @@ def choose_one(task: Task, machine: Machine, store: RecordStore) -> Choice:
     """See :func:`choose`.  A record whose point the space no longer knows counts as none, and so does one
     that is older than a decision of today's default."""
     unfit: list[tuple[Record, Exception]] = []
-    chosen = default_choice(task, machine)
-    while (found := store.best(task, {id(record) for record, _ in unfit})) is not None:
-        record, layer = found
+    chosen: Choice | None = None
+    for record, layer in store.best_first(task):
         file = str(store.file_of(layer))
         if task.space is None:  # an empty point says that the untuned schedule won
             return Choice(None, record.trace, _origin(record, layer, store), record.seconds, file)
@@ -107,11 +106,10 @@ def choose_one(task: Task, machine: Machine, store: RecordStore) -> Choice:
         more = f", and {len(unfit) - 1} more do not" if len(unfit) > 1 else ""
         warnings.warn(
             f"{task.name}: {_origin(record, 'user', store)} in {store.file_of('user')} does not fit ({error})"
-            f"{more}; the kernel gets "
-            + ("its default" if chosen.origin == DEFAULT else "the best of the others"),
+            f"{more}; the kernel gets " + ("its default" if chosen is None else "the best of the others"),
             stacklevel=2,
         )
-    return chosen
+    return chosen or default_choice(task, machine)
 
 
 def predates(task: Task, point: Mapping[str, Any], machine: Machine) -> bool:

@@ -22,24 +22,35 @@ Combination = Mapping[str, Point]
 
 
 @dataclass(frozen=True)
-class _Space:
-    name: str = "whole-model"
+class ChoiceSpace:
+    """Stand-in for a design space where records keep another choice than that of a kernel's point."""
+
+    name: str
     version: int = 1
 
 
 @dataclass(frozen=True)
-class WholeModel:
-    """Stand-in for a model where records ask for a task: its kernels and how often each is called."""
+class Subject:
+    """Stand-in for what is no kernel where records ask for a task."""
 
     key: str
-    name: str = "whole model"
-    space: _Space = _Space()
+    name: str
+    space: ChoiceSpace
     op: None = None
+
+
+def subject_key(parts: Iterable[Any]) -> str:
+    """Key of what has these parts, values of JSON in any order."""
+    return hashlib.sha256(json.dumps(sorted(parts)).encode()).hexdigest()[:16]
+
+
+class WholeModel(Subject):
+    """Stand-in for a model: its kernels and how often each is called."""
 
     @classmethod
     def of(cls, tasks: Iterable[Task]) -> WholeModel:
         parts = [(t.key, t.count, t.space.name, t.space.version) for t in tasks if t.space is not None]
-        return cls(hashlib.sha256(json.dumps(sorted(parts)).encode()).hexdigest()[:16])
+        return cls(subject_key(parts), "whole model", ChoiceSpace("whole-model"))
 
 
 @dataclass(frozen=True)

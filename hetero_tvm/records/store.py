@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -217,30 +217,30 @@ class RecordStore:
             found += [r for r in valid(own) if r.ok and r.point is not None and r.role in (TRIAL, VERIFIED)]
         return found
 
-    def best(self, task: Task, but: Collection[int] = ()) -> tuple[Record, str] | None:
-        """The record to build with, and its layer (``user`` or ``shipped``); None when there is none.
+    def best(self, task: Task) -> tuple[Record, str] | None:
+        """The record to build with, and its layer (``user`` or ``shipped``); None when there is none."""
+        return next(self.best_first(task), None)
+
+    def best_first(self, task: Task) -> Iterator[tuple[Record, str]]:
+        """Records to build with, the best first, and their layers (``user`` or ``shipped``).
 
         A verified record beats trials, the user's layer beats the shipped one; of several verified
         ones the last counts (it was compared with the others), of trials the fastest.  Records of this
         device come before those of others, and what was ranked without measuring comes last.
-
-        ``but`` : ``id`` of records that are passed over.
         """
         layers = [("user", self._user), ("shipped", self._shipped)]
-        if but:
-            layers = [(layer, [r for r in records if id(r) not in but]) for layer, records in layers]
+        seen: set[int] = set()
         for pick in (self._here, self._of):
-            own = [(layer, pick(records, task)) for layer, records in layers]
-            for layer, records in own:
-                verified = [record for record in records if record.role == VERIFIED and record.ok]
-                if verified:
-                    return verified[-1], layer  # in the order of the file: clocks may go backwards
+            own = [
+                (layer, [r for r in pick(records, task) if id(r) not in seen]) for layer, records in layers
+            ]
+            seen.update(id(record) for _, records in own for record in records)
+            for layer, records in own:  # in the order of the file: clocks may go backwards
+                yield from ((r, layer) for r in reversed(records) if r.role == VERIFIED and r.ok)
             for layer, records in own:
                 trials = [record for record in records if record.role == TRIAL and record.ok]
-                if trials:
-                    return min(trials, key=_time), layer
-        ranked = [record for record in self._of(layers[0][1], task) if record.role == RANKED]
-        return (ranked[-1], "user") if ranked else None
+                yield from ((record, layer) for record in sorted(trials, key=_time))
+        yield from ((r, "user") for r in reversed(self._of(self._user, task)) if r.role == RANKED)
 
     def verified(self, task: Task) -> Record | None:
         """The user's newest verified record when no trial is newer than it."""

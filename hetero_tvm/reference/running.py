@@ -13,7 +13,7 @@ from onnx import helper
 from hetero_tvm.errors import HeteroTVMError, InputError, ModelError, UsageError
 from hetero_tvm.frontend.onnx.evaluator import REFERENCE_OPS
 from hetero_tvm.frontend.onnx.graph.constants import node_inputs
-from hetero_tvm.frontend.onnx.graph.nodes import with_results
+from hetero_tvm.frontend.onnx.graph.nodes import drop_attributes, with_results
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.host import mapped
@@ -273,10 +273,7 @@ def _with_inputs(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelPr
     model = onnx.ModelProto()
     model.CopyFrom(proto)
     for node in model.graph.node:
-        kept = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]
-        if len(kept) < len(node.attribute):
-            del node.attribute[:]
-            node.attribute.extend(kept)
+        drop_attributes(node, "accuracy_level")
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
     del model.graph.initializer[:]
     model.graph.initializer.extend(tensor for name, tensor in tensors.items() if name not in names)

@@ -201,14 +201,13 @@ def _finish(module: IRModule, name: str) -> ImportedModel:
         module = module.without_attr("hetero.outputs")
     if not relax.analysis.check_well_formed(module):
         raise ModelError(f"{name} is not a well-formed Relax module.")
-    missing = _missing_functions(module)
-    problems = [f"it calls {function}, which no library of this process has" for function in missing]
-    if problems:
+    if missing := _missing_functions(module):
         raise ModelError(
             f"{name} cannot be compiled as an operator.",
-            problems=problems,
+            problems=[f"it calls {function}, which no library of this process has" for function in missing],
             hint="load what has the C functions first: ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)",
         )
+    problems: list[str] = []
     inputs = [_spec(p.name, p.ty, problems) for p in main.params]
     result = main.ret_ty
     fields = list(result.fields) if isinstance(result, relax.TupleType) else [result]

@@ -202,13 +202,12 @@ def _top_k(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     if not isinstance(k, tvm.ir.GenericConst):
         return None
     count, axis, largest = int(k.value.numpy().item()), attrs.get("axis", -1), bool(attrs.get("largest", 1))
-    if str(x.ty.dtype) in ("uint32", "uint64"):  # no sort has them
-        ordered = relax.op.astype(x, "int64")
-        if str(x.ty.dtype) == "uint64":  # shifted, they keep their order as int64
-            ordered = relax.op.bitwise_xor(ordered, relax.const(np.iinfo(np.int64).min, "int64"))
+    dtype = str(x.ty.dtype)
+    if dtype == "uint64":  # no sort has them: shifted, they keep their order as int64
+        least = relax.const(np.iinfo(np.int64).min, "int64")
+        ordered = relax.op.bitwise_xor(relax.op.astype(x, "int64"), least)
         places = relax.op.topk(ordered, count, axis, "indices", largest, "int64")
         return relax.Tuple([relax.op.gather_elements(x, places, axis), places])
-    dtype = str(x.ty.dtype)
     if wider := _SORTED_AS.get(dtype):
         found = relax.op.topk(relax.op.astype(x, wider), count, axis, "both", largest, "int64")
         return relax.Tuple([relax.op.astype(found[0], dtype), found[1]])

@@ -15,7 +15,7 @@ from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST, affine_grid, res
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
-from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, inner_nodes, refusal
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, give_attributes, inner_nodes, refusal
 
 _NO_KERNELS = frozenset(
     number
@@ -67,13 +67,7 @@ def restore_corners(graph: onnx.GraphProto) -> None:
     """
     for node in all_nodes(graph):
         if node.op_type == "Resize" and node.domain in ONNX_DOMAINS:
-            kept = [
-                a for a in node.attribute if a.name not in ("coordinate_transformation_mode", "nearest_mode")
-            ]
-            del node.attribute[:]
-            node.attribute.extend(kept)
-            node.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
-            node.attribute.append(helper.make_attribute("nearest_mode", OLD_NEAREST))
+            give_attributes(node, coordinate_transformation_mode="asymmetric", nearest_mode=OLD_NEAREST)
 
 
 _FARTHEST = 4096

@@ -14,7 +14,13 @@ from onnx import TensorProto, helper, shape_inference
 
 from hetero_tvm.frontend.onnx.definitions import with_constants, write_defaults
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool
-from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes, refusal, set_nodes
+from hetero_tvm.frontend.onnx.graph.nodes import (
+    drop_attributes,
+    give_attributes,
+    inner_nodes,
+    refusal,
+    set_nodes,
+)
 
 _OPSET = 7
 _HINT = "Export the model with opset 17."
@@ -55,23 +61,10 @@ def to_opset_7(model: onnx.ModelProto, pool: ConstantPool, opset: int) -> None:
         write = _FORMS.get(node.op_type)
         if write is not None:
             write(node, attributes, pool, opset)
-        _drop(node, "consumed_inputs", *_GONE.get(node.op_type, ()))
+        drop_attributes(node, "consumed_inputs", *_GONE.get(node.op_type, ()))
     next(o for o in model.opset_import if o.domain in ONNX_DOMAINS).version = _OPSET
     if axes or any(node.op_type == "Tile" for node in model.graph.node):
         _spread(model, pool, axes)
-
-
-def _drop(node: onnx.NodeProto, *names: str) -> None:
-    kept = [a for a in node.attribute if a.name not in names]
-    if len(kept) < len(node.attribute):
-        copies = [onnx.AttributeProto.FromString(a.SerializeToString()) for a in kept]
-        del node.attribute[:]
-        node.attribute.extend(copies)
-
-
-def _give(node: onnx.NodeProto, **attributes: object) -> None:
-    _drop(node, *attributes)
-    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
 
 
 def _constant(node: onnx.NodeProto, index: int, pool: ConstantPool) -> np.ndarray:
@@ -90,45 +83,45 @@ def _add_operand(node: onnx.NodeProto, values: object, pool: ConstantPool) -> No
 # Forms of single operators --------------------------------------------------------------------------
 def _cast(node: onnx.NodeProto, attributes: dict, pool: ConstantPool, opset: int) -> None:
     if isinstance(to := attributes.get("to"), bytes):
-        _give(node, to=TensorProto.DataType.Value(to.decode().upper()))
+        give_attributes(node, to=TensorProto.DataType.Value(to.decode().upper()))
 
 
 def _concat(node: onnx.NodeProto, attributes: dict, pool: ConstantPool, opset: int) -> None:
-    _give(node, axis=attributes.get("axis", 1))
+    give_attributes(node, axis=attributes.get("axis", 1))
 
 
 def _reshape(node: onnx.NodeProto, attributes: dict, pool: ConstantPool, opset: int) -> None:
     if len(node.input) == 1 and "shape" in attributes:
-        _drop(node, "shape")
+        drop_attributes(node, "shape")
         _add_operand(node, attributes["shape"], pool)
 
 
 def _pad(node: onnx.NodeProto, attributes: dict, pool: ConstantPool, opset: int) -> None:
     if "paddings" in attributes:
-        _give(node, pads=attributes["paddings"])
-        _drop(node, "paddings")
+        give_attributes(node, pads=attributes["paddings"])
+        drop_attributes(node, "paddings")
 
 
 def _split(node: onnx.NodeProto, attributes: dict, pool: ConstantPool, opset: int) -> None:
     if len(node.input) > 1:
         parts = _constant(node, 1, pool)
-        _give(node, split=[int(part) for part in parts.reshape(-1)])
+        give_attributes(node, split=[int(part) for part in parts.reshape(-1)])
         del node.input[1:]
 
 
 def _upsample(node: onnx.NodeProto, attributes: dict, pool: ConstantPool, opset: int) -> None:
     if "height_scale" in attributes:
-        _give(node, scales=[1.0, 1.0, attributes["height_scale"], attributes["width_scale"]])
-        _drop(node, "height_scale", "width_scale")
+        give_attributes(node, scales=[1.0, 1.0, attributes["height_scale"], attributes["width_scale"]])
+        drop_attributes(node, "height_scale", "width_scale")
     if attributes.get("mode") == b"bilinear":
-        _give(node, mode="linear")
+        give_attributes(node, mode="linear")
 
 
 def _whole_power(node: onnx.NodeProto, attributes: dict, pool: ConstantPool, opset: int) -> None:
     power = attributes.get("p", 2)
     if power != int(power):
         raise refusal(node, f"p={power}", _HINT)
-    _give(node, p=int(power))
+    give_attributes(node, p=int(power))
 
 
 def _defaults(node: onnx.NodeProto, attributes: dict, pool: ConstantPool, opset: int) -> None:

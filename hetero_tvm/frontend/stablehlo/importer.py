@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from onnx import helper
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.nodes import Nodes, Untranslatable, onnx_type
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.stablehlo.control import CONTROL
@@ -113,7 +114,8 @@ class _Translation:
             [helper.make_tensor_value_info(o, *end) for o, end in zip(outputs, ends, strict=True)],
             self._nodes.constants,
         )
-        version = _OPSET_OF_BITS if _has_bits(made) else _OPSET
+        has_bits = any(node.op_type == "BitCast" for node in all_nodes(graph))
+        version = _OPSET_OF_BITS if has_bits else _OPSET
         opset = helper.make_opsetid("", version)
         return helper.make_model(graph, opset_imports=[opset], ir_version=10)
 
@@ -181,11 +183,9 @@ class _Translation:
             return [self._nodes.emit("Reshape", made, shape)]
         if kind == "stablehlo.optimization_barrier":
             return operands
-        if (
-            kind in TRANSLATIONS and 0 in op.result
-        ):  # nothing, in whose shape ONNX would read 0 as "as it was"
-            return [op.const(np.zeros(op.result), op.result_dtype)]
         if kind in TRANSLATIONS:
+            if 0 in op.result:  # ONNX would read the 0 of its shape as "as it was"
+                return [op.const(np.zeros(op.result), op.result_dtype)]
             return [TRANSLATIONS[kind](op)]
         several = CONTROL.get(kind) or SEVERAL.get(kind)
         if several is None:
@@ -208,14 +208,6 @@ class _Translation:
             number = np.asarray(value).reshape(shape)
         full = np.broadcast_to(number.astype(numpy_type), shape) if number.ndim == 0 else number
         return self._nodes.constant(np.array(full), numpy_type)
-
-
-def _has_bits(nodes: Iterable[onnx.NodeProto]) -> bool:
-    """Whether nodes, or those of their subgraphs, read the bits of numbers."""
-    return any(
-        node.op_type == "BitCast" or any(_has_bits(attribute.g.node) for attribute in node.attribute)
-        for node in nodes
-    )
 
 
 def _end_dtype(kind: Any) -> str:

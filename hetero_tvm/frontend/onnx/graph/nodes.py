@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import onnx
+from onnx import helper
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, rename_inputs, subgraphs
@@ -16,6 +17,21 @@ def set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
+
+
+def drop_attributes(node: onnx.NodeProto, *names: str) -> None:
+    """Take attributes from a node."""
+    kept = [a for a in node.attribute if a.name not in names]
+    if len(kept) < len(node.attribute):
+        copies = [onnx.AttributeProto.FromString(a.SerializeToString()) for a in kept]
+        del node.attribute[:]
+        node.attribute.extend(copies)
+
+
+def give_attributes(node: onnx.NodeProto, **attributes: object) -> None:
+    """Give a node attributes, in the place of what it has of these names."""
+    drop_attributes(node, *attributes)
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
 
 
 def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> list[onnx.NodeProto]:

@@ -7,7 +7,13 @@ from onnx import helper
 
 from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
-from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, refusal, set_nodes
+from hetero_tvm.frontend.onnx.graph.nodes import (
+    all_nodes,
+    drop_attributes,
+    give_attributes,
+    refusal,
+    set_nodes,
+)
 
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
 _FIRST_RIGHT_CEIL = 22
@@ -98,11 +104,9 @@ def settle_pools(graph: onnx.GraphProto, types: Types, opset: int) -> bool:
         rest = [0 if in_pads else beyond for in_pads, beyond in ends]
         if not any(in_pads for in_pads, _ in ends) or (any(rest) and attributes.get("count_include_pad", 0)):
             continue  # a mean counts pads, and what lies beyond them it does not
-        kept = [a for a in node.attribute if a.name not in ("ceil_mode", "pads")]
-        del node.attribute[:]
-        node.attribute.extend(kept)
+        drop_attributes(node, "ceil_mode")
         wider = [end + more for end, more in zip(after, rest, strict=True)]
-        node.attribute.append(helper.make_attribute("pads", [*before, *wider]))
+        give_attributes(node, pads=[*before, *wider])
         changed = True
     return changed
 

@@ -10,6 +10,11 @@ from onnx import defs
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS
 from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, nodes_of_model, refusal
 
+Key = tuple[str, str, str]
+"""Domain, name and overload of a function."""
+Defaults = dict[Key, dict[str, onnx.AttributeProto]]
+"""Default attributes of functions, by name."""
+
 
 def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model itself, or a copy in which
@@ -21,7 +26,8 @@ def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     named = [*model.opset_import, *nodes_of_model(model), *model.functions]
     named += [entry for function in model.functions for entry in function.opset_import]
     full = any(entry.domain == ONNX_DOMAINS[1] for entry in named)
-    if not full and not _hidden(model) and not any(f.attribute_proto for f in model.functions):
+    hidden = _hidden(model)
+    if not full and not hidden and not any(f.attribute_proto for f in model.functions):
         return model
     made = onnx.ModelProto()
     made.CopyFrom(model)
@@ -29,32 +35,31 @@ def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
         entry.domain = _short(entry.domain)
     for imports in (made.opset_import, *(function.opset_import for function in made.functions)):
         _shorten(imports)
-    kept = [function for function in made.functions if _key(function) not in _hidden(made)]
+    kept = [function for function in made.functions if _key(function) not in hidden]
     copies = [onnx.FunctionProto.FromString(function.SerializeToString()) for function in kept]
     del made.functions[:]
     made.functions.extend(copies)
-    while any([_take_defaults(function, made) for function in made.functions]):
+    defaults = {_key(called): {a.name: a for a in called.attribute_proto} for called in made.functions}
+    while any([_take_defaults(function, defaults) for function in made.functions]):
         pass
-    defaults = {_key(function): list(function.attribute_proto) for function in made.functions}
     for node in nodes_of_model(made):
         given = {attribute.name for attribute in node.attribute}
-        key = node.domain, node.op_type, node.overload
-        node.attribute.extend(a for a in defaults.get(key, ()) if a.name not in given)
+        node.attribute.extend(a for name, a in defaults.get(_called(node), {}).items() if name not in given)
     return made
 
 
-def _take_defaults(function: onnx.FunctionProto, model: onnx.ModelProto) -> bool:
-    """Give attributes without a default, which a function hands on only, that of the functions that it calls.
+def _take_defaults(function: onnx.FunctionProto, defaults: Defaults) -> bool:
+    """Give attributes without a default, which a function hands on only, that of the functions that it calls;
+    ``defaults`` has them then.
 
     Raises
     ------
     UnsupportedOperatorError : they have several; the inliner would leave out the attribute for all.
     """
-    defaults = {_key(called): {a.name: a for a in called.attribute_proto} for called in model.functions}
     changed = False
     for name in list(function.attribute):
         read = [
-            (node, defaults.get((node.domain, node.op_type, node.overload), {}).get(attribute.name))
+            (node, defaults.get(_called(node), {}).get(attribute.name))
             for node in all_nodes(function)
             for attribute in node.attribute
             if attribute.ref_attr_name == name
@@ -66,7 +71,9 @@ def _take_defaults(function: onnx.FunctionProto, model: onnx.ModelProto) -> bool
             hint = "Give the attribute where the function is called, or a default where it is defined."
             raise refusal(read[0][0], f"an attribute {name!r} that has several defaults", hint)
         function.attribute.remove(name)
-        function.attribute_proto.append(onnx.AttributeProto.FromString(found.pop()))
+        default = onnx.AttributeProto.FromString(found.pop())
+        function.attribute_proto.append(default)
+        defaults[_key(function)][name] = default
         changed = True
     return changed
 
@@ -77,11 +84,12 @@ def _renamed(attribute: onnx.AttributeProto, name: str) -> onnx.AttributeProto:
     return copy
 
 
-_Key = tuple[str, str, str]
-
-
-def _key(function: onnx.FunctionProto) -> _Key:
+def _key(function: onnx.FunctionProto) -> Key:
     return _short(function.domain), function.name, function.overload
+
+
+def _called(node: onnx.NodeProto) -> Key:
+    return node.domain, node.op_type, node.overload
 
 
 def _short(domain: str) -> str:
@@ -98,7 +106,7 @@ def _shorten(imports: MutableSequence[onnx.OperatorSetIdProto]) -> None:
     imports.extend(onnx.helper.make_opsetid(domain, version) for domain, version in short.items())
 
 
-def _hidden(model: onnx.ModelProto) -> set[_Key]:
+def _hidden(model: onnx.ModelProto) -> set[Key]:
     """Functions of ONNX's domain with the names of its operators."""
     opset = next((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), 1)
     keys = {_key(function) for function in model.functions}

@@ -62,6 +62,7 @@ from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import (
 )
 from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.emit import Kernel
 
 DIRECT = "direct"
 WINOGRAD = {"winograd2": 2, "winograd4": 4}
@@ -162,13 +163,20 @@ class BlockedConv2dSpace(DesignSpace):
         return packers | bias_packers(shape, vectors)
 
     def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
-        size, tile = WINOGRAD.get(point["method"]), PixelTile.of(point["tile"])
-        blocks, groups = point["blocks"], point["groups"]
-        if point["method"] == FEW:
-            return FewFiltersKernel(op, tile, blocks, machine).emit()
-        if size is None:
-            return BlockedConvKernel(op, tile, blocks, groups, machine).emit()
-        return WinogradKernel(op, size, tile.registers, blocks, groups, machine).emit()
+        return kernel_of(op, point, machine).emit()
+
+
+def kernel_of(
+    op: Conv2d, point: Point, machine: CpuModel, k: Kernel | None = None, room: Conv2d | None = None
+) -> BlockedConvKernel | WinogradKernel:
+    """Emitter of a convolution by the method of a point; ``k`` and ``room`` are those of the kernels."""
+    size, tile = WINOGRAD.get(point["method"]), PixelTile.of(point["tile"])
+    blocks, groups = point["blocks"], point["groups"]
+    if point["method"] == FEW:
+        return FewFiltersKernel(op, tile, blocks, machine, k, room)
+    if size is None:
+        return BlockedConvKernel(op, tile, blocks, groups, machine, k, room)
+    return WinogradKernel(op, size, tile.registers, blocks, groups, machine, k, room)
 
 
 def methods_of(op: Conv2d, machine: CpuModel) -> tuple[str, ...]:

@@ -292,12 +292,11 @@ class BlockedConvKernel:
             # Taps side by side in one body would share inputs, and LLVM would keep them all in registers.  It
             # writes out short loops of one word by itself: of taps below one another, which share none, or
             # (below) of channels.
-            if count == 1 and rows == 1:
-                with k.serial(across[1]) as j, k.serial(down[1]) as i:
-                    products(channel_block, down[0] + i, across[0] + j, count)
-            else:
-                with k.serial(down[1]) as i, k.serial(across[1]) as j:
-                    products(channel_block, down[0] + i, across[0] + j, count)
+            turned = count == 1 and rows == 1
+            outer, inner = (across, down) if turned else (down, across)
+            with k.serial(outer[1]) as a, k.serial(inner[1]) as b:
+                i, j = (b, a) if turned else (a, b)
+                products(channel_block, down[0] + i, across[0] + j, count)
 
         down, across = self._taps_inside(0, y, rows), self._taps_inside(1, x, columns)
 

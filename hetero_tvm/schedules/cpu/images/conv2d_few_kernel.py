@@ -35,10 +35,9 @@ _FOLDING = 8.0
 
 def fits_few(op: Conv2d, machine: CpuModel) -> bool:
     """Whether this kernel computes an operator."""
-    whole = (
-        type(op) in (Conv2d, Conv3d) and op.groups == 1 and Layout.parse(op.x_layout).block == machine.lanes
-    )
-    return whole and op.filters <= min(MOST_FILTERS, machine.lanes)
+    known = type(op) in (Conv2d, Conv3d) and op.groups == 1
+    in_blocks = Layout.parse(op.x_layout).block == machine.lanes
+    return known and in_blocks and op.filters <= min(MOST_FILTERS, machine.lanes)
 
 
 def pack_few(op: Conv2d, w: np.ndarray, lanes: int) -> np.ndarray:
@@ -55,9 +54,8 @@ def few_cycles(shape: BlockedShape, machine: CpuModel) -> float:
     """Cycles of all pixels of one image: products of each block of channels, or the load they wait for."""
     filters = shape.op.filters
     per_step = max(filters / machine.fma_units, machine.load_cycles)
-    return (
-        shape.height * shape.width * (len(shape.taps) * shape.channel_blocks * per_step + filters * _FOLDING)
-    )
+    products = len(shape.taps) * shape.channel_blocks * per_step
+    return shape.height * shape.width * (products + filters * _FOLDING)
 
 
 class FewFiltersKernel(BlockedConvKernel):
@@ -104,13 +102,10 @@ class FewFiltersKernel(BlockedConvKernel):
         """acc[pixel][filter][:] += the products of all taps and channels, lane by lane."""
         op, k, shape, lanes = self.op, self.k, self.shape, self.lanes
         filters, blocks, block = op.filters, shape.channel_blocks, shape.x.block
-        (down, across), first = (
-            (self._taps_inside(0, y, 1), self._taps_inside(1, x, columns)),
-            self.place(y, x),
-        )
-        planes = self.slice_planes.first
-        # Taps side by side in one body would share inputs, and LLVM would keep them all in registers.
+        down, across = self._taps_inside(0, y, 1), self._taps_inside(1, x, columns)
+        planes, first = self.slice_planes.first, self.place(y, x)
         begin, some = self.slice_planes.inside(int32(0), blocks)
+        # Taps side by side in one body would share inputs, and LLVM would keep them all in registers.
         with k.serial(down[1]) as i, k.serial(across[1]) as j, k.serial(some) as number:
             row, column, channel_block = down[0] + i, across[0] + j, begin + number
             base = (first + row * op.dilation[0] * self.pitch + column * op.dilation[1]) * block

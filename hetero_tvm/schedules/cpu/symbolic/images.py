@@ -15,10 +15,7 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
-from hetero_tvm.schedules.cpu.images.conv2d_blocked import FEW, WINOGRAD
-from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
-from hetero_tvm.schedules.cpu.images.conv2d_few_kernel import FewFiltersKernel
-from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import WinogradKernel
+from hetero_tvm.schedules.cpu.images.conv2d_blocked import kernel_of
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseKernel
 from hetero_tvm.schedules.cpu.images.pool2d import PoolKernel
 from hetero_tvm.schedules.cpu.images.relayout import relayout
@@ -75,18 +72,7 @@ def _opened(witnesses: Witnesses, write: Write) -> PrimFunc | None:
 
 def conv2d_blocked(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
     """A convolution on channel blocks, with weights that are packed as ``cpu.conv2d_blocked`` does."""
-    tile, size = PixelTile.of(point["tile"]), WINOGRAD.get(point["method"])
-    pieces = point["blocks"], point["groups"]
-
-    def write(op: Any, room: Any, k: Kernel) -> None:
-        if point["method"] == FEW:
-            FewFiltersKernel(op, tile, point["blocks"], machine, k, room).write()
-        elif size is None:
-            BlockedConvKernel(op, tile, *pieces, machine, k, room).write()
-        else:
-            WinogradKernel(op, size, tile.registers, *pieces, machine, k, room).write()
-
-    return _opened(witnesses, write)
+    return _opened(witnesses, lambda op, room, k: kernel_of(op, point, machine, k, room).write())
 
 
 def depthwise(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
