@@ -18,8 +18,8 @@ Index = Expr | int
 """A position or an extent: known when the kernel is emitted, or an expression of its loops."""
 
 FLOAT = "float32"
-LINE_FLOATS = 16
-"""float32 values in one 64-byte cache line."""
+LINE_BYTES, LINE_FLOATS = 64, 16
+"""Bytes of a cache line, and float32 values in one."""
 
 LAUNCH_FLOPS = 200_000
 """Work of one core in the 2 us that a parallel launch takes, roughly."""

@@ -25,7 +25,7 @@ from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS
 from hetero_tvm.schedules.cpu.decoding.parts import Parts
-from hetero_tvm.schedules.cpu.decoding.symbolic import Tile, each_row, each_tile
+from hetero_tvm.schedules.cpu.decoding.symbolic import Block, Tile, each_row, each_tile
 from hetero_tvm.schedules.cpu.decoding.words import WordProduct
 from hetero_tvm.schedules.cpu.dots import Dot, dot_for
 from hetero_tvm.schedules.emit import Index, constant, int32
@@ -75,8 +75,8 @@ class IntegerWordProduct(WordProduct):
         def several() -> None:
             self._prepare(rows, rows)
 
-            def panel_code(panel: Expr) -> Tile:
-                return lambda first, height, _: self._tile([first + r for r in range(height)], panel, 1)
+            def panel_code(block: Block) -> Tile:
+                return lambda first, height, _: self._tile([first + r for r in range(height)], block.panel, 1)
 
             panels = -(-self._op.n // self._layout.columns)
             each_tile(self._k, rows, self._height, panels, self._machine, panel_code, halve=True)

@@ -13,8 +13,9 @@ registers when there are few rows (:mod:`.words`), and panel by panel in L2 when
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+
+import numpy as np
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
@@ -30,6 +31,7 @@ from hetero_tvm.schedules.cpu.decoding.matrix_halves import (
 from hetero_tvm.schedules.cpu.decoding.matrix_words import integer_product
 from hetero_tvm.schedules.cpu.decoding.parts import Parts
 from hetero_tvm.schedules.cpu.decoding.symbolic import (
+    Block,
     SymbolicKernel,
     Tile,
     each_tile,
@@ -39,9 +41,12 @@ from hetero_tvm.schedules.cpu.decoding.symbolic import (
 )
 from hetero_tvm.schedules.cpu.decoding.words import WordProduct
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
-from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32
+from hetero_tvm.schedules.emit import LINE_BYTES, LINE_FLOATS, Index, int32
 
 _UNROLL = 4
+_STREAMED_ROWS = {True: 6, False: 2}
+"""Whether weights are float32 -> rows that are done before memory has sent the weights: processors follow
+such streams themselves."""
 _TILES_WORTH_A_COPY = 3
 """Register tiles of rows from which on a panel of halves is made floats once."""
 
@@ -139,11 +144,36 @@ def many_rows(p: Parts, rows: Expr, height: int | None = None, copied: bool = Fa
     """
     height = height or tile_height(p.machine)
 
-    def panel_code(panel: Expr) -> Tile:
-        b_at = _panel_reader(p, panel, copied)
-        return lambda first, rows, number: _tile(p, first, rows, panel, b_at, number)
+    def panel_code(block: Block) -> Tile:
+        b_at, ahead = _panel_reader(p, block.panel, copied), _next_panel(p, block, rows)
+        return lambda first, height, number: _tile(p, first, height, block.panel, b_at, ahead(number))
 
     each_tile(p.k, rows, height, -(-p.op.n // p.layout.columns), p.machine, panel_code)
+
+
+def _next_panel(p: Parts, block: Block, rows: Expr) -> Callable[[Expr], Callable[[Expr], None]]:
+    """Number of a tile -> step -> code that asks for lines of the next panel.
+
+    The tiles of a block share them evenly: a panel is in L2 when it is read, however many rows there are.
+    """
+    k, (extent, width) = p.k, map(int, p.weight[0].shape[1:])
+    of_line = LINE_BYTES // np.dtype(str(p.weight[0].dtype)).itemsize
+    lines, steps = -(-extent * width // of_line), max(p.op.k // _UNROLL, 1)
+    following = k.let(tirx.min(block.panel + 1, int32(p.layout.panels - 1)))
+    tiles = tirx.max(block.end - block.first, int32(1))  # more threads than tiles: some have none
+    each = tirx.truncdiv(int32(lines - 1), tiles * steps) + 1
+    each = k.let(tirx.Select(rows > _STREAMED_ROWS[p.op.storage.name == "f32"], each, int32(0)))
+
+    def of_tile(number: Expr) -> Callable[[Expr], None]:
+        def of_step(step: Expr) -> None:
+            first = k.let((number * steps + step) * each)
+            with k.serial(each) as i:
+                at = tirx.min(first + i, int32(lines - 1)) * of_line
+                k.prefetch(p.weight[0], [following, quotient(at, width), remainder(at, width)])
+
+        return of_step
+
+    return of_tile
 
 
 def _panel_reader(p: Parts, panel: Expr, copied: bool) -> Callable[[Index, Expr], Expr]:
@@ -169,19 +199,10 @@ def _tile(
     height: int,
     panel: Expr,
     b_at: Callable[[Index, Expr], Expr],
-    number: Expr | None,
+    ahead: Callable[[Expr], None],
 ) -> None:
     k, lanes, depth = p.k, p.lanes, p.op.k
     acc = k.scratch((height, p.layout.width))
-
-    def ahead(step: Expr) -> None:
-        """One line of the next panel per step: how many tiles share the work is known at run time only."""
-        width = p.layout.width
-        lines = -(-math.prod(int(extent) for extent in p.weight[0].shape[1:]) // LINE_FLOATS)
-        line = tirx.min(number * (depth // _UNROLL) + step, int32(lines - 1)) * LINE_FLOATS
-        following = tirx.min(panel + 1, int32(p.layout.panels - 1))
-        k.prefetch(p.weight[0], [following, quotient(line, width), remainder(line, width)])
-
     accumulate(
         k,
         acc,
@@ -191,7 +212,7 @@ def _tile(
         _UNROLL,
         lambda r, at: k.load(p.x, [first + r, at]),
         b_at,
-        ahead if number is not None and p.op.storage.name == "f32" else None,
+        ahead,
     )
     with k.unroll(height) as r:
         p.finish(first + r, panel, lambda start, width: k.load(acc, [r, k.ramp(start, width)]))

@@ -115,8 +115,8 @@ def shared_blocks(
         yield Block(panel, first, end, tirx.EQ(number, blocks - 1))
 
 
-Tile = Callable[[Expr, int, Expr | None], None]
-"""(first row, rows, number of the tile in its block or None for a last one that is not whole) -> its code."""
+Tile = Callable[[Expr, int, Expr], None]
+"""(first row, rows, number of the tile in its block) -> its code."""
 
 
 def each_tile(
@@ -125,25 +125,26 @@ def each_tile(
     height: int,
     panels: int,
     machine: CpuModel,
-    panel_code: Callable[[Expr], Tile],
+    panel_code: Callable[[Block], Tile],
     halve: bool = False,
 ) -> None:
     """Code of register tiles over blocks of rows and panels of columns.
 
     The rows that are left make one tile of their height; with ``halve`` several, each of a power of two,
-    which is less code.  ``panel_code(panel)`` begins a panel in one block.
+    which is less code.  ``panel_code(block)`` begins a panel in one block.
     """
     full = k.let(quotient(rows, height))
     rest = k.let(rows - full * height)
     tiles = k.let(full + tirx.Cast("int32", rest > 0))
     with shared_blocks(k, rows, tiles, panels, machine) as block:
-        tile_code = panel_code(block.panel)
+        tile_code = panel_code(block)
+        last = full - block.first
         with k.serial(tirx.min(block.end, full) - block.first) as tile:
             tile_code((block.first + tile) * height, height, tile)
 
         def tail(low: int, high: int) -> None:
             if low == high:
-                tile_code(full * height, low, None)
+                tile_code(full * height, low, last)
                 return
             middle = (low + high) // 2
             k.branch(rest <= middle, lambda: tail(low, middle), lambda: tail(middle + 1, high))
@@ -152,7 +153,7 @@ def each_tile(
             power = 1 << (height - 1).bit_length() - 1
             while power:
                 with k.when(tirx.bitwise_and(rest, int32(power)) > 0):
-                    tile_code(full * height + tirx.bitwise_and(rest, int32(-2 * power)), power, None)
+                    tile_code(full * height + tirx.bitwise_and(rest, int32(-2 * power)), power, last)
                 power //= 2
 
         with k.when(tirx.all(block.is_last, rest > 0)):

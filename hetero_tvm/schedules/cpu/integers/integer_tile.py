@@ -24,9 +24,7 @@ from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.dots import Dot
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import Index, Kernel, int32
-
-_LINE = 64
+from hetero_tvm.schedules.emit import LINE_BYTES, Index, Kernel, int32
 
 
 @dataclass(frozen=True)
@@ -82,14 +80,14 @@ class Panels:
             return None
         width = self.columns * self.group * self.item
         steps = max(1, self.groups // unroll)
-        lines = -(-self.groups * width // _LINE)
+        lines = -(-self.groups * width // LINE_BYTES)
         per_step = -(-lines // (tiles * steps))
 
         def fetch(step: Expr) -> None:
             following = tirx.min(panel + 1, int32(self.count - 1))
             with k.unroll(per_step) as p:
                 # What lies behind the panel may be no memory, which takes long to find out.
-                at = tirx.min((tile_index * steps + step) * per_step + p, int32(lines - 1)) * _LINE
+                at = tirx.min((tile_index * steps + step) * per_step + p, int32(lines - 1)) * LINE_BYTES
                 inside = tirx.floordiv(tirx.floormod(at, width), self.item)
                 k.prefetch(w, [following, tirx.floordiv(at, width), inside])
 

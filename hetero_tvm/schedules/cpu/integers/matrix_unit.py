@@ -22,11 +22,10 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu import next_panel
 from hetero_tvm.schedules.cpu.integers.integer_tile import Panels
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import Kernel, int32
+from hetero_tvm.schedules.emit import LINE_BYTES, Kernel, int32
 
 _NEEDED = {U8S8: ("amx_int8", "avx512_vnni"), BF16: ("amx_bf16", "avx512_bf16")}
 """Features by instruction, of tiles and of vectors, whose words are packed alike."""
-_LINE = 64
 _PRODUCT_CYCLES, _LOAD_CYCLES, _STORE_CYCLES = 16, 8, 16
 """Cycles of one product of tiles, and of a tile's way from L1 and into it."""
 
@@ -81,7 +80,7 @@ class MatrixUnit:
         """Cache lines of the next panel that each step asks for."""
         if not self.prefetch or self.panels.count == 1:
             return 0
-        return -(-self.panels.groups * self.panels.columns * 4 // _LINE // (self.tiles * self.steps))
+        return -(-self.panels.groups * self.panels.columns * 4 // LINE_BYTES // (self.tiles * self.steps))
 
     def _product(self, height: int) -> RowsProduct:
         rows = -(-height // TILE_ROWS)
@@ -113,13 +112,13 @@ class MatrixUnit:
         panels, product = self.panels, self._product(height)
         dtype = "float32" if self.instruction == BF16 else "int32"
         sums = k.scratch((product.rows * TILE_ROWS, panels.columns), dtype)
-        lines = panels.groups * panels.columns * 4 // _LINE
+        lines = panels.groups * panels.columns * 4 // LINE_BYTES
         share = self._fetches * self.steps
         ahead = k.address(w, [panel, int32(0), int32(0)])
         if self._fetches:
             width = panels.columns * panels.group
             item = 4 // panels.group
-            at = next_panel.first_line(tile_index, share, lines) * (_LINE // item)
+            at = next_panel.first_line(tile_index, share, lines) * (LINE_BYTES // item)
             following = next_panel.following(panel, panels.count)
             ahead = k.address(w, [following, tirx.floordiv(at, width), tirx.floormod(at, width)])
         k.call(
