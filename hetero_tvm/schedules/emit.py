@@ -348,7 +348,7 @@ def vector_loop(
     k: Kernel, extent: Index, lanes: int, body: Callable[[Index, int], None], unroll: int = 1
 ) -> None:
     """``body(start, width)`` over ``extent``: a loop of ``unroll`` full vectors each, then the tail; of an
-    extent that is known at run time whole vectors, then items one by one."""
+    extent that is known at run time whole vectors, then shorter and shorter ones."""
     if not isinstance(extent, int):
         whole = k.let(tirx.truncdiv(extent, int32(lanes)))
         steps = k.let(tirx.truncdiv(whole, int32(unroll))) if unroll > 1 else whole
@@ -358,8 +358,7 @@ def vector_loop(
         if unroll > 1:
             with k.serial(whole - steps * unroll) as step:
                 body((steps * unroll + step) * lanes, lanes)
-        with k.serial(extent - whole * lanes) as n:
-            body(whole * lanes + n, 1)
+        in_powers_of_two(k, whole * lanes, extent - whole * lanes, lanes, body)
         return
     steps = extent // (lanes * unroll)
     if steps > 1:

@@ -11,6 +11,9 @@ the pitch, the pixels and the number of their blocks are computed at the call::
                 acc[MR][NR] += W[tile, c, tap, MR] * X[phase, c, p + shift(tap)]
                 acc -> strip[MR][pixels of the block]
             epilogue on whole rows of the strip, stored to Y
+
+Where a filter reads one channel (depthwise), the rows of a block are copied into phases just before, in L1,
+and threads share the channels: otherwise the copies of all planes would go through memory.
 """
 
 from __future__ import annotations
@@ -24,15 +27,18 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.cpu.images.conv2d_geometry import Taps
-from hetero_tvm.schedules.cpu.images.conv2d_kernel import finished, packed_weight, pixels_apart
+from hetero_tvm.schedules.cpu.images.conv2d_kernel import (
+    UNROLLED_TAPS,
+    finished,
+    packed_weight,
+    pixels_apart,
+)
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.tails import narrowed, told_sizes
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, pieces_of, vector_loop
 from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
-_UNROLLED_TAPS = 32
-"""Taps that are written out; more of them run in loops."""
 _MOST_PIXELS = 4096
 """Pixels of a block at most."""
 _FEW_PIXELS = 64
@@ -60,7 +66,7 @@ class RunTimeConvKernel:
         taps = Taps.of(op)
         self.phases, self.taps = taps.phases, taps.places
         self.down, self.right = taps.down, taps.right
-        self.looped = len(self.taps) > _UNROLLED_TAPS
+        self.looped = len(self.taps) > UNROLLED_TAPS
         if self.looped and op.dilation != (1, 1):
             raise Unfit("many taps that lie apart")
         self.rows, self.vectors = tile.rows, tile.vectors
@@ -73,6 +79,8 @@ class RunTimeConvKernel:
         )
         """Whether the pixels are one row: a filter of one tap looks at no neighbours."""
         self.one_row = self.flat or all(each.out_height == 1 for each in witnesses.ops)
+        self.by_channel = self.depth == self.tiles_each == 1 and not (self.looped or self.one_row)
+        """Whether the rows of a block are filled by the one tile that reads them."""
         self.k = Kernel()
 
     def emit(self) -> PrimFunc:
@@ -96,17 +104,15 @@ class RunTimeConvKernel:
             ]
             self.x = k.view(x, (self.batch * op.channels, self.height * self.width))
             self._blocks()
-            planes, plane, strip = self._bounds(narrowed(k, variables))
-            self.planes = k.scratch((len(self.phases) * planes * plane,))
-            self.strip_extent = strip
+            planes, plane, self.strip_extent = self._bounds(narrowed(k, variables))
+            self.room = len(self.phases) * planes * plane
+            if not self.by_channel:
+                self.planes = k.scratch((self.room,))
             if not op.constant_weight:
                 weight = packed_weight(k, op, weight, packed, self._place)
             self.flat_w = k.view(weight, (math.prod(packed),))
-            with k.parallel(self.batch * op.channels, op.flops) as plane:
-                for index, phase in enumerate(self.phases) if not self.looped else ():
-                    self._fill(plane, index, phase)
-                if self.looped:
-                    self._fill_looped(plane)
+            if not self.by_channel:
+                self._fill_all()
             with k.parallel(self.batch * self.count * self.groups, op.flops) as item:
                 self._item(item)
         return k.function
@@ -139,14 +145,18 @@ class RunTimeConvKernel:
             )
         )
         pitch = columns + self.right
-        plane = (rows + self.down) * pitch + self.right + self.columns + 2 * self.lanes
+        pixels = rows * pitch
+        if self.by_channel:
+            planes, pixels = int32(1), self._wanted + pitch  # one row, if it is longer than that
+        plane = pixels + self.down * pitch + self.right + self.columns + 2 * self.lanes
         strip = int32(self._wanted + self.columns)
         return planes, plane, strip if self.one_row else tirx.max(strip, pitch + self.columns)
 
     @property
     def _wanted(self) -> int:
         """Pixels of a block, whose inputs lie in the cache."""
-        fitting = self.machine.l2 // 2 // (4 * self.depth * len(self.phases))
+        cache = self.machine.l1 if self.by_channel else self.machine.l2 // 2
+        fitting = cache // (4 * self.depth * len(self.phases))
         return max(self.columns, min(_MOST_PIXELS, fitting) // self.columns * self.columns)
 
     def _blocks(self) -> None:
@@ -164,13 +174,15 @@ class RunTimeConvKernel:
             self.block_rows = self.k.named(tirx.max(int32(1), tirx.min(rows, share)))
             self.step = self.k.named(self.block_rows * self.pitch)
             self.count = self.k.named(tirx.truncdiv(self.out_rows + self.block_rows - 1, self.block_rows))
-        enough = self.batch * self.count >= threads
+        enough = self.batch * self.count >= threads if not self.by_channel else tirx.const(False, "bool")
         self.groups = self.k.named(tirx.Select(enough, int32(1), int32(min(threads, self.tiles))))
-        furthest = (self.out_rows + self.down) * self.pitch + self.right + self.columns
+        rows = self.block_rows if self.by_channel else self.out_rows
+        furthest = (rows + self.down) * self.pitch + self.right + self.columns
         # An odd number of vectors: planes that are pages apart share few sets of a cache.
         lines = pieces_of(furthest, self.lanes)
         self.plane = self.k.named((lines + (1 - tirx.truncmod(lines, int32(2)))) * self.lanes)
-        self.between = self.k.named(self.batch * self.op.channels * self.plane)
+        planes = 1 if self.by_channel else self.batch * self.op.channels
+        self.between = self.k.named(planes * self.plane)
 
     def _place(self, tile: Expr) -> tuple[Expr, Expr]:
         """Group of the convolution that a tile belongs to, and the tile's first filter in it."""
@@ -180,28 +192,40 @@ class RunTimeConvKernel:
         return tirx.truncdiv(tile, each), tirx.truncmod(tile, each) * self.rows
 
     # the input -----------------------------------------------------------------------------------
-    def _fill_looped(self, plane: Expr) -> None:
-        """Copy one plane into all phases, in a loop over these."""
+    def _fill_all(self) -> None:
+        """Copy all planes into phases."""
+        k, rows = self.k, self.out_rows + self.down
         across = len({right for _, right in self.phases})
-        with self.k.serial(len(self.phases)) as index:
-            phase = (tirx.truncdiv(index, int32(across)), tirx.truncmod(index, int32(across)))
-            self._fill(plane, index, phase)
+        with k.parallel(self.batch * self.op.channels, self.op.flops) as plane:
 
-    def _fill(self, plane: Expr, index: Index, phase: tuple[Index, Index]) -> None:
-        """Copy one phase of one plane of X between zeros."""
-        k, (sh, sw) = self.k, self.op.strides
+            def fill(index: Index, phase: tuple[Index, Index]) -> None:
+                begin = k.named(index * self.between + plane * self.plane)
+                self._clear(begin)
+                self._fill(plane, begin, phase, int32(0), rows)
 
-        begin = self.k.named(index * self.between + plane * self.plane)
+            if self.looped:
+                with k.serial(len(self.phases)) as index:
+                    fill(index, (tirx.truncdiv(index, int32(across)), tirx.truncmod(index, int32(across))))
+                return
+            for index, phase in enumerate(self.phases):
+                fill(index, phase)
+
+    def _clear(self, begin: Expr) -> None:
+        """Clear one phase of one plane."""
+        k = self.k
         with k.serial(tirx.truncdiv(self.plane, int32(self.lanes))) as line:
-            zeros = k.splat(0.0, self.lanes)
-            k.store(self.planes, zeros, [k.ramp(begin + line * self.lanes, self.lanes)])
+            k.store(self.planes, k.splat(0.0, self.lanes), [k.ramp(begin + line * self.lanes, self.lanes)])
+
+    def _fill(self, plane: Expr, begin: Expr, phase: tuple[Index, Index], above: Expr, rows: Expr) -> None:
+        """Copy ``rows`` rows of one phase of one plane of X, from row ``above`` on, between zeros."""
+        k, (sh, sw) = self.k, self.op.strides
         # Row a of a phase is input row a * sh + down; the valid ones are one range, columns likewise.
-        down, right = self.k.named(phase[0] - self.top), self.k.named(phase[1] - self.left)
-        first_row, rows = self._valid(self.out_rows + self.down, sh, down, self.height)
+        down, right = k.named(above * sh + phase[0] - self.top), k.named(phase[1] - self.left)
+        first_row, count = self._valid(rows, sh, down, self.height)
         first, columns = self._valid(self.pitch, sw, right, self.width)
-        with k.serial(rows) as line:
-            source = self.k.named(((line + first_row) * sh + down) * self.width + first * sw + right)
-            target = self.k.named(begin + (line + first_row) * self.pitch + first)
+        with k.serial(count) as line:
+            source = k.named(((line + first_row) * sh + down) * self.width + first * sw + right)
+            target = k.named(begin + (line + first_row) * self.pitch + first)
 
             def copy(start: Expr, width: int) -> None:
                 value = pixels_apart(k, self.x, plane, source + start * sw, sw, width, self.lanes)
@@ -229,14 +253,21 @@ class RunTimeConvKernel:
             self.valid = self.k.named(tirx.min(self.step, self.area - start))
             pixels = self.valid
         else:
-            done = self.block * self.block_rows
+            done = k.named(self.block * self.block_rows)
             self.valid = self.k.named(tirx.min(self.block_rows, self.out_rows - done))
             pixels = self.valid * self.pitch
         panels = self.k.named(pieces_of(pixels, self.columns))
         self.strip = k.scratch((self.rows * self.strip_extent,))
         self.strip_row = self.k.named(panels * self.columns)
+        if self.by_channel:
+            self.planes = k.scratch((self.room,))
+            for index in range(len(self.phases)):
+                self._clear(index * self.between)
         with k.serial(last - first) as t:
             tile = self.k.named(first + t)
+            for index, phase in enumerate(self.phases) if self.by_channel else ():
+                plane = self.image * self.op.channels + tile
+                self._fill(plane, k.named(index * self.between), phase, done, self.valid + self.down)
             with k.serial(panels) as panel:
                 self._panel(tile, panel, pixels - panel * self.columns)
             self._store(tile)
@@ -263,7 +294,8 @@ class RunTimeConvKernel:
         acc = k.scratch((self.rows, vectors * lanes))
         with k.unroll(self.rows) as r, k.unroll(vectors) as v:
             k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
-        self._accumulate(acc, tile, self.k.named(self.block * self.step + panel * self.columns), vectors)
+        pixel = panel * self.columns if self.by_channel else self.block * self.step + panel * self.columns
+        self._accumulate(acc, tile, self.k.named(pixel), vectors)
         with k.unroll(self.rows) as r, k.unroll(vectors) as v:
             value = k.load(acc, [r, k.ramp(v * lanes, lanes)])
             place = r * self.strip_row + panel * self.columns + v * lanes
@@ -272,7 +304,8 @@ class RunTimeConvKernel:
     def _accumulate(self, acc: Buffer, tile: Expr, pixel: Expr, vectors: int) -> None:
         """acc[MR][NR] += sum over channels and taps."""
         k, lanes, taps = self.k, self.lanes, len(self.taps)
-        first = self.k.named(self.image * self.op.channels + self._place(tile)[0] * self.depth)
+        first = self.image * self.op.channels + self._place(tile)[0] * self.depth
+        first = int32(0) if self.by_channel else self.k.named(first)
 
         def tap_product(weights: Expr, tap: int, start: Expr) -> None:
             with k.unroll(self.rows) as r, k.unroll(vectors) as v:

@@ -1,5 +1,7 @@
 """Convolutions of images of any size: strides, dilation, groups, padding, and many taps in loops."""
 
+import dataclasses
+
 import pytest
 
 from hetero_tvm.ops.conv2d import Conv2d
@@ -31,6 +33,31 @@ def test_convolutions_of_any_width(given):
     point = space.default(witnesses.largest, AVX2)
     function = kernels.emit(witnesses, space, point, AVX2)
     check(make, function, space.pack(witnesses.largest, point, AVX2))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kernel": (3, 3), "strides": (2, 2), "padding": (0, 0, 1, 1), "epilogue": ("bias", "relu")},
+        {"kernel": (3, 5), "dilation": (2, 1), "padding": (2, 0, 1, 3), "filters": 12},
+        *thorough([{"kernel": (2, 2), "strides": (1, 2), "filters": 12, "epilogue": ("residual",)}]),
+    ],
+)
+@pytest.mark.parametrize("small_cache", [False, True])
+def test_depthwise_convolutions_fill_the_rows_of_a_block(given, small_cache):
+    """A small L1 cuts images into several blocks of rows, each with its neighbours' rows around it."""
+    machine = dataclasses.replace(AVX2, l1=1024) if small_cache else AVX2
+
+    def make(b, s):
+        return Conv2d(
+            **({"batch": b, "channels": 6, "height": 2 * s, "width": 2 * s, "filters": 6} | given), groups=6
+        )
+
+    space = Conv2dSpace()
+    witnesses = witnesses_of(make)
+    point = space.default(witnesses.largest, machine)
+    function = kernels.emit(witnesses, space, point, machine)
+    check(make, function, space.pack(witnesses.largest, point, machine))
 
 
 def test_filters_of_any_number_of_taps():
