@@ -15,6 +15,7 @@ from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
+from hetero_tvm.schedules.emit import LINE_FLOATS
 
 _TO_BLOCKS, _TO_PLAIN = 14.0, 7.0
 """Bytes of an image that all threads convert in a cycle."""
@@ -40,6 +41,10 @@ _SURE = 0.97
 """Share of the plain kernel's estimate that the blocked one must stay below, as estimates are off by a few
 per cent."""
 
+_SHORT_VECTORS = 1.2
+"""Time of the plain kernel by its estimate where vectors are shorter than a cache line, of images of several
+rows: a register tile is done before the next channel's lines are there (AVX2 code on Zen 4: 1.0 to 1.4)."""
+
 
 def blocks_pay(plain: Conv2d, blocked: Conv2d, machine: CpuModel, rounded: float | None = None) -> bool:
     """Whether ``blocked`` and the conversions from and to plain images take less time than ``plain``.
@@ -53,6 +58,7 @@ def blocks_pay(plain: Conv2d, blocked: Conv2d, machine: CpuModel, rounded: float
     after = after if rounded is None else min(after, rounded)
     read = Layout.parse(blocked.x_layout).blocked
     before *= 1.0 + _waiting(plain)
+    before *= _SHORT_VECTORS if machine.lanes < LINE_FLOATS and plain.out_height > 1 else 1.0
     before += 0.0 if plain.depthwise else _filling(plain, machine)
     conversions = read * (_bytes(plain.image) / _TO_BLOCKS + _LAUNCH)
     conversions += plain.epilogue.count(RESIDUAL) * (_bytes(plain.out_image) / _TO_BLOCKS + _LAUNCH)

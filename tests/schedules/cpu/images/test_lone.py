@@ -15,6 +15,15 @@ def test_many_planes_far_apart_are_read_in_blocks(channels, pays):
     assert blocks_pay(op, on_blocks(op, machine), machine) == pays
 
 
+def test_short_vectors_wait_for_the_lines_of_plain_images():
+    def pays(name, op):
+        return blocks_pay(op, on_blocks(op, MACHINES[name]), MACHINES[name])
+
+    image = Conv2d(1, 128, 65, 65, 128, (3, 3), strides=(2, 2), padding=(0, 0, 1, 1))
+    row = Conv2d(8, 64, 1, 300, 128, (1, 3), padding=(0, 1, 0, 1))
+    assert pays("avx2", image) and not pays("avx2", row)
+
+
 def test_products_of_another_arithmetic_pay_for_conversions():
     machine = MACHINES["avx512"]
     op = Conv2d(1, 128, 1, 800, filters=256, kernel=(1, 1))
