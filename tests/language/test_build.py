@@ -15,6 +15,7 @@ from hetero_tvm.generation.generate import stream
 from hetero_tvm.generation.rules import TextRules
 from hetero_tvm.generation.sampling import Sampling
 from hetero_tvm.generation.speculative import speculate
+from hetero_tvm.host.cpu import cpu_features
 from hetero_tvm.language.build import build_language_model, is_checkpoint
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
 from tests import tiny_llama
@@ -145,6 +146,27 @@ def test_stored_forms_compute_what_their_weights_say(precision, least):
     want = tiny_llama.logits([*tokens, 4], tensors)[-2:]
     cosine = (got * want).sum(1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
     assert cosine.min() > least
+
+
+def test_rows_of_8_bits_are_an_option(tmp_path):
+    folder = tiny_llama.write(tmp_path / "model")
+    with pytest.raises(UsageError, match="weights of 8 bits"):
+        build_language_model(folder, tmp_path / "out", precision="int4", activations="int8")
+    with pytest.raises(UsageError, match="'int7'"):
+        build_language_model(folder, tmp_path / "out", precision="int8", activations="int7")
+    with pytest.raises(TargetError, match="VNNI"):
+        build_language_model(folder, tmp_path / "out", "cpu:x86-64-v3", precision="int8", activations="int8")
+    if not {"avx512_vnni", "avx512bw"} <= cpu_features():
+        pytest.skip("no AVX-512 VNNI")
+    out = build_language_model(folder, tmp_path / "out", precision="int8", activations="int8").parent
+    model = hetero_tvm.load_language_model(out)
+    assert model.facts.precision == "int8 in groups of 128, rows in int8"
+    tokens = [5, 6, 7, 80, 3, 19]
+    with model.session() as session:
+        got = session.append(tokens)
+    want = tiny_llama.logits(tokens)[-1]
+    # Two roundings of 1 / 254 of the largest each, through random layers that keep no direction.
+    assert got @ want / np.linalg.norm(got) / np.linalg.norm(want) > 0.996
 
 
 @pytest.mark.exhaustive

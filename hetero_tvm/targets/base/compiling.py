@@ -35,6 +35,14 @@ class Compiled:
 class StepKernels(Protocol):
     """Kernels of a decoder's step, by contract (``ops/decoding/``)."""
 
+    def rounding(self, bits: int) -> StepKernels:
+        """Kernels that round rows to so many bits beside weights of 8 bits, 16 or 8.
+
+        Raises
+        ------
+        TargetError : the target cannot.
+        """
+
     def emit(self, op: Any) -> PrimFunc:
         """The kernel of a contract."""
 

@@ -38,9 +38,12 @@ _SPLITS = 4
 """Accumulators of a column, which neighbours along K go to in turn."""
 
 
-def emit_expert_linear(op: ExpertLinear, machine: CpuModel) -> PrimFunc:
+def emit_expert_linear(op: ExpertLinear, machine: CpuModel, x_bits: int = 0) -> PrimFunc:
     """Kernel with arguments X [rows, k], expert, order and runs of the slots, the arrays of
-    :class:`PanelLayout` of all experts, their biases when there are some, Y [slots, n]."""
+    :class:`PanelLayout` of all experts, their biases when there are some, Y [slots, n].
+
+    ``x_bits`` : see :class:`Parts`.
+    """
     layout = PanelLayout.of(op.linear, machine)
     k = SymbolicKernel("experts")
     with k:
@@ -54,7 +57,7 @@ def emit_expert_linear(op: ExpertLinear, machine: CpuModel) -> PrimFunc:
         y = k.argument("Y", (slots, op.linear.n))
         name = op.linear.activation
         activation = ActivationCode([name] if name else [], machine)
-        parts = Parts(op.linear, machine, layout, k, x, weight, bias, None, y, activation)
+        parts = Parts(op.linear, machine, layout, k, x, weight, bias, None, y, activation, x_bits)
         count = k.count(slots)
         words: _SlotWords | None = None
         if op.linear.storage.bits and has_integer_words(machine):

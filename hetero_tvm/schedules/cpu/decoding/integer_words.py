@@ -1,15 +1,18 @@
 """Products with packed integers, by the integer instructions of AVX2 and AVX-512.
 
 Rows of x are rounded to integers, with a scale per row and group of weights: 8 bits beside weights of 4
-(these have 16 levels), and 16 bits beside weights of 8, whose own rounding is 100 times as coarse.
+(these have 16 levels), and 16 bits beside weights of 8, whose own rounding is 100 times as coarse; 8 where
+they are asked for (VNNI).
 
-=====  ===================================  ============================================================
-bits   per vector of words                  sums
-=====  ===================================  ============================================================
-4      2 masks, a shift, 2 vpmaddubsw       in 16 bits for 32 neighbours (8 * 2 * 15 * 127 < 2**15)
-4      2 masks, a shift, 2 vpdpbusd         in 32 bits for a whole group (VNNI)
-8      a mask, a shift, 2 vpmaddwd          in 32 bits for a whole group (2 * 128 * 255 * 2**15 < 2**31)
-=====  ===================================  ============================================================
+=====  =====  ===================================  =======================================================
+bits   x      per vector of words                  sums
+=====  =====  ===================================  =======================================================
+4      8      2 masks, a shift, 2 vpmaddubsw       in 16 bits for 32 neighbours (8 * 2 * 15 * 127 < 2**15)
+4      8      2 masks, a shift, 2 vpdpbusd         in 32 bits for a whole group (VNNI)
+8      16     a mask, a shift, 2 vpmaddwd          in 32 bits for a whole group (2 * 128 * 255 * 2**15 <
+                                                   2**31)
+8      8      vpdpbusd                             in 32 bits for a whole group (VNNI)
+=====  =====  ===================================  =======================================================
 
 That is 7 and 6 instructions where :mod:`.words` has 24 and 12: the memory is the bound again.  Several rows
 make register tiles, which take a weight out of its word once for all of their rows: 2 to 4 times as fast as
@@ -39,6 +42,11 @@ _INTRINSICS = {
 """Lanes -> vpmaddubsw and vpmaddwd."""
 
 
+def rounds_to_bytes(machine: CpuModel) -> bool:
+    """Whether a machine multiplies weights of 8 bits with rows of 8 bits, and sums are exact."""
+    return has_integer_words(machine) and dot_for(machine).name == "dot4"
+
+
 def has_integer_words(machine: CpuModel) -> bool:
     """Whether a machine has the instructions."""
     return (
@@ -52,13 +60,13 @@ class IntegerWordProduct(WordProduct):
     def __init__(self, p: Parts):
         super().__init__(p)
         self._machine = p.machine
-        dot = dot_for(p.machine)
-        self._dot: Dot | None = dot if dot.name == "dot4" and self._bits == 4 else None
+        self._x_bits = p.x_bits or (16 if self._bits == 8 else 8)
+        """Bits of x's integers."""
+        fits = self._x_bits == 8 and rounds_to_bytes(p.machine)
+        self._dot: Dot | None = dot_for(p.machine) if fits else None
         """Sums of products of bytes in 32 bits, where the machine has them."""
         self._height = 4 if p.machine.registers >= 32 else 3
         """Rows of a register tile."""
-        self._x_bits = 16 if self._bits == 8 else 8
-        """Bits of x's integers."""
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -105,9 +113,16 @@ class IntegerWordProduct(WordProduct):
 
         def keep(r: Expr, g: Expr, c: int, integers: Expr) -> None:
             at = [r, k.ramp(g * self._group + c, wide)]
+            if self._bits == self._x_bits:
+                integers = self._byte_order(integers)
             k.store(self._integers, tirx.Cast(f"{dtype}x{wide}", integers), at)
 
         each_row(k, rows, self._machine, lambda r: self._round(r, keep))
+
+    def _byte_order(self, integers: Expr) -> Expr:
+        """Neighbours of x as words of 8 bits have them: the first two of four in the even bytes."""
+        order = [int32(at - at % 4 + (0, 2, 1, 3)[at % 4]) for at in range(self._vector)]
+        return self._k.let(tirx.Shuffle([integers], order))
 
     def _round(self, r: Expr, keep: Callable[[Expr, Expr, int, Expr], None]) -> None:
         """Integers of a row of x, ``keep(row, group, place, vector of int32)``; its scales and sums."""
@@ -152,7 +167,9 @@ class IntegerWordProduct(WordProduct):
                 if self._z is not None:
                     start = start * self._zero_integers(first + i, g, v)
                 k.store(acc, start, [slot, lane])
-            if self._bits == 8:
+            if self._bits == 8 and self._dot is not None:
+                self._bytes_at_once(rows, first, vectors, g, acc)
+            elif self._bits == 8:
                 self._bytes(rows, first, vectors, g, acc)
             elif self._dot is not None:
                 self._nibbles_at_once(rows, first, vectors, g, acc)
@@ -233,6 +250,19 @@ class IntegerWordProduct(WordProduct):
                     for r in range(len(rows)):
                         place = [r * count + number, lane]
                         k.store(acc, k.load(acc, place) + self._multiply_shorts(q, xs[r]), place)
+
+    def _bytes_at_once(self, rows: list[Expr], first: Expr, vectors: list, g: Expr, acc: Buffer) -> None:
+        """A group of 8-bit neighbours beside bytes of x."""
+        k, lanes, count, words = self._k, self._lanes, len(vectors), self._group // self._per
+        lane = k.ramp(0, lanes)
+        with k.serial(words // 4) as outer, k.unroll(4) as inner:
+            at = g * words + outer * 4 + inner
+            word = [self._word(first + i, at, v, count // VECTORS) for i, v in vectors]
+            xs = [k.let(k.splat(self._x_word(row, at * self._per, 4), lanes)) for row in rows]
+            for number in range(count):
+                for r in range(len(rows)):
+                    place = [r * count + number, lane]
+                    k.store(acc, self._dot.add(k.load(acc, place), lanes, word[number], xs[r]), place)
 
     def _shorts(self, word: Expr, half: int) -> Expr:
         """The lower or upper bytes of 16-bit halves, as 16 bits."""

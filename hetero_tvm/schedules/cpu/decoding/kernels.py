@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hetero_tvm.errors import TargetError
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import (
@@ -24,6 +25,7 @@ from hetero_tvm.ops.decoding.storage import Weight
 from hetero_tvm.schedules.cpu.decoding.append import emit_append, emit_append_source
 from hetero_tvm.schedules.cpu.decoding.attention import emit_attention
 from hetero_tvm.schedules.cpu.decoding.experts import emit_combine, emit_expert_linear
+from hetero_tvm.schedules.cpu.decoding.integer_words import rounds_to_bytes
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
 from hetero_tvm.schedules.cpu.decoding.routing import emit_route
@@ -49,8 +51,8 @@ Contract = (
     | Combine
 )
 
+_EMIT_PRODUCT = {Linear: emit_linear, ExpertLinear: emit_expert_linear}
 _EMIT = {
-    Linear: emit_linear,
     Append: emit_append,
     CachedAttention: emit_attention,
     Embed: emit_embed,
@@ -60,19 +62,41 @@ _EMIT = {
     RelativeBias: emit_relative_bias,
     Unfold: emit_unfold,
     Route: emit_route,
-    ExpertLinear: emit_expert_linear,
     Combine: emit_combine,
 }
 
 
 @dataclass(frozen=True)
 class DecoderKernels:
-    """The kernels for one machine."""
+    """The kernels for one machine.
+
+    Parameters
+    ----------
+    x_bits : bits of the integers that rows are rounded to beside weights of 8 bits; 0 for 16 of them.
+    """
 
     machine: CpuModel
+    x_bits: int = 0
+
+    def rounding(self, bits: int) -> DecoderKernels:
+        """Kernels that round rows to so many bits beside weights of 8 bits.
+
+        Raises
+        ------
+        TargetError : the machine has no instruction for them.
+        """
+        if bits == 8 and not rounds_to_bytes(self.machine):
+            raise TargetError(
+                f"{self.machine.mcpu} has no exact product of 8 by 8 bits (VNNI)",
+                hint="rows of 16 bits, the default, are multiplied anywhere",
+            )
+        return replace(self, x_bits=bits)
 
     def emit(self, op: Contract) -> PrimFunc:
         """The kernel of a contract; the functions that write it say what its arguments are."""
+        if isinstance(op, (Linear, ExpertLinear)):
+            stored = op if isinstance(op, Linear) else op.linear
+            return _EMIT_PRODUCT[type(op)](op, self.machine, self.x_bits if stored.storage.bits == 8 else 0)
         return _EMIT[type(op)](op, self.machine)
 
     def pack(self, op: Linear, weight: Weight) -> list[np.ndarray]:

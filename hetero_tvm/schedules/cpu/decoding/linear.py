@@ -51,8 +51,11 @@ _TILES_WORTH_A_COPY = 3
 """Register tiles of rows from which on a panel of halves is made floats once."""
 
 
-def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments X [rows, k], the arrays of :class:`PanelLayout`, bias, residual, Y [rows, n]."""
+def emit_linear(op: Linear, machine: CpuModel, x_bits: int = 0) -> PrimFunc:
+    """Kernel with arguments X [rows, k], the arrays of :class:`PanelLayout`, bias, residual, Y [rows, n].
+
+    ``x_bits`` : see :class:`Parts`.
+    """
     layout = PanelLayout.of(op, machine)
     k = SymbolicKernel("linear")
     with k:
@@ -63,7 +66,7 @@ def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
         residual = k.argument("R", (symbol, op.n)) if op.residual else None
         y = k.argument("Y", (symbol, op.n))
         activation = ActivationCode([op.activation] if op.activation else [], machine)
-        parts = Parts(op, machine, layout, k, x, weight, bias, residual, y, activation)
+        parts = Parts(op, machine, layout, k, x, weight, bias, residual, y, activation, x_bits)
         rows = k.count(symbol)
         integers: IntegerWordProduct | None = None
         if op.storage.bits and has_integer_words(machine):

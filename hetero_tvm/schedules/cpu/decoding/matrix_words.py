@@ -15,6 +15,7 @@ bits  planes of x                         products
 ====  ==================================  =================================================
 4     16 rows each, int8                  int8 by int8, two tiles of rows at once
 8     upper and lower bytes of int16      int8 by uint8 and uint8 by uint8, one tile of rows
+8     16 rows each, int8, if asked for    int8 by uint8, two tiles of rows at once
 ====  ==================================  =================================================
 
 A product of tiles does 16 times what a vector instruction does; what is left is the way of its sums through
@@ -39,10 +40,10 @@ from hetero_tvm.schedules.cpu.decoding.symbolic import (
 )
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32
 
-_INSTRUCTIONS = {4: (S8S8, S8S8), 8: (S8U8, U8U8)}
-"""Bits -> instruction of each plane of x that is multiplied at once."""
-_ENOUGH = {4: 16, 8: 6}
-"""Bits -> rows from which tiles are faster than vectors, although they multiply rows that are not there."""
+_INSTRUCTIONS = {(4, 8): (S8S8, S8S8), (8, 16): (S8U8, U8U8), (8, 8): (S8U8, S8U8)}
+"""Bits of weights and of x -> instruction of each plane of x that is multiplied at once."""
+_ENOUGH = {(4, 8): 16, (8, 16): 6, (8, 8): 16}
+"""Bits of both -> rows from which tiles are faster, although they multiply rows that are not there."""
 _WORD = 4
 
 
@@ -56,12 +57,13 @@ class MatrixWordProduct(IntegerWordProduct):
 
     def __init__(self, p: Parts):
         super().__init__(p)
-        self._planes = _INSTRUCTIONS[self._bits]
+        self._forms = (self._bits, self._x_bits)
+        self._planes = _INSTRUCTIONS[self._forms]
         self._step = min(self._group, TILE_WORDS * _WORD)
         """Bytes of a row of x in one tile."""
         self._plane = TILE_ROWS * self._group
         """Bytes of a plane of one group."""
-        self._tile_rows = TILE_ROWS * (2 if self._bits == 4 else 1)
+        self._tile_rows = TILE_ROWS * (2 if self._x_bits == 8 else 1)
         words, steps = self._step // _WORD, self._group // self._step
         self._product = GroupProduct(self._planes, words, steps, self._plane)
 
@@ -71,7 +73,7 @@ class MatrixWordProduct(IntegerWordProduct):
 
     def emit_rows(self, rows: Expr) -> None:
         few = super().emit_rows
-        self._k.branch(rows < _ENOUGH[self._bits], lambda: few(rows), lambda: self._many(rows))
+        self._k.branch(rows < _ENOUGH[self._forms], lambda: few(rows), lambda: self._many(rows))
 
     def _many(self, rows: Expr) -> None:
         k, panels = self._k, -(-self._op.n // self._layout.columns)
@@ -97,12 +99,11 @@ class MatrixWordProduct(IntegerWordProduct):
 
         def keep(r: Expr, g: Expr, c: int, integers: Expr) -> None:
             tile = quotient(r, TILE_ROWS)
-            if self._bits == 4:
+            if self._bits == 8:
+                integers = self._byte_order(integers)
+            if self._x_bits == 8:
                 put(tile, r, g, c, tirx.Cast(f"int8x{wide}", integers))
                 return
-            # Words of weights have the first two neighbours in their even bytes.
-            order = [int32(at - at % _WORD + (0, 2, 1, 3)[at % _WORD]) for at in range(wide)]
-            integers = k.let(tirx.Shuffle([integers], order))
             upper = tirx.shift_right(integers, k.splat(int32(8), wide))
             put(tile * 2, r, g, c, tirx.Cast(f"int8x{wide}", upper))
             put(tile * 2 + 1, r, g, c, tirx.Cast(f"int8x{wide}", integers))  # the lower byte
@@ -166,8 +167,10 @@ class MatrixWordProduct(IntegerWordProduct):
         if self._bits == 4:
             return value
         start = k.splat(k.load(self._starts, [row, g]), lanes)
-        upper = tirx.shift_left(value, k.splat(int32(8), lanes))
-        return upper + k.load(sums, [TILE_ROWS + r, column]) + (start * zero[0] if zero else start)
+        if self._x_bits == 16:
+            upper = tirx.shift_left(value, k.splat(int32(8), lanes))
+            value = upper + k.load(sums, [TILE_ROWS + r, column])
+        return value + (start * zero[0] if zero else start)
 
     # weights -----------------------------------------------------------------------------------
     def _weights(self, panel: Expr, g: Expr) -> tuple[Buffer, list[Index]]:

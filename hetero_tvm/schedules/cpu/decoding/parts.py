@@ -17,7 +17,13 @@ from hetero_tvm.schedules.emit import Index, int32, vector_pieces
 
 @dataclass
 class Parts:
-    """Buffers and helpers that the pieces of one kernel share."""
+    """Buffers and helpers that the pieces of one kernel share.
+
+    Attributes
+    ----------
+    x_bits : bits of the integers that X is rounded to beside weights of integers; 0 for 16 beside 8 and 8
+        beside 4.
+    """
 
     op: Linear
     machine: CpuModel
@@ -29,6 +35,7 @@ class Parts:
     residual: Buffer | None
     y: Buffer
     activation: ActivationCode
+    x_bits: int = 0
 
     @property
     def lanes(self) -> int:

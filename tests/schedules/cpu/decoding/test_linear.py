@@ -11,7 +11,7 @@ from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
-from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words
+from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words, rounds_to_bytes
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
 from hetero_tvm.schedules.cpu.decoding.matrix_halves import ENOUGH_FOR_TILES
@@ -118,10 +118,12 @@ def test_numbers(op, machine):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("bits", ["int8", *thorough(["int4"])])
-def test_extremes(machine, bits):
+@pytest.mark.parametrize("bits, x_bits", [("int8", 0), ("int8", 8), *thorough([("int4", 0)])])
+def test_extremes(machine, bits, x_bits):
     """The largest integers on both sides fit into the sums, zero points included; what is not finite stays in
     its rows."""
+    if x_bits and not rounds_to_bytes(machine):
+        pytest.skip("no VNNI")
     storage = Storage(bits, 128, True)
     op = Linear(64, 256, storage)
     most = (1 << storage.bits) - 1
@@ -132,7 +134,7 @@ def test_extremes(machine, bits):
     x = np.ones((9, 256), np.float32) * np.array([1, -1, 0, 1, -1, 1, 1, 1, 1], np.float32)[:, None]
     x[5, 7], x[6, 200], x[7, 3] = np.nan, np.inf, -np.inf
     target = tvm.target.Target(machine.codegen_target())
-    kernel = compile_kernels(emit_linear(op, machine), target).jit()["main"]
+    kernel = compile_kernels(emit_linear(op, machine, x_bits), target).jit()["main"]
     for rows in (x, x[:1], x[5:6], x[3:8], np.concatenate([x] * 5)):
         y = tvm.runtime.tensor(np.zeros((len(rows), 64), np.float32))
         kernel(*tensors([rows, *PanelLayout.of(op, machine).pack(weight)]), y)
@@ -141,6 +143,37 @@ def test_extremes(machine, bits):
         found, finite = y.numpy(), np.isfinite(rows).all(1)
         np.testing.assert_allclose(found[finite], want[finite], rtol=1e-6)
         assert not np.isfinite(found[~finite]).any()
+
+
+@pytest.mark.parametrize("machine", MACHINES[1:])
+@pytest.mark.parametrize(
+    "op",
+    [
+        Linear(96, 256, Storage("int8", 128)),
+        *thorough([Linear(41, 70, Storage("int8", 32, True), gated=True)]),
+    ],
+)
+def test_rows_of_8_bits_beside_weights_of_8(op, machine):
+    """Exact sums of rounded rows, each with the same bits alone and among others."""
+    random = np.random.default_rng(0)
+    weight = stored(random.standard_normal((op.n * (1 + op.gated), op.k)).astype(np.float32), op.storage)
+    target = tvm.target.Target(machine.codegen_target())
+    kernel = compile_kernels(emit_linear(op, machine, 8), target).jit()["main"]
+    x, group = random.standard_normal((100, op.k)).astype(np.float32), op.storage.group
+    parts = np.pad(x, ((0, 0), (0, -op.k % group))).reshape(len(x), -1, group)
+    most = np.abs(parts).max(2, keepdims=True)
+    rounded = np.floor(parts * (np.float32(127) / most) + np.float32(0.5)).astype(np.float64) * most / 127
+    rounded = rounded.reshape(len(x), -1)[:, : op.k]
+    want = op.reference(rounded, weight.dequantized().astype(np.float64))
+    results = []
+    for rows in (x, x[:20], x[:3], x[:1]):
+        y = tvm.runtime.tensor(np.zeros((len(rows), op.n), np.float32))
+        kernel(*tensors([rows, *PanelLayout.of(op, machine).pack(weight)]), y)
+        results.append(y.numpy())
+    # Scales and sums of groups are float32.
+    np.testing.assert_allclose(results[0], want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+    for few in results[1:]:
+        np.testing.assert_array_equal(few, results[0][: len(few)])
 
 
 @pytest.mark.skipif(not set(TILES.features) <= cpu_features(), reason="no AMX")
