@@ -50,7 +50,7 @@ from hetero_tvm.schedules.cpu.dots import safe_pairs, wanted_pairs
 from hetero_tvm.schedules.cpu.halves.conv2d import half_cycles, halves_pay
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay, on_blocks, slices_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_copies
-from hetero_tvm.schedules.cpu.integers.stored_matmul import allowed_bits, rounded_bits
+from hetero_tvm.schedules.cpu.integers.stored_matmul import permitted_bits, rounded_bits
 from hetero_tvm.schedules.cpu.products import contraction
 from hetero_tvm.schedules.cpu.rows.gather import emit_gather
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
@@ -317,7 +317,7 @@ class CpuTarget(Target):
                 faster = functools.partial(halves_pay, machine=self.machine)
                 halved = (RoundConvolutions(claims, faster, self.kept),)
         elif self.packed is not None:
-            rounded = functools.partial(allowed_bits, machine=self.machine)
+            rounded = functools.partial(permitted_bits, machine=self.machine)
             x_bits = rounded if self.packed.may_round else lambda form: 0
             lower = (KeepPackedWeights(claims, self.packed, x_bits),)
         safe = safe_pairs if self.pairs_safe else lambda w: 0

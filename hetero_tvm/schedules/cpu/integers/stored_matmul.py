@@ -30,7 +30,7 @@ from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
-from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words
+from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words, rounds_to_bytes
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import many_rows, one_row, tile_height
 from hetero_tvm.schedules.cpu.decoding.matrix_words import integer_product
@@ -62,6 +62,11 @@ def allowed_bits(form: str, machine: CpuModel) -> int:
     return X_BITS.get(form, 0) if has_integer_words(machine) else 0
 
 
+def permitted_bits(form: str, machine: CpuModel) -> int:
+    """Bits that X is rounded to where the model permits 8: as few where bytes are multiplied exactly."""
+    return 8 if form == "int8" and rounds_to_bytes(machine) else allowed_bits(form, machine)
+
+
 class StoredMatmulSpace(DesignSpace):
     """Knobs: panels that a row is multiplied with at once; rows of a register tile."""
 
@@ -71,7 +76,7 @@ class StoredMatmulSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, StoredMatmul):
             return "not a product with stored weights"
-        if op.x_bits not in (0, allowed_bits(op.form, machine)):
+        if op.x_bits not in (0, allowed_bits(op.form, machine), permitted_bits(op.form, machine)):
             return f"X of {op.x_bits} bits"
         return "an extent is zero" if 0 in (op.m, op.n, op.k) else None
 
@@ -127,7 +132,7 @@ class StoredMatmulSpace(DesignSpace):
             y = k.argument("Y", op.output.shape)
             x, y = k.view(x, (op.m, op.k)), k.view(y, (op.m, op.n))
             extra = [k.view(buffer, (op.m, op.n)) if name == RESIDUAL else buffer for buffer, name in given]
-            parts = _Finished(layout.op, machine, layout, k, x, weight, None, None, y, activation)
+            parts = _Finished(layout.op, machine, layout, k, x, weight, None, None, y, activation, op.x_bits)
             parts.whole, parts.extra = op, extra
             with k.imported(*activation.imports):
                 self._product(parts, op, point["height"])
@@ -149,7 +154,7 @@ class StoredMatmulSpace(DesignSpace):
             rows = k.let(as_index(witnesses.value(lambda one: one.m, narrowed(k, variables))))
             x, y = k.view(x, (rows, op.k)), k.view(y, (rows, op.n))
             extra = [k.view(buffer, (rows, op.n)) if name == RESIDUAL else buffer for buffer, name in given]
-            parts = _Finished(layout.op, machine, layout, k, x, weight, None, None, y, activation)
+            parts = _Finished(layout.op, machine, layout, k, x, weight, None, None, y, activation, op.x_bits)
             parts.whole, parts.extra = op, extra
             with k.imported(*activation.imports):
                 self._rows(parts, op, rows)

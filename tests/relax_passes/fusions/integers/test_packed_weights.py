@@ -13,6 +13,7 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.relax_passes.fusions.integers.packed_weights import KeepPackedWeights
 from hetero_tvm.relax_passes.fusions.matmul import FuseMatmul
 from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words
+from hetero_tvm.schedules.cpu.integers.stored_matmul import permitted_bits
 from tests.relax_passes.graphs import constant, fuse, module, op, weights
 from tests.relax_passes.rewrite import Rewrite, kernel
 from tests.selection import thorough
@@ -175,11 +176,12 @@ def test_one_library_for_a_range_of_rows(level):
         np.testing.assert_allclose(made.run({"x": x})[0], want, rtol=0, atol=allowed * np.abs(want).max())
 
 
-def test_only_a_file_that_allows_it_is_rounded():
-    for level, bits in ((0, 0), (3, 0), (4, 8)):
-        made = built(model({"y": (48, {})}, level=level)[0], 20)
-        machine = made.optimized.machine
-        assert contracts(made)[0].x_bits == (bits if has_integer_words(machine) else 0)
+@pytest.mark.parametrize("options", [{}, {"bits": 8}], ids=str)
+def test_only_a_file_that_allows_it_is_rounded(options):
+    for level in (0, 3, 4):
+        made = built(model({"y": (48, options)}, level=level)[0], 20)
+        form, machine = "int8" if options else "int4", made.optimized.machine
+        assert contracts(made)[0].x_bits == (permitted_bits(form, machine) if level == 4 else 0)
         assert made.check().ok
 
 

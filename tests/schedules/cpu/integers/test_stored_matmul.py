@@ -5,16 +5,23 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hetero_tvm.host.cpu import cpu_features
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, stored
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.schedules.cpu.integers.stored_matmul import StoredMatmulSpace, rounded_bits
+from hetero_tvm.schedules.cpu.integers.stored_matmul import (
+    StoredMatmulSpace,
+    permitted_bits,
+    rounded_bits,
+)
 from tests.schedules.cpu.running import check_points, covering
 from tests.schedules.cpu.test_dots import machine
+from tests.selection import thorough
 
 SPACE = StoredMatmulSpace()
 PLAIN = machine(8)
 INTEGERS = machine(8, "avx2")
+VNNI = machine(16, "avx512bw", "avx512_vnni")
 CASES = [
     ((1,), ("bias", "gelu_erf", "residual"), "int4", 32, True, ""),
     ((2, 9), ("bias",), "int8", 32, True, "gelu_tanh"),
@@ -71,6 +78,16 @@ def test_rows_and_sizes(form, group, zero_points, rows, here):
         point = SPACE.default(op, here)
         SPACE.check(op, point, here)
         check_points(SPACE, op, [point], here, arrays_of(op), 1e-3 if op.x_bits else 5e-6)
+
+
+@pytest.mark.skipif(not set(VNNI.features) <= cpu_features(), reason="no AVX-512 VNNI")
+@pytest.mark.parametrize("rows", [1, 3, *thorough([37])])
+def test_rows_of_8_bits_beside_weights_of_8(rows):
+    op = StoredMatmul((rows,), 83, 70, ("bias",), "int8", 32, True, x_bits=permitted_bits("int8", VNNI))
+    assert op.x_bits == 8 and permitted_bits("int8", INTEGERS) == 16
+    point = SPACE.default(op, VNNI)
+    SPACE.check(op, point, VNNI)
+    check_points(SPACE, op, [point], VNNI, arrays_of(op), 1e-3)
 
 
 def test_refusals():
