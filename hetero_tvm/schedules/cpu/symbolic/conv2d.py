@@ -170,12 +170,14 @@ class RunTimeConvKernel:
             self.count = self.k.named(tirx.truncdiv(self.out_columns + self.step - 1, self.step))
         else:
             rows = tirx.max(int32(1), tirx.truncdiv(int32(wanted), self.pitch))
-            share = pieces_of(self.out_rows, threads)
+            share = self.out_rows if self.by_channel else pieces_of(self.out_rows, threads)
             self.block_rows = self.k.named(tirx.max(int32(1), tirx.min(rows, share)))
             self.step = self.k.named(self.block_rows * self.pitch)
             self.count = self.k.named(tirx.truncdiv(self.out_rows + self.block_rows - 1, self.block_rows))
-        enough = self.batch * self.count >= threads if not self.by_channel else tirx.const(False, "bool")
-        self.groups = self.k.named(tirx.Select(enough, int32(1), int32(min(threads, self.tiles))))
+        groups = int32(min(threads, self.tiles))
+        if not self.by_channel:
+            groups = tirx.Select(self.batch * self.count >= threads, int32(1), groups)
+        self.groups = self.k.named(groups)
         rows = self.block_rows if self.by_channel else self.out_rows
         furthest = (rows + self.down) * self.pitch + self.right + self.columns
         # An odd number of vectors: planes that are pages apart share few sets of a cache.
