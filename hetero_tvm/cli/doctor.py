@@ -33,6 +33,7 @@ EXTRAS = {
     "plot": (("matplotlib",), "pictures of memory plans: inspect --plot, plan --plot"),
     "descriptions": (("jsonschema",), "kernel descriptions in JSON, as AKG has them"),
     "generate": (("tokenizers",), "texts in and out of language models: generate --prompt"),
+    "grammar": (("llguidance",), "texts that follow a JSON schema or a grammar"),
     "serve": (("starlette", "uvicorn", "jinja2"), "language models behind HTTP: serve_text"),
     "bench": (("onnxruntime", "openvino", "torch"), "other runtimes beside ours: bench --vs"),
     "torch": (("torch", "onnxscript"), "models from PyTorch: torch.export programs and .pt2 files"),

@@ -13,6 +13,8 @@ from hetero_tvm.host.install import extra_command
 
 CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
+MORE = "additional_chat_templates"
+_TOOLS = "tool_use"
 _MARKS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -37,7 +39,10 @@ class ChatTemplate:
     def __init__(self, folder: Path):
         config = _config(folder / CONFIG)
         file = folder / TEMPLATE
-        source = file.read_text(encoding="utf-8") if file.is_file() else _of_config(config)
+        source = file.read_text(encoding="utf-8") if file.is_file() else _of_config(config, "default")
+        other = folder / MORE / f"{_TOOLS}.jinja"
+        tool_use = other.read_text(encoding="utf-8") if other.is_file() else _of_config(config, _TOOLS)
+        source = source or tool_use
         if source is None:
             raise LibraryError(
                 f"{folder} has no chat template, so a conversation cannot be written as a prompt",
@@ -56,9 +61,12 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         environment.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
         self._errors = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError)
+        self.tools_source = tool_use or source
+        """Text of the template that conversations with tools are written by."""
         self._marks = {name: _text(config[name]) for name in _MARKS if config.get(name) is not None}
         try:
             self._template = environment.from_string(source)
+            self._of_tools = None if tool_use is None else environment.from_string(tool_use)
         except TemplateError as error:
             raise LibraryError(f"the chat template of {folder} is damaged: {error}") from error
 
@@ -67,22 +75,42 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         generation: bool = True,
         options: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
         """Text of a conversation, with the opening of the model's answer where ``generation`` asks for it.
 
+        The role ``developer`` is ``system`` for templates that do not know it.
+
         ``options`` : further names that the template sees, none of :data:`RESERVED`.
+        ``tools`` : functions that the model may call, in OpenAI's words.
 
         Raises
         ------
-        InputError : the template refuses the conversation (roles that do not alternate, and the like).
+        InputError : the template refuses the conversation (roles that do not alternate, and the like), or has
+            no place for tools.
         """
+        if tools and "tools" not in self.tools_source:
+            raise InputError(
+                "the model's chat template has no place for tools",
+                hint="leave tools out, or serve a model that was trained to call them",
+            )
+        known = "developer" in self.tools_source
+        told = [
+            {**message, "role": "system"}
+            if message.get("role") == "developer" and not known
+            else dict(message)
+            for message in messages
+        ]
+        template = self._of_tools if tools and self._of_tools is not None else self._template
         try:
-            return self._template.render(
+            return template.render(
                 {
                     **self._marks,
                     **(options or {}),
-                    "messages": [dict(message) for message in messages],
-                    "tools": None,  # defined, as transformers has them: templates ask whether they are none
+                    "messages": told,
+                    "tools": [dict(tool) for tool in tools]
+                    if tools
+                    else None,  # defined, as transformers has them: templates ask whether they are none
                     "documents": None,
                     "add_generation_prompt": generation,
                 }
@@ -118,12 +146,14 @@ def _config(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _of_config(config: Mapping[str, Any]) -> str | None:
-    """The template in a configuration: one, or several by name, of which one is the default."""
+def _of_config(config: Mapping[str, Any], name: str) -> str | None:
+    """The template of a name in a configuration; where it has one only, that is the default."""
     found = config.get("chat_template")
     if isinstance(found, list):
         named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-        found = named.get("default")
+        found = named.get(name)
+    elif name == _TOOLS:
+        found = None
     return found if isinstance(found, str) else None
 
 
