@@ -17,6 +17,7 @@ from hetero_tvm.serving.tools import Tools
 
 _MOST_CHOICES = 16
 _MOST_STOPS = 16
+_TEXT_PARTS = {"text", "input_text", "output_text", "refusal"}
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "functions": ([],),
@@ -261,14 +262,16 @@ class _Fields:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             self.problems.append(f"messages[{number}] is not an object with a role")
             return {}
-        content = message.get("content")
+        content, lack = message.get("content"), "is not text"
         if isinstance(content, list):  # parts, of which only text can be read
+            kinds = {str(part.get("type")) for part in content if isinstance(part, dict)} - _TEXT_PARTS
+            lack = f"has parts that are no text ({', '.join(sorted(kinds))})" if kinds else lack
             parts = [part.get("text", part.get("refusal")) for part in content if isinstance(part, dict)]
             content = "".join(parts) if len(parts) == len(content) and all_text(parts) else None
         elif content is None and message["role"] == "assistant":
             content = ""  # of an answer that only calls tools, or was refused; templates write null as None
         if not isinstance(content, str):
-            self.problems.append(f"messages[{number}].content is not text")
+            self.problems.append(f"messages[{number}].content {lack}")
         found = {**message, "content": content}
         calls = found.pop("tool_calls", None)
         if calls:

@@ -92,7 +92,7 @@ def test_all_problems_are_told():
         ({"content": "x"}, "a role"),
         ("x", "a role"),
         ({"role": "user"}, "not text"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, "not text"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "parts that are no text (image_url)"),
     ],
 )
 def test_messages_that_cannot_be_read(message, problem):
