@@ -168,7 +168,7 @@ def test_texts_that_follow_a_schema_or_an_expression(capsys, tmp_path):
     assert generate.main([*given, "--json-schema", str(schema), "--max-new-tokens", "60", *drawn]) == 0
     document = json.loads(capsys.readouterr().out)
     assert all(json.loads(text)["a"] in (1, 22) for text in document["text"])
-    assert generate.main([*given, "--regex", "[0-9]{3}", *drawn]) == 0
+    assert generate.main([*given, "--regex", "[0-9]{3}", "--max-new-tokens", "9", *drawn]) == 0
     document = json.loads(capsys.readouterr().out)
     assert all(text.isdecimal() and len(text) == 3 for text in document["text"])
     assert document["reason"] == ["stop", "stop"]
