@@ -137,6 +137,11 @@ class GrammarOfText:
             raise InputError(f"the grammar cannot be followed: {_line(self._matcher.get_error())}")
 
 
+_GUARD, _GUARD_TOKENS = "\x02", 4
+"""A letter that stands before a text, so that what tokenizers put there is no part of it; tokens that it and
+this may be."""
+
+
 class _Table:
     """Tokens as llguidance reads them from a tokenizer: by its attributes."""
 
@@ -151,9 +156,31 @@ class _Table:
         self.special_token_ids = sorted({token for token in tokenizer.special if token < vocab} | {*ends})
         for token in self.special_token_ids:  # those without a name need one
             self.tokens[token] = self.tokens[token] or b"<end of text>"
+        plain = set(range(known)).difference(self.special_token_ids)
+        self._by_bytes = {self.tokens[token]: token for token in plain if self.tokens[token]}
+        self._most = max(map(len, self._by_bytes), default=0)
 
     def __call__(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, special=False)
+        """Tokens with exactly the bytes of a text: tokenizers may put a space before it, and leave letters
+        out that they have no token for."""
+        wanted = text.encode()
+        found = self._tokenizer.encode(_GUARD + text, special=False)
+        for start in range(min(len(found), _GUARD_TOKENS) + 1):
+            if b"".join(self.tokens[token] for token in found[start:]) == wanted:
+                return found[start:]
+        return self._longest(wanted)
+
+    def _longest(self, text: bytes) -> list[int]:
+        """The longest token at each place, as far as there is one."""
+        tokens, at = [], 0
+        while at < len(text):
+            ends = range(min(self._most, len(text) - at), 0, -1)
+            size = next((size for size in ends if text[at : at + size] in self._by_bytes), 0)
+            if not size:
+                break
+            tokens.append(self._by_bytes[text[at : at + size]])
+            at += size
+        return tokens
 
 
 def _line(error: Any) -> str:

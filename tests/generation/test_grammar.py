@@ -52,6 +52,30 @@ def test_any_text_of_a_schema_is_read_by_it(grammars, seed):
     assert len(value["name"]) <= 5 and value["size"] in (1, 22, 333)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_tokenizers_that_put_a_space_before_a_text(tmp_path, seed):
+    """As those of Llama 2 and Mistral: it is no part of what a grammar sees."""
+    names = ["</s>", "▁", *NAMES[1:], '▁{"', '":', *(f"<0x{byte:02X}>" for byte in range(256))]
+    made = tokenizers.Tokenizer(
+        tokenizers.models.BPE({name: n for n, name in enumerate(names)}, [], byte_fallback=True)
+    )
+    normalizers, decoders = tokenizers.normalizers, tokenizers.decoders
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    made.add_special_tokens(["</s>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path)
+    random, text = np.random.default_rng(seed), Grammars(tokenizer, 400, [0]).begin(Grammar.of_schema(SCHEMA))
+    tokens = []
+    while not text.ended:
+        tokens.append(int(np.argmax(text.applied(random.standard_normal(400).astype(np.float32)))))
+        text.add(tokens[-1])
+    value = json.loads(tokenizer.decode(tokens))
+    assert len(value["name"]) <= 5 and value["size"] in (1, 22, 333)
+
+
 def test_expressions_choices_and_grammars(grammars):
     assert told(grammars, Grammar("regex", "[ab]{3}c"))[0].strip("ab") == "c"
     assert {told(grammars, Grammar("choice", '["yes", "no", "\\\\d"]'), seed)[0] for seed in range(9)} == {
