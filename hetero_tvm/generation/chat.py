@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 MORE = "additional_chat_templates"
 _TOOLS = "tool_use"
+_TOOLS_OF_MESSAGES = re.compile(r"""message(\.tools\b|\[['"]tools['"]\])""")
 _MARKS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -59,6 +61,7 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _answers()]
         )
         environment.filters["tojson"] = _to_json
+        self._reads_tools = "tools" in _variables(environment, tool_use or source, TemplateError)
         environment.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
         self._errors = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError)
         self.tools_source = tool_use or source
@@ -89,11 +92,6 @@ class ChatTemplate:
         InputError : the template refuses the conversation (roles that do not alternate, and the like), or has
             no place for tools.
         """
-        if tools and "tools" not in self.tools_source:
-            raise InputError(
-                "the model's chat template has no place for tools",
-                hint="leave tools out, or serve a model that was trained to call them",
-            )
         known = "developer" in self.tools_source
         told = [
             {**message, "role": "system"}
@@ -101,6 +99,9 @@ class ChatTemplate:
             else dict(message)
             for message in messages
         ]
+        if tools and not self._reads_tools:
+            told = self._with_tools(told, tools)
+        told = [_with_arguments(message) for message in told]
         template = self._of_tools if tools and self._of_tools is not None else self._template
         try:
             return template.render(
@@ -117,6 +118,58 @@ class ChatTemplate:
             )
         except self._errors as error:
             raise InputError(f"the model's chat template refuses these messages: {error}") from error
+
+    def _with_tools(
+        self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """The messages for a template that looks for tools in the first of them, as JSON (Phi-4-mini)."""
+        if not _TOOLS_OF_MESSAGES.search(self.tools_source):
+            raise InputError(
+                "the model's chat template has no place for tools",
+                hint="leave tools out, or serve a model that was trained to call them",
+            )
+        if not messages or messages[0].get("role") != "system":
+            messages = [{"role": "system", "content": ""}, *messages]
+        functions = [tool.get("function", tool) for tool in tools]
+        return [{**messages[0], "tools": _to_json(functions)}, *messages[1:]]
+
+
+class _Arguments(dict):
+    """Arguments of a call, which are JSON text for templates that join them to text (DeepSeek)."""
+
+    def __str__(self) -> str:
+        return _to_json(self)
+
+    def __radd__(self, before: str) -> str:
+        return before + str(self)
+
+    def __add__(self, behind: str) -> str:
+        return str(self) + behind
+
+
+def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose calls have :class:`_Arguments`."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+
+    def call_of(call: Mapping[str, Any]) -> dict[str, Any]:
+        function = dict(call["function"])
+        if isinstance(function.get("arguments"), Mapping):
+            function["arguments"] = _Arguments(function["arguments"])
+        return {**call, "function": function}
+
+    return {**message, "tool_calls": [call_of(call) for call in calls]}
+
+
+def _variables(environment: Any, source: str, error: type[Exception]) -> frozenset[str]:
+    """Names that a template reads from outside; none of one that is damaged, which its compilation tells."""
+    from jinja2 import meta
+
+    try:
+        return frozenset(meta.find_undeclared_variables(environment.parse(source)))
+    except error:
+        return frozenset()
 
 
 def _answers() -> type:

@@ -247,6 +247,7 @@ _FORMATS: Sequence[tuple[tuple[str, ...], CallFormat]] = (
     ),
     (("<tool_call>",), CallFormat("<tool_call>", _TOOL_CALL, _json_calls)),
     (("<|tool_call|>",), CallFormat("<|tool_call|>", ("<|tool_call|>", "<|/tool_call|>"), _json_calls)),
+    (("<|tool|>",), CallFormat("<|tool_call|>", ("<|tool_call|>", "<|/tool_call|>"), _json_calls)),
     (("[TOOL_CALLS]",), CallFormat("[TOOL_CALLS]", ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"), _mistral_calls)),
     (("<|START_ACTION|>",), CallFormat("<|START_ACTION|>", _ACTION, _json_calls)),
     (("Action:", "tool_name"), CallFormat("Action:", (), _json_calls)),

@@ -151,7 +151,7 @@ def test_the_template_shows_tools(client, server):
 
 
 def test_templates_without_a_place_for_tools(client, server, monkeypatch):
-    monkeypatch.setattr(server._template, "tools_source", "{{ messages }}")
+    monkeypatch.setattr(server._template, "_reads_tools", False)
     answer = client.post("/v1/chat/completions", json={**TALK, "tools": TOOLS})
     assert answer.status_code == 400 and "no place for tools" in answer.json()["error"]["message"]
 

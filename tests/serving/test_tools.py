@@ -35,6 +35,7 @@ FAMILIES = {
     "coder": ("<tool_call> <function=", CODER),
     "glm": ("<tool_call> <arg_key>", GLM),
     "phi": ("<|tool_call|>", f"<|tool_call|>{LISTED}<|/tool_call|>"),
+    "phi_mini": ("'<|tool|>' + message['tools'] + '<|/tool|>'", f"<|tool_call|>{LISTED}<|/tool_call|>"),
     "mistral": ("[TOOL_CALLS]", f"[TOOL_CALLS] {LISTED}"),
     "mistral_named": ("[TOOL_CALLS] [ARGS]", '[TOOL_CALLS]weather[ARGS]{"city": "Köln", "days": 2}'),
     "command_r": ("<|START_ACTION|>", f"<|START_ACTION|>{COMMAND}<|END_ACTION|>"),
