@@ -71,7 +71,7 @@ complete -o default -F _hetero_tvm hetero-tvm
 
 
 def _zsh(parsers: Mapping[str, Parser]) -> str:
-    """In zsh's own words: what it has for bash's scripts cuts lines in other ways."""
+    """Script in zsh's own words: what zsh has for bash's scripts cuts lines in other ways."""
     known = {"help": [*parsers], "completion": ["bash", "zsh", "fish"]}
     known |= {name: _words(parser) for name, parser in parsers.items()}
     values = "".join(f"    {option}) found=({_listed(_VALUES[option])}) ;;\n" for option in sorted(_VALUES))
