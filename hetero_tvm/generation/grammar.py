@@ -184,5 +184,7 @@ class _Table:
 
 
 def _line(error: Any) -> str:
-    """The first line of a message that goes on with an excerpt."""
-    return str(error).strip().partition("\n")[0]
+    """The first line of a message that goes on with an excerpt, and the error that it may announce."""
+    first, *rest = str(error).strip().splitlines() or [""]
+    told = next((line.strip() for line in rest if line.startswith("error: ")), "")
+    return f"{first} {told.removeprefix('error: ')}" if first.endswith(":") and told else first

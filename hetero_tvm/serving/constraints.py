@@ -12,22 +12,24 @@ from hetero_tvm.serving.tools import Tools
 _FORMATS = (
     'expected {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {...}}'
 )
+_OF_LLAMA_CPP = {"json": "json_schema", "grammar": "grammar"}
 _KINDS = ("json", "regex", "choice", "grammar")
 
 
 def read_grammar(body: Mapping[str, Any], problems: list[str]) -> Grammar | None:
     """Grammar that a text has to follow: ``response_format`` of OpenAI, ``guided_json`` and
-    ``structured_outputs`` of vLLM."""
+    ``structured_outputs`` of vLLM, ``json_schema`` and ``grammar`` of llama.cpp."""
     found = [_of_format(body["response_format"], problems)] if body.get("response_format") is not None else []
     outputs = body.get("structured_outputs")
     if outputs is not None and not isinstance(outputs, dict):
         problems.append(f"structured_outputs is not an object with one of {', '.join(_KINDS)}")
         outputs = None
     for kind in _KINDS:
-        for name, value in (
-            (f"guided_{kind}", body.get(f"guided_{kind}")),
-            (f"structured_outputs.{kind}", (outputs or {}).get(kind)),
-        ):
+        given = {f"guided_{kind}": body.get(f"guided_{kind}")}
+        given[f"structured_outputs.{kind}"] = (outputs or {}).get(kind)
+        if (name := _OF_LLAMA_CPP.get(kind)) is not None:
+            given[name] = body.get(name)
+        for name, value in given.items():
             if value is not None and value != []:
                 found.append(_of_kind(kind, name, value, problems))
     if (outputs or {}).get("json_object"):

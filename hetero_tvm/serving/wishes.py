@@ -22,6 +22,17 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "functions": ([],),
     "modalities": (["text"],),
+    "documents": ([],),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "typical_p": (1,),
+    "mirostat": (0,),
 }
 """Fields that are not built, with the values that ask for nothing."""
 

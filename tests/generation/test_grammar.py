@@ -112,6 +112,10 @@ def test_without_an_end_a_text_ends_where_nothing_follows(folder):
     [
         (Grammar("regex", "((("), "regular expression cannot be followed: .*invalid regex"),
         (Grammar.of_schema({"type": "string", "format": "odd"}), "JSON schema cannot .*Unknown format: odd"),
+        (
+            Grammar.of_schema({"type": "object", "patternProperties": {"(": {}}}),
+            "JSON schema cannot be followed: regex parse error: unclosed group",
+        ),
         (Grammar.of_schema({"$ref": "http://example.com/x"}), "JSON schema cannot be followed"),
         (Grammar.of_schema({"type": "whatever"}), "JSON schema cannot be followed"),
         (Grammar("grammar", "start: nothing"), "grammar cannot be followed"),

@@ -28,6 +28,8 @@ OTHER = {"type": "function", "function": {"name": "g"}}
         ({"guided_regex": "a+"}, Grammar("regex", "a+")),
         ({"guided_choice": ["a", "ä"]}, Grammar("choice", '["a", "ä"]')),
         ({"guided_grammar": "start: /a/"}, Grammar("grammar", "start: /a/")),
+        ({"grammar": 'root ::= "a"'}, Grammar("grammar", 'root ::= "a"')),
+        ({"json_schema": SCHEMA}, Grammar.of_schema(SCHEMA)),
         ({"structured_outputs": {"regex": "a+"}}, Grammar("regex", "a+")),
         ({"structured_outputs": {"json_object": True}}, Grammar.of_schema({"type": "object"})),
     ],

@@ -47,10 +47,17 @@ def test_biases_that_cannot_be_read(bias):
         read({**TALK, "logit_bias": bias}, chat=True)
 
 
-@pytest.mark.parametrize("name", ["functions", "suffix", "modalities"])
+@pytest.mark.parametrize(
+    "name", ["functions", "suffix", "modalities", "skip_special_tokens", "length_penalty"]
+)
 def test_what_is_not_built_is_not_ignored(name):
     with pytest.raises(InputError, match=f"{name} is not built"):
         read({**TALK, name: ["audio"]}, chat=True)
+
+
+def test_what_asks_for_nothing_is_taken():
+    neutral = {"length_penalty": 1.0, "skip_special_tokens": True, "documents": None, "mirostat": 0}
+    assert read({**TALK, **neutral}, chat=True).messages == TALK["messages"]
 
 
 def test_parts_of_a_message_are_joined():
