@@ -81,6 +81,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="ends a text before it; may be repeated"
     )
+    grammar = parser.add_mutually_exclusive_group()
+    grammar.add_argument(
+        "--json-schema", type=Path, metavar="FILE", help="texts are JSON that it describes; - for stdin"
+    )
+    grammar.add_argument("--regex", metavar="EXPRESSION", help="texts match a regular expression")
     parser.add_argument("--stop-ids", type=_ids, metavar="1,2", help="default: those of the checkpoint")
     parser.add_argument("--ignore-stop", action="store_true", help="generate all --max-new-tokens")
     parser.add_argument(
@@ -110,14 +115,14 @@ def _ids(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of tokens such as 5,6,7") from None
 
 
-def _text_of(file: Path) -> str:
+def _text_of(file: Path, option: str = "--prompt-file") -> str:
     """Text of a file, or of stdin for ``-``, without the newline that ends its last line."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}", hint="give --prompt-file a text") from None
+        raise UsageError(f"cannot read {file}: {error.strerror}", hint=f"give {option} a text") from None
     except ValueError as error:
-        raise UsageError(f"{file} is no text in UTF-8: {error}", hint="give --prompt-file a text") from None
+        raise UsageError(f"{file} is no text in UTF-8: {error}", hint=f"give {option} a text") from None
     return text.removesuffix("\n")
 
 
@@ -138,6 +143,8 @@ def _run(options: argparse.Namespace) -> int:
     words = options.source or options.stop or any(isinstance(prompt, str) for prompt in options.prompts)
     tokenizer = Tokenizer(folder) if words or (folder / FILE).is_file() else None
     requests = _requests(model, tokenizer, ChatTemplate(folder) if options.chat else None, options)
+    if options.json_schema or options.regex is not None:
+        _constrain(model, Tokenizer(folder), requests, options)
     texts = [_follow(request, tokenizer, options, len(requests) == 1) for request in requests]
     if options.beams:
         _search(model, requests, options)
@@ -162,6 +169,8 @@ def _check(options: argparse.Namespace, about: bool) -> None:
         )
     if options.beams and (options.stop or options.logprobs is not None):
         problems.append("--beams has neither --stop nor --logprobs")
+    if (options.json_schema or options.regex is not None) and (options.beams or options.draft):
+        problems.append("--json-schema and --regex go with neither --beams nor --draft")
     if options.draft and (options.beams or about or options.logprobs is not None):
         problems.append("--draft has neither --beams nor --logprobs, and takes decoders only")
     if options.logprobs is not None and not options.json:
@@ -215,6 +224,21 @@ def _requests(
         )
         for number, (prompt, source) in enumerate(zip(prompts, sources or [None] * len(prompts), strict=True))
     ]
+
+
+def _constrain(
+    model: LanguageModel, tokenizer: Tokenizer, requests: Sequence[Request], options: argparse.Namespace
+) -> None:
+    """Give each text its grammar."""
+    from hetero_tvm.generation.grammar import Grammar, Grammars
+
+    if options.json_schema:
+        grammar = Grammar("json", _text_of(options.json_schema, "--json-schema"))
+    else:
+        grammar = Grammar("regex", options.regex)
+    grammars = Grammars(tokenizer, model.facts.vocab, model.facts.stop)
+    for request in requests:
+        request.grammar = grammars.begin(grammar)
 
 
 def _follow(

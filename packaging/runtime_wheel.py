@@ -61,7 +61,10 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     install_requires=["apache-tvm-ffi=={ffi}", "ml_dtypes>=0.3", "numpy>=1.25,<3"],
-    extras_require={{"generate": ["jinja2>=3.1", "tokenizers>=0.20"]}},
+    extras_require={{
+        "generate": ["jinja2>=3.1", "tokenizers>=0.20"],
+        "grammar": ["llguidance>=1.9,<2", "tokenizers>=0.20"],
+    }},
     packages=find_packages(),
     package_data={{"": ["*", "**/*"]}},
     distclass=Binary,

@@ -9,6 +9,7 @@ import hetero_tvm
 from hetero_tvm import generate
 from hetero_tvm.generation.beams import BeamSearch, search_beams
 from tests import tiny_llama
+from tests.generation.letters import write_letters
 
 
 def run(*arguments):
@@ -150,3 +151,27 @@ def test_each_text_draws_numbers_of_its_own(capsys):
     assert run("--prompt-ids", "5", "--prompt-ids", "5", *drawn) == 0
     one, other = json.loads(capsys.readouterr().out)["tokens"]
     assert one != other
+
+
+def test_texts_that_follow_a_schema_or_an_expression(capsys, tmp_path):
+    pytest.importorskip("llguidance")
+    tokenizers = pytest.importorskip("tokenizers")
+    shutil.copytree(tiny_llama.built(), tmp_path / "tiny")
+    write_letters(tokenizers, tmp_path / "tiny")
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        '{"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"], '
+        '"additionalProperties": false}'
+    )
+    given = [str(tmp_path / "tiny"), "--prompt", "hi", "--prompt", "ho", "--json", "-q"]
+    drawn = ["--temperature", "1", "--seed", "3"]
+    assert generate.main([*given, "--json-schema", str(schema), "--max-new-tokens", "60", *drawn]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert all(json.loads(text)["a"] in (1, 22) for text in document["text"])
+    assert generate.main([*given, "--regex", "[0-9]{3}", "--max-new-tokens", "9", *drawn]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert all(text.isdecimal() and len(text) == 3 for text in document["text"])
+    assert document["reason"] == ["stop", "stop"]
+    assert generate.main([*given, "--regex", "((("]) == 2
+    assert "regular expression cannot be followed" in capsys.readouterr().err
+    assert generate.main([*given, "--regex", "a", "--beams", "2"]) == 2

@@ -30,8 +30,7 @@ def script(shell: str, parsers: Mapping[str, Parser], texts: Mapping[str, str]) 
     """
     if shell == "fish":
         return _fish(parsers, texts)
-    text = _bash(parsers)
-    return text if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{text}"
+    return _bash(parsers) if shell == "bash" else _zsh(parsers)
 
 
 def _words(parser: Parser) -> list[str]:
@@ -71,11 +70,39 @@ complete -o default -F _hetero_tvm hetero-tvm
 """
 
 
+def _zsh(parsers: Mapping[str, Parser]) -> str:
+    """Script in zsh's own words: what zsh has for bash's scripts cuts lines in other ways."""
+    known = {"help": [*parsers], "completion": ["bash", "zsh", "fish"]}
+    known |= {name: _words(parser) for name, parser in parsers.items()}
+    values = "".join(f"    {option}) found=({_listed(_VALUES[option])}) ;;\n" for option in sorted(_VALUES))
+    commands = "".join(f"      {name}) found=({_listed(words)}) ;;\n" for name, words in known.items())
+    return f"""(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}
+_hetero_tvm() {{
+  local -a found
+  case "${{words[CURRENT-1]}}" in
+{values}    *)
+      if (( CURRENT == 2 )); then
+        found=({_listed([*parsers, "help", "completion"])})
+      else
+        case "${{words[2]}}" in
+{_indent(commands)}        esac
+        _files
+      fi ;;
+  esac
+  (( $#found )) && compadd -- "${{found[@]}}"
+}}
+compdef _hetero_tvm hetero-tvm
+"""
+
+
 def _fish(parsers: Mapping[str, Parser], texts: Mapping[str, str]) -> str:
     lines = [
         f"complete -c hetero-tvm -n __fish_use_subcommand -f -a {name} -d {shlex.quote(texts[name])}"
         for name in parsers
     ]
+    lines.append("complete -c hetero-tvm -n __fish_use_subcommand -f -a 'help completion'")
+    for name, words in {"help": parsers, "completion": ("bash", "zsh", "fish")}.items():
+        lines.append(f"complete -c hetero-tvm -n '__fish_seen_subcommand_from {name}' -f -a {_quoted(words)}")
     for name, parser in parsers.items():
         inside = f"complete -c hetero-tvm -n '__fish_seen_subcommand_from {name}'"
         for option in parser.options():
@@ -88,6 +115,10 @@ def _fish(parsers: Mapping[str, Parser], texts: Mapping[str, str]) -> str:
 
 def _quoted(words: Iterable[str]) -> str:
     return shlex.quote(" ".join(words))
+
+
+def _listed(words: Iterable[str]) -> str:
+    return " ".join(map(shlex.quote, words))
 
 
 def _indent(text: str) -> str:

@@ -33,6 +33,7 @@ EXTRAS = {
     "plot": (("matplotlib",), "pictures of memory plans: inspect --plot, plan --plot"),
     "descriptions": (("jsonschema",), "kernel descriptions in JSON, as AKG has them"),
     "generate": (("tokenizers",), "texts in and out of language models: generate --prompt"),
+    "grammar": (("llguidance",), "texts that follow a JSON schema or a grammar"),
     "serve": (("starlette", "uvicorn", "jinja2"), "language models behind HTTP: serve_text"),
     "bench": (("onnxruntime", "openvino", "torch"), "other runtimes beside ours: bench --vs"),
     "torch": (("torch", "onnxscript"), "models from PyTorch: torch.export programs and .pt2 files"),
@@ -155,10 +156,17 @@ def _tools() -> list[Finding]:
     folder = native.cache_dir()
     if (obstacle := _obstacle(folder)) is None:
         found.append(Finding("tools", "cache", str(folder)))
+    elif (spare := native.spare_dir()) is not None and _obstacle(spare) is None:
+        found.append(Finding("tools", "cache", f"{folder} is read; what is new goes to {spare}"))
     else:
         hint = f"export {native.CACHE_VARIABLE}=/path/to/a/folder"
-        found.append(Finding("tools", "cache", f"{folder}: {obstacle}", MISSING, hint))
+        found.append(Finding("tools", "cache", _without(folder, obstacle), MISSING, hint))
     return found
+
+
+def _without(folder: Path, obstacle: str) -> str:
+    """The folder and what is in its way, which may be itself."""
+    return obstacle if obstacle.startswith(f"{folder} ") else f"{folder}: {obstacle}"
 
 
 def _obstacle(folder: Path) -> str | None:
@@ -223,7 +231,7 @@ def _records() -> list[Finding]:
     for name, folder in (("yours", user_logs()), ("shipped", shipped_logs())):
         if name == "yours" and (obstacle := _obstacle(folder)) is not None:
             hint = f"export {LOGS_VARIABLE}=/path/to/a/folder, or --logs: tune keeps its records there"
-            found.append(Finding("records", name, f"{folder}: {obstacle}", WARNING, hint))
+            found.append(Finding("records", name, _without(folder, obstacle), WARNING, hint))
             continue
         if folder is None or not folder.is_dir():
             text = f"{folder}: not there yet; the first tune makes it" if folder else "none"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetero_tvm.errors import CapacityError, HeteroTVMError, InputError, UsageError
+from hetero_tvm.generation.grammar import GrammarOfText
 from hetero_tvm.generation.likelihood import MOST, Likelihood, likelihoods
 from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.sampling import GREEDY, Sampling
@@ -33,6 +34,8 @@ class Request:
     on_token : called with every token as it comes.  When it raises, this text ends with that error.
     logprobs : number of likeliest tokens to note beside each that is generated; None notes no likelihoods.
     score_prompt : whether to note those of the prompt as well.
+    least_new_tokens : tokens that are generated before one of ``stop``.
+    grammar : that the text follows, at its beginning; the text ends where nothing can follow it.
     """
 
     prompt: Sequence[int]
@@ -43,6 +46,8 @@ class Request:
     source: np.ndarray | Sequence[int] | Source | None = None
     logprobs: int | None = None
     score_prompt: bool = False
+    least_new_tokens: int = 0
+    grammar: GrammarOfText | None = None
     tokens: list[int] = field(default_factory=list)
     """Tokens that were generated."""
     likelihoods: list[Likelihood] = field(default_factory=list)
@@ -128,7 +133,11 @@ class Batch:
         if problems:
             raise InputError("the prompt cannot be continued", problems=problems)
         request.sampling = self.model.facts.sampling(
-            request.sampling, len(request.prompt), request.max_new_tokens, request.stop
+            request.sampling,
+            len(request.prompt),
+            request.max_new_tokens,
+            request.stop,
+            request.least_new_tokens,
         )
         total = self._total(request)
         if total > self.model.context:
@@ -196,16 +205,20 @@ class Batch:
     def _take(self, request: Request, logits: np.ndarray) -> None:
         """The next token of a text."""
         text = [*request.prompt, *request.tokens] if request.sampling.reads_text else ()
-        token = request.sampling.choose(logits, text, request._random)
-        if request.logprobs is not None:
-            request.likelihoods += likelihoods(logits[None], [token], request.logprobs)
-        request.decode_s = time.perf_counter() - request._started - request.prefill_s
+        grammar = request.grammar
         try:
+            possible = logits if grammar is None else grammar.applied(logits)
+            token = request.sampling.choose(possible, text, request._random)
+            if grammar is not None:
+                grammar.add(token)
+            if request.logprobs is not None:
+                request.likelihoods += likelihoods(logits[None], [token], request.logprobs)
+            request.decode_s = time.perf_counter() - request._started - request.prefill_s
             request.add(token)
         except Exception as error:
             self._end(request, "error", error)
             return
-        if token in request.stop:
+        if token in request.stop or grammar is not None and grammar.ended:
             self._end(request, "stop")
         elif len(request.tokens) == request.max_new_tokens:
             self._end(request, "length")

@@ -86,10 +86,15 @@ class LanguageFacts:
     repetition_penalty: float = 1.0
     rules: TextRules = TextRules()
 
-    def sampling(self, asked: Sampling, given: int, most: int, stop: Collection[int]) -> Sampling:
+    def sampling(
+        self, asked: Sampling, given: int, most: int, stop: Collection[int], least: int = 0
+    ) -> Sampling:
         """``asked`` with the model's own penalty and rules, for a text of ``given`` tokens and ``most`` new
-        ones at most, which those of ``stop`` end."""
-        return asked.behind(given, self.repetition_penalty, self.rules.of_text(given, most, stop))
+        ones at most, which those of ``stop`` end behind ``least`` new ones."""
+        rules = self.rules
+        if least > rules.least_new:
+            rules = dataclasses.replace(rules, least_new=least)
+        return asked.behind(given, self.repetition_penalty, rules.of_text(given, most, stop))
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; :meth:`from_json` reads them back."""

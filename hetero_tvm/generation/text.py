@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class Tokenizer:
             self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # what its native code raises has no type of its own
             raise LibraryError(f"cannot read {path}: {error}") from error
+        self._told: frozenset[int] = frozenset()
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Tokens of a text; ``special`` adds those that the model wants at its start.
@@ -80,7 +82,17 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without those that only mark its structure."""
-        return str(self._tokenizer.decode(list(tokens)))
+        if not self._told:
+            return str(self._tokenizer.decode(list(tokens)))
+        told = [token for token in tokens if token not in self.special or token in self._told]
+        return str(self._tokenizer.decode(told, skip_special_tokens=False))
+
+    def telling(self, marks: Collection[str]) -> Tokenizer:
+        """The same, whose texts have these marks of structure."""
+        found = copy.copy(self)
+        names = {token: added.content for token, added in self._tokenizer.get_added_tokens_decoder().items()}
+        found._told = frozenset(token for token in self.special if names[token] in marks)
+        return found
 
     def piece(self, token: int) -> bytes:
         """Bytes that a token stands for inside of a text: part of a letter, a word with its space, the name
@@ -98,6 +110,17 @@ class Tokenizer:
             return str(name).replace(_SPACE, " ").encode()
         twice = self.decode([token, token])  # the second has the space that the first has lost
         return twice[len(self.decode([token])) :].encode()
+
+    @property
+    def size(self) -> int:
+        """Number of tokens."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    @functools.cached_property
+    def special(self) -> frozenset[int]:
+        """Tokens that mark structure, and are no text."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return frozenset(token for token, one in added.items() if one.special)
 
     @functools.cached_property
     def _added(self) -> frozenset[int]:

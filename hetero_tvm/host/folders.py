@@ -36,6 +36,18 @@ def user_cache() -> Path:
         return folder
 
 
+def spare_cache() -> Path | None:
+    """Folder for what is new where :func:`user_cache` is there and cannot be written to, as in an image that
+    was filled before its root became read-only; None where it can, or nothing can be written anywhere."""
+    folder = user_cache()
+    if not os.path.exists(folder) or os.access(folder, os.W_OK | os.X_OK):
+        return None
+    try:
+        return _temporary_home() / ".cache" / _NAME
+    except FileNotFoundError:
+        return None
+
+
 def _base(variable: str, default: str) -> Path:
     """Path in ``variable`` where it is absolute (the rule of XDG), else ``default`` in the home.
 

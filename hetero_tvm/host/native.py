@@ -25,7 +25,7 @@ from pathlib import Path
 from hetero_tvm.errors import NativeBuildError
 from hetero_tvm.host.cpu import cpu_features
 from hetero_tvm.host.files import replaced, sync
-from hetero_tvm.host.folders import user_cache
+from hetero_tvm.host.folders import spare_cache, user_cache
 from hetero_tvm.host.scratch import scratch_folder
 
 CACHE_VARIABLE = "HETERO_TVM_CACHE"
@@ -41,10 +41,18 @@ _OTHER_FOLDER = f"name a writable folder with room: export {CACHE_VARIABLE}=/pat
 def cache_dir() -> Path:
     """Folder of compiled libraries: ``$HETERO_TVM_CACHE``, else the user's cache folder."""
     chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        folder = Path(chosen).expanduser()
-    else:
-        folder = user_cache() / "native"
+    return _of_this_build(Path(chosen).expanduser() if chosen else user_cache() / "native")
+
+
+def spare_dir() -> Path | None:
+    """Folder of what the user's cache does not have where that cannot be written to; None where it can, or
+    ``$HETERO_TVM_CACHE`` names one."""
+    spare = None if os.environ.get(CACHE_VARIABLE) else spare_cache()
+    return None if spare is None else _of_this_build(spare / "native")
+
+
+def _of_this_build(folder: Path) -> Path:
+    """Folder of libraries with or without sanitizers."""
     sanitizers = os.environ.get(SANITIZE_VARIABLE)
     return folder / f"sanitized-{sanitizers.replace(',', '-')}" if sanitizers else folder
 
@@ -168,9 +176,14 @@ def _compile(
         # With -O2, checks in inlined code take minutes to compile.  What -O1 alone lacks are fused
         # multiply-adds, and the NPU's simulator rounds each step of a sum once.
         flags = [*flags, "-O1", "-fexpensive-optimizations"]
-    target = cache_dir() / f"{name}-{_key(files, folders, flags, compiler)[:20]}{suffix}"
+    file_name = f"{name}-{_key(files, folders, flags, compiler)[:20]}{suffix}"
+    target = cache_dir() / file_name
     if _whole(target):
         return target
+    if (spare := spare_dir()) is not None:
+        target = spare / file_name
+        if _whole(target):
+            return target
     for file in (target, _checksum_path(target)):
         if file.is_dir():
             raise NativeBuildError(

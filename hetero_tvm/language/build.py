@@ -47,7 +47,13 @@ from hetero_tvm.targets.registry import parse_target
 CACHES = {"f32": "float32", "f16": "float16", "int8": "int8"}
 _ROW_BITS = {"int8": 8, "int16": 16}
 _ADAPTER = "adapter_config.json"
-_TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+_TEXT_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
+    "generation_config.json",
+)
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
@@ -238,4 +244,5 @@ def _copy_texts(source: Path, out: Path) -> None:
     """The tokenizer beside the library, where the checkpoint has one."""
     for name in _TEXT_FILES:
         if (source / name).is_file() and (source / name).resolve() != (out / name).resolve():
+            (out / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, out / name)

@@ -105,7 +105,7 @@ class Decoder:
     heads, kv_heads, dim : query heads, key heads, channels of each.
     context : largest number of tokens of a sequence.
     eps, centered : of the norms; layer norms are centered, RMS norms are not.
-    norm_offset : added to the scales of the norms.
+    norm_offset : added to the scales of the norms, of which there are none where norms are plain.
     ropes, rotated : tables of rotations; channels of a head that are rotated.
     learned, learned_offset : rows of a table of positions, 0 for none; what is added to a position.
     activation, gated : of the MLP.
@@ -146,6 +146,7 @@ class Decoder:
     eps: float
     centered: bool = False
     norm_offset: float = 0.0
+    plain_norms: bool = False
     ropes: tuple[Rope, ...] = ()
     rotated: int = 0
     learned: int = 0

@@ -64,6 +64,95 @@ def gpt_bigcode(config: Config) -> tuple[Decoder, Names]:
     return decoder, dataclasses.replace(names, qkv_rows=rows)
 
 
+def gpt_neo(config: Config) -> tuple[Decoder, Names]:
+    """Scores that are not scaled, and windows in some layers (GPT-Neo, TinyStories)."""
+    width, kinds = int(config["hidden_size"]), config.get("attention_layers")
+    if kinds is None:
+        kinds = [kind for names, times in config["attention_types"] for kind in [*names] * int(times)]
+    decoder = _older(
+        {**config, "num_attention_heads": config["num_heads"], "num_hidden_layers": config["num_layers"]},
+        inner=int(config.get("intermediate_size") or 4 * width),
+        eps=float(config.get("layer_norm_epsilon", 1e-5)),
+        learned=int(config["max_position_embeddings"]),
+        activation=activation_of({"activation_function": "gelu_new", **config}, "activation_function"),
+        layers=tuple(Layer(int(config["window_size"]) if kind == "local" else 0) for kind in kinds),
+        scale=1.0,
+        tied=True,
+    )
+    return decoder, Names(
+        prefixes=("transformer.", ""),
+        embed="wte",
+        positions="wpe",
+        layer="h.{}.",
+        attention_norm="ln_1",
+        qkv=("attn.attention.q_proj", "attn.attention.k_proj", "attn.attention.v_proj"),
+        out="attn.attention.out_proj",
+        mlp_norm="ln_2",
+        up=("mlp.c_fc",),
+        down="mlp.c_proj",
+        norm="ln_f",
+    )
+
+
+def biogpt(config: Config) -> tuple[Decoder, Names]:
+    return _of_fairseq(
+        config,
+        activation=activation_of(config, "hidden_act"),
+        inner=int(config["intermediate_size"]),
+        prefixes=("biogpt.", ""),
+        positions="embed_positions",
+        heads=("output_projection",),
+    )
+
+
+def xglm(config: Config) -> tuple[Decoder, Names]:
+    """A BioGPT whose positions are sinusoids."""
+    names = {"num_layers": "num_hidden_layers", "attention_heads": "num_attention_heads"}
+    names["d_model"] = "hidden_size"
+    return _of_fairseq(
+        {**config, **{ours: config[theirs] for theirs, ours in names.items()}},
+        activation=activation_of(config, "activation_function"),
+        inner=int(config["ffn_dim"]),
+        prefixes=("model.", ""),
+        sinusoids="m2m_100",
+    )
+
+
+def _of_fairseq(
+    config: Config,
+    activation: str,
+    inner: int,
+    prefixes: tuple[str, ...],
+    positions: str = "",
+    heads: tuple[str, ...] = ("lm_head",),
+    sinusoids: str = "",
+) -> tuple[Decoder, Names]:
+    """Layer norms in front of the blocks and at the end, embeddings that are multiplied, two positions that
+    no token has."""
+    decoder = _older(
+        config,
+        inner=inner,
+        eps=1e-5,
+        learned=int(config["max_position_embeddings"]) + 2,
+        learned_offset=2,
+        activation=activation,
+        sinusoids=sinusoids,
+        embed_scale=math.sqrt(int(config["hidden_size"])) if config.get("scale_embedding", True) else 1.0,
+        tied=True,
+    )
+    return decoder, Names(
+        prefixes=prefixes,
+        positions=positions,
+        attention_norm="self_attn_layer_norm",
+        out="self_attn.out_proj",
+        mlp_norm="final_layer_norm",
+        up=("fc1",),
+        down="fc2",
+        norm="layer_norm",
+        heads=heads,
+    )
+
+
 def opt(config: Config) -> tuple[Decoder, Names]:
     width = int(config["hidden_size"])
     problems = []

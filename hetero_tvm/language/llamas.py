@@ -193,6 +193,13 @@ def cohere(config: Config) -> tuple[Decoder, Names]:
     return with_pairs(decoder, names)
 
 
+def olmo(config: Config) -> tuple[Decoder, Names]:
+    """A Llama with layer norms that have neither scales nor shifts."""
+    refuse(config, "clip_qkv")
+    decoder, names = llama({**config, "rms_norm_eps": 1e-5}, centered=True)
+    return dataclasses.replace(decoder, plain_norms=True), names
+
+
 def cohere2(config: Config) -> tuple[Decoder, Names]:
     """A Cohere whose layers have a window and rotations, or neither."""
     kinds = kinds_of(config, int(config.get("sliding_window_pattern") or 4))

@@ -237,6 +237,11 @@ def deepseek_v3(config: Config) -> tuple[Decoder, Names]:
     return _of_deepseek(decoder, names, {"norm_topk_prob": True, **config})
 
 
+def glm4_moe_lite(config: Config) -> tuple[Decoder, Names]:
+    """A DeepSeek V3 whose first layer is plain."""
+    return deepseek_v3({"first_k_dense_replace": 1, **config})
+
+
 def youtu(config: Config) -> tuple[Decoder, Names]:
     """Latent attention beside plain MLPs."""
     config = {"tie_word_embeddings": True, **config}

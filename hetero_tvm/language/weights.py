@@ -80,6 +80,8 @@ class DecoderWeights:
 
     def norm(self, name: str, n: int) -> list[np.ndarray]:
         """Scale, and shift of a centered norm, each float32 [n]."""
+        if self.decoder.plain_norms:
+            return [np.ones(n, np.float32), np.zeros(n, np.float32)][: 1 + self.decoder.centered]
         arrays = [self.checkpoint.array(self.need(name)) + np.float32(self.decoder.norm_offset)]
         if self.decoder.centered:
             shift = self.find(name, ".bias")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from hetero_tvm.generation.likelihood import Likelihood
 from hetero_tvm.generation.text import StopText, Tokenizer, Words
 from hetero_tvm.serving.engine import Text
+from hetero_tvm.serving.tools import CallReader
 
 
 class Told(NamedTuple):
@@ -33,6 +34,7 @@ class Answer:
     stop : texts that end it.
     echo : the prompt, where it comes first; None where the text begins behind it.
     silent : whether nothing comes behind the prompt.
+    calls : reader of the calls of tools in it, where it may have some.
     """
 
     def __init__(
@@ -43,8 +45,9 @@ class Answer:
         stop: Sequence[str] = (),
         echo: str | None = None,
         silent: bool = False,
+        calls: CallReader | None = None,
     ):
-        self.index, self.text = index, text
+        self.index, self.text, self.calls = index, text, calls
         self._tokenizer, self._echo, self._silent = tokenizer, echo, silent
         self._words = Words(tokenizer, text.request.prompt if echo is not None else ())
         self._stop = StopText(stop)
@@ -96,6 +99,12 @@ class Answer:
             at += len(words.add(likelihood.token))
         self._written = self._given = len(prompt)
         return Piece(prompt, told)
+
+    @property
+    def likelihood(self) -> float:
+        """Log-probability of a token of the text, on average; nothing is as likely as can be."""
+        scored = self.text.request.likelihoods[: self.tokens]
+        return sum(one.logprob or 0.0 for one in scored) / max(len(scored), 1)
 
     @property
     def tokens(self) -> int:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import json
 import secrets
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -20,14 +21,16 @@ from starlette.routing import Route
 from hetero_tvm.errors import BusyError, CapacityError, HeteroTVMError, InputError, LibraryError
 from hetero_tvm.generation.batch import Request
 from hetero_tvm.generation.chat import ChatTemplate
+from hetero_tvm.generation.grammar import Grammar, GrammarOfText, Grammars
 from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.text import Tokenizer
-from hetero_tvm.serving.answer import Answer, Piece, Told
+from hetero_tvm.serving.answer import Answer, Piece
 from hetero_tvm.serving.engine import Engine
+from hetero_tvm.serving.form import Form
 from hetero_tvm.serving.scores import chat_scores, completion_scores
+from hetero_tvm.serving.tools import CallFormat, CallReader, format_of
 from hetero_tvm.serving.wishes import Wishes, read
 
-_Scores = Callable[[Sequence[Told]], dict[str, Any]]
 _LARGEST_BODY = 16 << 20
 _ROUTES = "there are POST /v1/completions, POST /v1/chat/completions, GET /v1/models and GET /health"
 _STATUS = {InputError: 400, CapacityError: 400, LibraryError: 400, BusyError: 503}
@@ -55,6 +58,8 @@ class Server:
             self._template = ChatTemplate(folder)
         except LibraryError as error:  # told to those who ask for it: plain text needs none
             self._no_template = error
+        self._grammars: Grammars | None = None
+        self._grammar_lock = threading.Lock()
         self._created = int(time.time())
 
     def app(self) -> Starlette:
@@ -126,27 +131,49 @@ class Server:
             return unknown
         wishes = read(body, chat)
         prompts = self._prompts(wishes, chat)
+        form = self._call_form(wishes)
+        tokenizer = self._tokenizer if form is None else self._tokenizer.telling((form.begin, *form.marks))
+        made = max(wishes.best_of, wishes.choices)
         requests = [
             self._request(wishes, tokens, number)
-            for number, tokens in enumerate(tokens for tokens in prompts for _ in range(wishes.choices))
+            for number, tokens in enumerate(tokens for tokens in prompts for _ in range(made))
         ]
+        if wishes.grammar is not None:  # seconds for the first: the table of tokens is read
+            begun = await asyncio.to_thread(self._begin, wishes.grammar, len(requests))
+            for request, grammar in zip(requests, begun, strict=True):
+                request.grammar = grammar
         answers: list[Answer] = []
         try:
             for number, request in enumerate(requests):
                 text = await self.engine.admit(request)
-                echo = self._echo(wishes, request, number // wishes.choices) if wishes.echo else None
+                echo = self._echo(wishes, request, number // made) if wishes.echo else None
                 silent = wishes.max_tokens == 0
-                answers.append(Answer(number, text, self._tokenizer, wishes.stop, echo, silent))
+                calls = None if wishes.tools is None else CallReader(wishes.tools, form)
+                answers.append(Answer(number, text, tokenizer, wishes.stop, echo, silent, calls))
         except BaseException:
             for answer in answers:
                 answer.text.request.cancel()
             raise
         scores = None if wishes.logprobs is None else chat_scores if chat else completion_scores
         written = None if scores is None else partial(scores, self._tokenizer)
-        form = _Form(chat, self.name, answers, sum(map(len, prompts)), written)
+        asked = sum(map(len, prompts))
+        response = Form(chat, self.name, answers, asked, written, wishes.choices, made)
         if wishes.stream:
-            return StreamingResponse(_events(form, wishes.usage), media_type="text/event-stream")
-        return await _whole(form, http)
+            return StreamingResponse(_events(response, wishes.usage), media_type="text/event-stream")
+        return await _whole(response, http)
+
+    def _call_form(self, wishes: Wishes) -> CallFormat | None:
+        """Way in which the model writes calls; None where it is told of no tools, or a grammar says how."""
+        if wishes.tools is None or wishes.tools.wanted is not None or self._template is None:
+            return None
+        return format_of(self._template.tools_source)
+
+    def _begin(self, grammar: Grammar, count: int) -> list[GrammarOfText]:
+        with self._grammar_lock:
+            if self._grammars is None:
+                facts = self.model.facts
+                self._grammars = Grammars(self._tokenizer, facts.vocab, facts.stop)
+        return [self._grammars.begin(grammar) for _ in range(count)]
 
     def _prompts(self, wishes: Wishes, chat: bool) -> list[list[int]]:
         if not chat:
@@ -157,7 +184,12 @@ class Server:
         # The template writes the special tokens itself.
         return [
             self._tokenizer.encode(
-                self._template.prompt(wishes.messages, options=wishes.template), special=False
+                self._template.prompt(
+                    wishes.messages,
+                    options=wishes.template,
+                    tools=None if wishes.tools is None else wishes.tools.listed,
+                ),
+                special=False,
             )
         ]
 
@@ -169,9 +201,11 @@ class Server:
             tokens,
             max(longest, 1),  # none at all: a prompt is scored by a step that makes one
             wishes.sampling.for_text(number),
-            frozenset(self.model.facts.stop),
-            logprobs=wishes.logprobs,
+            wishes.ends if wishes.endless else wishes.ends | frozenset(self.model.facts.stop),
+            # Of several texts the likeliest are told.
+            logprobs=0 if wishes.logprobs is None and wishes.best_of > wishes.choices else wishes.logprobs,
             score_prompt=wishes.echo,
+            least_new_tokens=wishes.least_tokens,
         )
 
     def _echo(self, wishes: Wishes, request: Request, number: int) -> str:
@@ -180,58 +214,7 @@ class Server:
         return prompt if isinstance(prompt, str) else self._tokenizer.decode(request.prompt)
 
 
-class _Form:
-    """Documents of one response; ``scores`` writes the likelihoods of pieces where they are asked for."""
-
-    def __init__(
-        self, chat: bool, model: str, answers: Sequence[Answer], prompt_tokens: int, scores: _Scores | None
-    ):
-        self.chat, self.answers, self._prompt_tokens, self._scores = chat, answers, prompt_tokens, scores
-        self._head = {
-            "id": ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(12),
-            "created": int(time.time()),
-            "model": model,
-        }
-
-    def whole(self, texts: Sequence[Piece]) -> dict[str, Any]:
-        choices = [
-            {"index": answer.index, "finish_reason": answer.reason, "logprobs": self._logprobs(text)}
-            | ({"message": {"role": "assistant", "content": text.text}} if self.chat else {"text": text.text})
-            for answer, text in zip(self.answers, texts, strict=True)
-        ]
-        kind = "chat.completion" if self.chat else "text_completion"
-        return {**self._head, "object": kind, "choices": choices, "usage": self.usage()}
-
-    def piece(self, answer: Answer, piece: Piece | None, first: bool = False) -> dict[str, Any]:
-        """Part of a text; None ends it."""
-        scored = piece is not None and not first
-        choice: dict[str, Any] = {
-            "index": answer.index,
-            "logprobs": self._logprobs(piece) if scored else None,
-        }
-        choice["finish_reason"] = answer.reason if piece is None else None
-        if self.chat:
-            role = {"role": "assistant"} if first else {}
-            choice["delta"] = role | ({} if piece is None else {"content": piece.text})
-        else:
-            choice["text"] = "" if piece is None else piece.text
-        kind = "chat.completion.chunk" if self.chat else "text_completion"
-        return {**self._head, "object": kind, "choices": [choice]}
-
-    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
-        return None if self._scores is None else self._scores(piece.told)
-
-    def usage_piece(self) -> dict[str, Any]:
-        kind = "chat.completion.chunk" if self.chat else "text_completion"
-        return {**self._head, "object": kind, "choices": [], "usage": self.usage()}
-
-    def usage(self) -> dict[str, int]:
-        made = sum(answer.tokens for answer in self.answers)
-        total = self._prompt_tokens + made
-        return {"prompt_tokens": self._prompt_tokens, "completion_tokens": made, "total_tokens": total}
-
-
-async def _whole(form: _Form, http: HttpRequest) -> Response:
+async def _whole(form: Form, http: HttpRequest) -> Response:
     """The response with all texts at once; a client that goes away ends them."""
 
     async def collect(answer: Answer) -> Piece:
@@ -258,7 +241,7 @@ async def _whole(form: _Form, http: HttpRequest) -> Response:
             answer.text.request.cancel()
 
 
-async def _events(form: _Form, usage: bool) -> AsyncIterator[str]:
+async def _events(form: Form, usage: bool) -> AsyncIterator[str]:
     """Server-sent events: pieces of all texts as they come."""
     queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
@@ -267,8 +250,15 @@ async def _events(form: _Form, usage: bool) -> AsyncIterator[str]:
             if form.chat:
                 queue.put_nowait(form.piece(answer, Piece("", []), first=True))
             async for piece in answer.pieces():
-                queue.put_nowait(form.piece(answer, piece))
-            queue.put_nowait(form.piece(answer, None))
+                told = piece if answer.calls is None else piece._replace(text=answer.calls.add(piece.text))
+                if told.text or told.told:
+                    queue.put_nowait(form.piece(answer, told))
+            rest, calls = ("", []) if answer.calls is None else answer.calls.finish()
+            if rest:
+                queue.put_nowait(form.piece(answer, Piece(rest, [])))
+            if calls:
+                queue.put_nowait(form.calls(answer, calls))
+            queue.put_nowait(form.end(answer, bool(calls)))
         except HeteroTVMError as error:
             queue.put_nowait(_document(str(error), "server_error"))
         finally:

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hetero_tvm.errors import InputError, UsageError
 from hetero_tvm.generation.chat import RESERVED
+from hetero_tvm.generation.grammar import Grammar
 from hetero_tvm.generation.likelihood import MOST
 from hetero_tvm.generation.sampling import Sampling
+from hetero_tvm.serving.constraints import read_grammar, read_tools
+from hetero_tvm.serving.tools import Tools
 
 _MOST_CHOICES = 16
 _MOST_STOPS = 16
+_TEXT_PARTS = {"text", "input_text", "output_text", "refusal"}
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "best_of": (1,),
     "suffix": ("",),
-    "tools": ([],),
     "functions": ([],),
-    "tool_choice": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
-    "ignore_eos": (False,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
+    "documents": ([],),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "typical_p": (1,),
+    "mirostat": (0,),
 }
 """Fields that are not built, with the values that ask for nothing."""
 
@@ -38,7 +43,10 @@ class Wishes:
 
     ``prompts`` are texts or tokens; ``messages`` a conversation; one of the two is empty.  ``logprobs`` is
     the number of likeliest tokens to tell beside each, None for no log-probabilities; ``echo`` asks for the
-    prompt as well; ``template`` are further names that the chat template sees.
+    prompt as well; ``template`` are further names that the chat template sees.  Of ``best_of`` texts for each
+    prompt the ``choices`` likeliest are told.  ``ends`` are tokens that end a text beside the model's own,
+    which do not where ``endless``, and none does before ``least_tokens``.  The text follows ``grammar``;
+    ``tools`` may be called.
     """
 
     prompts: list[str | list[int]]
@@ -52,6 +60,12 @@ class Wishes:
     logprobs: int | None = None
     echo: bool = False
     template: Mapping[str, Any] = field(default_factory=dict)
+    best_of: int = 1
+    ends: frozenset[int] = frozenset()
+    endless: bool = False
+    least_tokens: int = 0
+    grammar: Grammar | None = None
+    tools: Tools | None = None
 
 
 def read(body: Any, chat: bool) -> Wishes:
@@ -80,19 +94,46 @@ def read(body: Any, chat: bool) -> Wishes:
         fields.problems.append(f"n is {choices}, at most {_MOST_CHOICES} are made")
     stop = fields.stops()
     stream = fields.flag("stream")
+    best_of = choices if chat else fields.best_of(choices, stream)
+    grammar = read_grammar(body, fields.problems)
+    tools = read_tools(body, fields.problems) if chat else None
+    if not chat and body.get("tools"):
+        fields.problems.append("tools is for conversations: /v1/chat/completions")
+    if tools is not None and grammar is not None:
+        fields.problems.append("tools and a format of the answer are asked for together: leave one of them")
+    if tools is not None:
+        grammar = tools.grammar
     options = body.get("stream_options") or {}
     usage = isinstance(options, dict) and options.get("include_usage") is True
     for name, neutral in _NEUTRAL.items():
         if body.get(name) is not None and body[name] not in neutral:
             fields.problems.append(f"{name} is not built: leave it out")
     logprobs = fields.likeliest(chat)
+    ends, endless = fields.tokens("stop_token_ids"), fields.flag("ignore_eos")
+    least = fields.number("min_tokens", int, 0, 0)
     sampling = fields.sampling()
     if fields.problems or sampling is None:
         raise InputError("the request cannot be served", problems=fields.problems)
     if longest is None and not chat:
         longest = 16  # OpenAI's own default
     return Wishes(
-        prompts, messages, sampling, longest, choices, stop, stream, usage, logprobs, echo, template
+        prompts,
+        messages,
+        sampling,
+        longest,
+        choices,
+        stop,
+        stream,
+        usage,
+        logprobs,
+        echo,
+        template,
+        best_of,
+        ends,
+        endless,
+        least,
+        grammar,
+        tools,
     )
 
 
@@ -114,6 +155,22 @@ class _Fields:
             self.problems.append(f"{name} is {value!r}, expected a {what}{bound}")
             return default
         return kind(value)
+
+    def best_of(self, choices: int, stream: bool) -> int:
+        """``best_of``: texts of which the likeliest are told; none is known before all have ended."""
+        found = self.number("best_of", int, choices, choices)
+        if found > max(choices, _MOST_CHOICES):
+            self.problems.append(f"best_of is {found}, at most {_MOST_CHOICES} are made")
+        if stream and found > choices:
+            self.problems.append("best_of cannot be told as a stream: leave one of the two out")
+        return int(found)
+
+    def tokens(self, name: str) -> frozenset[int]:
+        found = self._body.get(name)
+        if found is None or found == [] or _is_prompt(found) and not isinstance(found, str):
+            return frozenset(found or ())
+        self.problems.append(f"{name} is not a list of tokens")
+        return frozenset()
 
     def flag(self, name: str) -> bool:
         value = self._body.get(name)
@@ -216,15 +273,43 @@ class _Fields:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             self.problems.append(f"messages[{number}] is not an object with a role")
             return {}
-        content = message.get("content")
+        content, lack = message.get("content"), "is not text"
         if isinstance(content, list):  # parts, of which only text can be read
-            parts = [part.get("text") for part in content if isinstance(part, dict)]
+            kinds = {str(part.get("type")) for part in content if isinstance(part, dict)} - _TEXT_PARTS
+            lack = f"has parts that are no text ({', '.join(sorted(kinds))})" if kinds else lack
+            parts = [part.get("text", part.get("refusal")) for part in content if isinstance(part, dict)]
             content = "".join(parts) if len(parts) == len(content) and all_text(parts) else None
-        if content is None and message.get("tool_calls"):
-            self.problems.append(f"messages[{number}] calls tools, which are not built")
-        elif not isinstance(content, str):
-            self.problems.append(f"messages[{number}].content is not text")
-        return {**message, "content": content}
+        elif content is None and message["role"] == "assistant":
+            content = ""  # of an answer that only calls tools, or was refused; templates write null as None
+        if not isinstance(content, str):
+            self.problems.append(f"messages[{number}].content {lack}")
+        found = {**message, "content": content}
+        calls = found.pop("tool_calls", None)
+        if calls:
+            found["tool_calls"] = self._calls(number, calls)
+        return found
+
+    def _calls(self, number: int, calls: Any) -> list[dict[str, Any]]:
+        """Calls as templates want them: arguments as objects, which JSON writes as text."""
+        try:
+            return [
+                {**call, "function": {**call["function"], "arguments": _arguments(call["function"])}}
+                for call in calls
+            ]
+        except (TypeError, KeyError, ValueError, RecursionError):
+            self.problems.append(
+                f"messages[{number}].tool_calls are not calls of functions with JSON arguments"
+            )
+            return []
+
+
+def _arguments(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a call."""
+    found = function.get("arguments")
+    found = json.loads(found) if isinstance(found, str) and found.strip() else found or {}
+    if not isinstance(found, dict) or not isinstance(function["name"], str):
+        raise ValueError("no object of arguments")
+    return found
 
 
 def all_text(parts: Sequence[Any]) -> bool:

@@ -59,3 +59,20 @@ def test_folders_that_cannot_be_written_to_are_told(monkeypatch):
     assert found["cache"].status == doctor.MISSING and "cannot be written to" in found["cache"].text
     assert found["yours"].status == doctor.WARNING and "HETERO_TVM_LOGS" in found["yours"].hint
     assert found["shipped"].status == doctor.OK  # it is only read
+
+
+def test_a_read_only_cache_is_enough_where_another_folder_takes_what_is_new(monkeypatch, tmp_path):
+    (tmp_path / "filled" / "native").mkdir(parents=True)
+    monkeypatch.delenv("HETERO_TVM_CACHE", raising=False)
+    monkeypatch.setattr(doctor.native, "user_cache", lambda: tmp_path / "filled")
+    monkeypatch.setattr(doctor.native, "spare_cache", lambda: tmp_path / "spare")
+    real = doctor.os.access
+    monkeypatch.setattr(
+        doctor.os, "access", lambda path, mode: "filled" not in str(path) and real(path, mode)
+    )
+    found = {one.name: one for one in doctor._tools()}
+    assert found["cache"].status == doctor.OK
+    assert (
+        found["cache"].text
+        == f"{tmp_path}/filled/native is read; what is new goes to {tmp_path}/spare/native"
+    )

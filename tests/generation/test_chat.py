@@ -114,3 +114,69 @@ def test_none_and_damaged_ones(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(LibraryError, match="cannot read"):
         ChatTemplate(tmp_path)
+
+
+TOOL = {"type": "function", "function": {"name": "f", "description": "ä"}}
+ASKED = [{"role": "user", "content": "hi"}]
+
+
+def template_of(tmp_path, source):
+    (tmp_path / "chat_template.jinja").write_text(source)
+    return ChatTemplate(tmp_path)
+
+
+def test_tools_of_a_template(tmp_path):
+    template = template_of(
+        tmp_path, "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{{ messages | length }}"
+    )
+    assert template.prompt(ASKED) == "1"
+    assert template.prompt(ASKED, tools=[TOOL]) == json.dumps(TOOL, ensure_ascii=False) + "1"
+
+
+def test_tools_in_the_first_message(tmp_path):
+    """As Phi-4-mini has them, which reads no ``tools`` of its own."""
+    template = template_of(
+        tmp_path,
+        "{% for message in messages %}{% if 'tools' in message and message['tools'] is not none %}"
+        "{{ message['content'] + '<|tool|>' + message['tools'] + '<|/tool|>' }}{% else %}"
+        "{{ message['content'] }}{% endif %}{% endfor %}",
+    )
+    shown = '<|tool|>[{"name": "f", "description": "ä"}]<|/tool|>'
+    assert template.prompt(ASKED, tools=[TOOL]) == shown + "hi"
+    assert template.prompt([{"role": "system", "content": "s"}, *ASKED], tools=[TOOL]) == f"s{shown}hi"
+    assert template.prompt(ASKED) == "hi"
+
+
+def test_a_template_that_only_names_tools_has_no_place_for_them(tmp_path):
+    template = template_of(
+        tmp_path, "{# tools #}{% set tools = none %}{{ messages[0].content }}{{ 'tools' }}"
+    )
+    with pytest.raises(InputError, match="no place for tools"):
+        template.prompt(ASKED, tools=[TOOL])
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ c.arguments | tojson }}", "{{ c.arguments }}", "{{ '' + c.arguments + '' }}"]
+)
+def test_arguments_of_calls_are_objects_and_text(tmp_path, source):
+    """DeepSeek's template joins them to text, others write them as JSON."""
+    head = "{% for m in messages %}{% for t in m.tool_calls or [] %}{% set c = t.function %}"
+    template = template_of(tmp_path, head + source + "{% endfor %}{% endfor %}")
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": "ä", "b": [1]}}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert template.prompt([said]) == '{"a": "ä", "b": [1]}'
+
+
+def test_the_template_for_tools(tmp_path):
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools | length }} tools")
+    template = template_of(tmp_path, "plain")
+    assert template.prompt(ASKED) == "plain" and template.prompt(ASKED, tools=[TOOL]) == "1 tools"
+
+
+@pytest.mark.parametrize(
+    ("source", "role"),
+    [("{{ messages[0].role }}", "system"), ("{# developer #}{{ messages[0].role }}", "developer")],
+)
+def test_developers_speak_as_the_system(tmp_path, source, role):
+    assert template_of(tmp_path, source).prompt([{"role": "developer", "content": "x"}]) == role

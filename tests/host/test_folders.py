@@ -72,3 +72,13 @@ def test_the_cache_of_a_home_that_cannot_be_written_to_is_temporary(writable, mo
     monkeypatch.setattr(folders.tempfile, "gettempdir", none)
     in_the_home.rmdir()
     assert folders.user_cache() == in_the_home
+
+
+def test_a_cache_that_is_there_and_read_only_has_a_spare_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(folders.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert folders.spare_cache() is None
+    (tmp_path / "cache" / "hetero_tvm").mkdir(parents=True)
+    assert folders.spare_cache() is None
+    monkeypatch.setattr(folders.os, "access", lambda path, mode: False)
+    assert folders.spare_cache() == tmp_path / f"hetero_tvm-user-{os.getuid()}" / ".cache" / "hetero_tvm"

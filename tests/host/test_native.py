@@ -138,6 +138,21 @@ def test_a_cache_that_cannot_be_written_names_the_variable(source, tmp_path, mon
         native.compile_shared([source], name="answer")
 
 
+def test_what_a_read_only_cache_lacks_goes_to_a_spare_folder(source, tmp_path, monkeypatch):
+    """As in an image that was filled before its root became read-only."""
+    monkeypatch.delenv("HETERO_TVM_CACHE")
+    monkeypatch.setattr(native, "user_cache", lambda: tmp_path / "filled")
+    monkeypatch.setattr(native, "spare_cache", lambda: None)
+    known = native.compile_shared([source], name="answer")
+    monkeypatch.setattr(native, "spare_cache", lambda: tmp_path / "spare")
+    assert native.compile_shared([source], name="answer") == known
+    fresh = native.compile_shared([source], name="other")
+    assert fresh.parent == tmp_path / "spare" / "native"
+    assert native.compile_shared([source], name="other") == fresh
+    monkeypatch.setenv("HETERO_TVM_CACHE", str(tmp_path / "named"))
+    assert native.spare_dir() is None
+
+
 def test_a_missing_source_is_named(tmp_path):
     with pytest.raises(NativeBuildError, match="host/cpp/none.cc"):
         native.source_path("host/cpp/none.cc")

@@ -242,11 +242,48 @@ def test_all_that_are_known():
     known |= {"hunyuan_v1_dense", "hunyuan_v1_moe", "gpt_bigcode", "granitemoe", "granitemoeshared"}
     known |= {"phimoe", "minimax_m2", "ernie4_5_moe", "glm4_moe", "dots1", "exaone_moe"}
     known |= {"deepseek_v2", "deepseek_v3", "flex_olmo", "mellum", "solar_open", "youtu", "hyperclovax"}
-    known |= {"internlm3", "iquestcoder"}
+    known |= {"internlm3", "iquestcoder", "gpt_neo", "biogpt", "xglm", "olmo", "glm4_moe_lite", "kimi_k2"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
     assert (narrow.embed_width, narrow.norms_after) == (16, True)
+
+
+def test_a_gpt_neo():
+    """Its scores are not scaled, and some of its layers have windows: named one by one, or as often as."""
+    config = {
+        "model_type": "gpt_neo",
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "num_heads": 4,
+        "num_layers": 3,
+        "window_size": 7,
+        "max_position_embeddings": 64,
+        "attention_types": [[["global", "local"], 1], [["local"], 1]],
+    }
+    decoder, names = describe(config)
+    assert [layer.window for layer in decoder.layers] == [0, 7, 7]
+    assert (decoder.scale, decoder.inner, decoder.tied, decoder.activation) == (1.0, 128, True, "gelu_tanh")
+    listed = describe({**config, "attention_layers": ["local", "global", "global"]})[0]
+    assert [layer.window for layer in listed.layers] == [7, 0, 0]
+
+
+def test_families_of_fairseq():
+    """Embeddings are multiplied by the root of their width; two positions are no token's."""
+    bio = {**OPT, "model_type": "biogpt", "hidden_act": "gelu", "intermediate_size": 64}
+    decoder, names = describe(bio)
+    assert (decoder.learned, decoder.learned_offset, decoder.embed_scale) == (66, 2, 32**0.5)
+    assert names.heads == ("output_projection",)
+    sizes = {"d_model": 32, "num_layers": 2, "attention_heads": 4}
+    decoder, names = describe({**OPT, **sizes, "model_type": "xglm", "scale_embedding": False})
+    assert (decoder.sinusoids, decoder.embed_scale, names.positions) == ("m2m_100", 1.0, "")
+
+
+def test_norms_without_scales():
+    decoder, _ = describe({**CONFIG, "model_type": "olmo"})
+    assert (decoder.plain_norms, decoder.centered, decoder.eps) == (True, True, 1e-5)
+    with pytest.raises(ModelError, match="clip_qkv is 8"):
+        describe({**CONFIG, "model_type": "olmo", "clip_qkv": 8})
 
 
 def test_a_model_of_another_kind_is_to_be_exported():

@@ -247,7 +247,7 @@ def test_a_text_that_is_too_long_has_the_code_that_clients_look_for(client):
 
 def test_the_template_sees_what_a_client_adds(client, server, monkeypatch):
     seen = []
-    monkeypatch.setattr(server._template, "prompt", lambda m, options: seen.append(options) or "w5")
+    monkeypatch.setattr(server._template, "prompt", lambda m, options, tools: seen.append(options) or "w5")
     client.post(
         "/v1/chat/completions",
         json={

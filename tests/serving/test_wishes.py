@@ -47,10 +47,17 @@ def test_biases_that_cannot_be_read(bias):
         read({**TALK, "logit_bias": bias}, chat=True)
 
 
-@pytest.mark.parametrize("name", ["guided_json", "ignore_eos", "min_tokens", "modalities"])
+@pytest.mark.parametrize(
+    "name", ["functions", "suffix", "modalities", "skip_special_tokens", "length_penalty"]
+)
 def test_what_is_not_built_is_not_ignored(name):
     with pytest.raises(InputError, match=f"{name} is not built"):
         read({**TALK, name: ["audio"]}, chat=True)
+
+
+def test_what_asks_for_nothing_is_taken():
+    neutral = {"length_penalty": 1.0, "skip_special_tokens": True, "documents": None, "mirostat": 0}
+    assert read({**TALK, **neutral}, chat=True).messages == TALK["messages"]
 
 
 def test_parts_of_a_message_are_joined():
@@ -92,7 +99,7 @@ def test_all_problems_are_told():
         ({"content": "x"}, "a role"),
         ("x", "a role"),
         ({"role": "user"}, "not text"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, "not text"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "parts that are no text (image_url)"),
     ],
 )
 def test_messages_that_cannot_be_read(message, problem):
@@ -160,10 +167,41 @@ def test_names_for_the_template():
         ({"reasoning_effort": 3}, "reasoning_effort is 3, expected a word"),
         (
             {"messages": [*TALK["messages"], {"role": "assistant", "content": None, "tool_calls": [{}]}]},
-            "messages\\[1\\] calls tools, which are not built",
+            "messages\\[1\\].tool_calls are not calls of functions",
         ),
+        ({"stop_token_ids": ["x"]}, "stop_token_ids is not a list of tokens"),
+        ({"ignore_eos": 1.5}, "ignore_eos is 1.5"),
+        ({"min_tokens": -1}, "min_tokens is -1"),
     ],
 )
 def test_fields_of_newer_clients_that_cannot_be_read(body, problem):
     with pytest.raises(InputError, match=problem):
         read({**TALK, **body}, chat=True)
+
+
+def test_ends_of_texts():
+    wishes = read({**TALK, "stop_token_ids": [7, 8], "ignore_eos": True, "min_tokens": 3}, chat=True)
+    assert (wishes.ends, wishes.endless, wishes.least_tokens) == ({7, 8}, True, 3)
+    assert read({**TALK, "stop_token_ids": []}, chat=True).ends == frozenset()
+
+
+def test_the_likeliest_of_several():
+    assert read({"prompt": "x", "n": 2}, chat=False).best_of == 2
+    assert read({"prompt": "x", "n": 2, "best_of": 5}, chat=False).best_of == 5
+    for wrong in ({"n": 3, "best_of": 2}, {"best_of": 17}, {"best_of": 2, "stream": True}):
+        with pytest.raises(InputError, match="best_of"):
+            read({"prompt": "x", **wrong}, chat=False)
+
+
+def test_calls_in_a_conversation_are_objects():
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    answered = {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "5"}]}
+    wishes = read({"messages": [*TALK["messages"], said, answered]}, chat=True)
+    assert wishes.messages[1]["content"] == ""
+    assert wishes.messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": 1}}
+    assert wishes.messages[2] == {"role": "tool", "tool_call_id": "a", "content": "5"}
+    for arguments in ("[1]", "{", 5):
+        call["function"]["arguments"] = arguments
+        with pytest.raises(InputError, match="tool_calls are not calls"):
+            read({"messages": [said]}, chat=True)
