@@ -20,6 +20,8 @@ MASK_NAME = "#mask"
 _LOWEST = float(np.finfo(np.float32).min)
 _NEXT = 1e-8
 """Ratio of an addend for hidden scores to the one below: each swallows scores, and hides the one below."""
+_SWALLOWS = -1e9
+"""Number that stays itself when a score is added: steps of float32 are 64 there."""
 
 Step = tuple[Mask | None, np.ndarray | None]
 """A mask; with the values of a constant one at [B, H, Sq, Sk], without the axes along which it repeats.  None
@@ -37,6 +39,7 @@ def with_masks(
     ordered = len(masks) > 1 and any(mask.hidden not in (None, -np.inf) for mask in scores.masks)
     if not ordered:
         masks.sort(key=lambda each: each[1] is None)
+    _check_sums(masks)
     levels = _levels(scores.masks)
     whole: np.ndarray | None = None
     inner: np.ndarray | None = None
@@ -54,7 +57,7 @@ def with_masks(
         else:
             kind = np.float32 if mask.hidden is None else bool
             steps.append((mask, shortened(values.astype(kind))))
-    if whole is not None and _may_leave_out(masks):
+    if whole is not None and _may_leave_out(masks, whole):
         window = causal_window(shortened(whole), MASKED)
         if window is not None:
             op, inner = replace(op, causal=True, window=window), None
@@ -72,19 +75,44 @@ def with_masks(
     return replace(op, mask=extents), steps
 
 
-def _may_leave_out(masks: Sequence[tuple[Mask, np.ndarray | None]]) -> bool:
+def _check_sums(masks: Sequence[tuple[Mask, np.ndarray | None]]) -> None:
+    """Refuse numbers in the place of scores that sums with a mask bring near to scores.
+
+    Where an added mask hides all other keys from a query, as padding does, it sees those whose scores were
+    replaced; -10000 plus a score is another number than -10000 then.
+    """
+    number = max((mask.hidden for mask, _ in masks if mask.hidden not in (None, -np.inf)), default=-np.inf)
+    if number <= _SWALLOWS:
+        return
+    replaced = False
+    for mask, array in masks:  # from the innermost on
+        if mask.hidden is None:
+            biased = array is not None and not (array * mask.factor <= MASKED).any()
+            if replaced or not biased:
+                raise Miss(
+                    f"scores are replaced by {number:g}, and a mask is added that may hide as many keys"
+                )
+        else:
+            replaced = True
+
+
+def _may_leave_out(masks: Sequence[tuple[Mask, np.ndarray | None]], whole: np.ndarray) -> bool:
     """Whether keys that constants hide need no score, as those of a causal mask: not where a finite number
-    stands for them that a query sees which another mask hides all other keys from."""
-    computed = [mask for mask, array in masks if array is None]
-    return all(mask.hidden is None for mask in computed) or all(
-        mask.hidden in (None, -np.inf) for mask, _ in masks
-    )
+    stands for them that a query sees which a mask that is computed hides all other keys from."""
+    if all(array is not None for _, array in masks):
+        return True
+    return bool(np.isneginf(whole[whole <= MASKED]).all())
 
 
 def _levels(masks: Sequence[Mask]) -> dict[float, float]:
     """Addend for scores by the number that replaces them: it swallows the score, as replacing does, and of
-    two numbers the greater one hides the other.  A query that sees nothing gets the same then."""
+    two numbers the greater one hides the other.  A query that sees nothing gets the same then.
+
+    Beside masks that are added it is the number itself, as sums of these may be as low.
+    """
     finite = sorted({mask.hidden for mask in masks if mask.hidden not in (None, -np.inf)})
+    if finite and finite[-1] <= _SWALLOWS and any(mask.hidden is None for mask in masks):
+        return {number: max(number, _LOWEST) for number in finite} | {-np.inf: -np.inf}
     return {-np.inf: -np.inf, **{number: _LOWEST * _NEXT**n for n, number in enumerate(finite)}}
 
 

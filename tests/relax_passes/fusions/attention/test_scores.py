@@ -92,7 +92,7 @@ def test_causal_where_below_an_additive_mask():
         return attention(emit, q, k, v, lambda e, s: e(op.add(causal_scores("where")(e, s), mask)))
 
     found, _ = fused(body, {**SELF, "mask": (B, 1, 1, S)})
-    assert found.causal and found.mask == (B, 1, 1, S) and not found.replaced
+    assert not found.causal and found.mask == (B, 1, S, S) and not found.replaced
 
 
 def test_a_lower_triangle_with_another_offset_stays_a_mask():
