@@ -1,4 +1,4 @@
-"""Convolutions whose neighbours are not what an epilogue expects: shared, broadcast, joined with themselves."""
+"""Convolutions whose neighbours are not what an epilogue expects: shared, broadcast, joined to themselves."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def near_convolutions(b: Block) -> None:
     """Convolution, norm, activation and residual in any order, with up to three deviations."""
     odd = drawn(
         b, "weights shared", "result out", "norm out", "read twice", "batch by hand", "joined itself",
-        "activation first", "norm twice", "norm first", "pad before", "input out", "bias image", "kernel given",
+        "activation first", "norm twice", "norm first", "pad before", "input out", "bias image",
+        "kernel given",
         "split", "transposed", "scale before", "pool", most=3,
     )  # fmt: skip
     channels, h, w = b.pick(1, 3, 8, 16, 20), b.pick(1, 5, 8), b.pick(1, 7, 8)

@@ -275,7 +275,10 @@ def near_activations(b: Block) -> None:
     width = b.pick(1, 5, 8, 16)
     image = b.chance(0.3)
     b.size("b", 1, 7)
-    wide = lambda rng, shape, sizes: rng.standard_normal(shape) * 4
+
+    def wide(rng, shape, sizes):
+        return rng.standard_normal(shape) * 4
+
     if image:
         x = b.feed("x", F32, ("b", width, 3, 4), wide)
         y = b.node("Conv", x, b.weight(width, width, 1, 1), b.weight(width)) if b.chance(0.6) else x

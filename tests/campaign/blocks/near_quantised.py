@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from tests.campaign.blocks.block import F32, I32, I8, U8, Block, kind
+from tests.campaign.blocks.block import F32, I8, I32, U8, Block, kind
 from tests.campaign.blocks.near_attention import drawn
 
 
@@ -83,9 +83,11 @@ def _weight(b: Block, shape: tuple[int, ...], axis: int, odd: set[str]) -> str:
 
 
 ODD = (
-    "per channel", "bytes out", "clip bytes", "moved bytes", "other scale", "no zero", "read twice", "back twice",
+    "per channel", "bytes out", "clip bytes", "moved bytes", "other scale", "no zero", "read twice",
+    "back twice",
     "twice quantised", "unsigned weight", "small weight", "wrong axis", "weight zero", "weight moved",
-    "weight scaled", "weights shared", "clip floats", "bias integers", "no last", "residual itself", "float between",
+    "weight scaled", "weights shared", "clip floats", "bias integers", "no last", "residual itself",
+    "float between",
 )  # fmt: skip
 
 

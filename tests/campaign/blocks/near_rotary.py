@@ -121,7 +121,8 @@ def _pairs(b: Block, x: str, cos: str, sin: str, width: int, odd: set[str]) -> s
 def near_rotary(b: Block) -> None:
     """Rotated queries, keys or anything, with up to two deviations."""
     odd = drawn(
-        b, "no sign", "other sign", "both signs", "not turned", "minus two", "swapped", "subtracted", "uneven",
+        b, "no sign", "other sign", "both signs", "not turned", "minus two", "swapped", "subtracted",
+        "uneven",
         "other x", "turned out", "halves differ", "other positions", "factor", "shapes differ", "rest first",
         "rest of another", "part", "read twice", most=2,
     )  # fmt: skip
