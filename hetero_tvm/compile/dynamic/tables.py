@@ -132,7 +132,7 @@ def _start(wide: np.ndarray, array: np.ndarray, axis: int) -> int | None:
 
 
 def _near(array: np.ndarray, other: np.ndarray, room: float) -> np.ndarray:
-    """Where elements are equal but for ``room``; infinities are where they are the same."""
+    """Places at which elements are equal but for ``room``; equal infinities are too."""
     if array.dtype.kind != "f":
         return array == other
     with np.errstate(invalid="ignore"):
