@@ -11,7 +11,7 @@ from hetero_tvm.host.tvm import Expr, Var, relax, tvm_ffi
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.relax_passes.fusions.attention.operands import causal_window, mask_extents, shortened
 from hetero_tvm.relax_passes.fusions.attention.scores import MASKED, Mask, Scores
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss
 
 MASK_NAME = "#mask"
@@ -22,6 +22,17 @@ _NEXT = 1e-8
 """Ratio of an addend for hidden scores to the one below: each swallows scores, and hides the one below."""
 _SWALLOWS = -1e9
 """Number that stays itself when a score is added: steps of float32 are 64 there."""
+
+_TABLES = frozenset({"relax.take", "relax.gather_elements"})
+_MODERATE = frozenset({"relax.matmul", "relax.tanh", "relax.sigmoid", "relax.nn.softmax"})
+"""Operators whose results are no numbers that hide keys."""
+# fmt: off
+_CARRYING = _TABLES | frozenset("relax." + name for name in (
+    "add", "subtract", "multiply", "divide", "negative", "where", "astype", "reshape", "expand_dims",
+    "squeeze", "permute_dims", "broadcast_to", "strided_slice",
+))
+# fmt: on
+"""Operators whose results are as low as their operands make them."""
 
 Step = tuple[Mask | None, np.ndarray | None]
 """A mask; with the values of a constant one at [B, H, Sq, Sk], without the axes along which it repeats.  None
@@ -39,7 +50,8 @@ def with_masks(
     ordered = len(masks) > 1 and any(mask.hidden not in (None, -np.inf) for mask in scores.masks)
     if not ordered:
         masks.sort(key=lambda each: each[1] is None)
-    _check_sums(masks)
+    hiding = [array is None and _may_hide(graph, mask) for mask, array in masks]
+    _check_sums(masks, hiding)
     levels = _levels(scores.masks)
     whole: np.ndarray | None = None
     inner: np.ndarray | None = None
@@ -57,7 +69,7 @@ def with_masks(
         else:
             kind = np.float32 if mask.hidden is None else bool
             steps.append((mask, shortened(values.astype(kind))))
-    if whole is not None and _may_leave_out(masks, whole):
+    if whole is not None and _may_leave_out(hiding, whole):
         window = causal_window(shortened(whole), MASKED)
         if window is not None:
             op, inner = replace(op, causal=True, window=window), None
@@ -75,7 +87,24 @@ def with_masks(
     return replace(op, mask=extents), steps
 
 
-def _check_sums(masks: Sequence[tuple[Mask, np.ndarray | None]]) -> None:
+def _may_hide(graph: Graph, mask: Mask) -> bool:
+    """Whether a mask that is computed at run time may hide keys: not a bias that products or tables make."""
+    return mask.hidden is not None or _may_be_low(graph, mask.expr)
+
+
+def _may_be_low(graph: Graph, expr: Expr, depth: int = 16) -> bool:
+    array, name = array_of(graph.value(expr)), graph.op_name(expr)
+    if array is not None:
+        return array.dtype.kind == "f" and bool((np.abs(array) >= -MASKED).any())
+    if name in _MODERATE:
+        return False
+    if name not in _CARRYING or not depth:
+        return True
+    args = [arg for arg in graph.value(expr).args if is_tensor(arg)]
+    return any(_may_be_low(graph, arg, depth - 1) for arg in (args[:1] if name in _TABLES else args))
+
+
+def _check_sums(masks: Sequence[tuple[Mask, np.ndarray | None]], hiding: Sequence[bool]) -> None:
     """Refuse numbers in the place of scores that sums with a mask bring near to scores.
 
     Where an added mask hides all other keys from a query, as padding does, it sees those whose scores were
@@ -85,10 +114,10 @@ def _check_sums(masks: Sequence[tuple[Mask, np.ndarray | None]]) -> None:
     if number <= _SWALLOWS:
         return
     replaced = False
-    for mask, array in masks:  # from the innermost on
+    for (mask, array), hides in zip(masks, hiding, strict=True):  # from the innermost on
         if mask.hidden is None:
-            biased = array is not None and not (array * mask.factor <= MASKED).any()
-            if replaced or not biased:
+            hides |= array is not None and bool((array * mask.factor <= MASKED).any())
+            if replaced or hides:
                 raise Miss(
                     f"scores are replaced by {number:g}, and a mask is added that may hide as many keys"
                 )
@@ -96,12 +125,10 @@ def _check_sums(masks: Sequence[tuple[Mask, np.ndarray | None]]) -> None:
             replaced = True
 
 
-def _may_leave_out(masks: Sequence[tuple[Mask, np.ndarray | None]], whole: np.ndarray) -> bool:
+def _may_leave_out(hiding: Sequence[bool], whole: np.ndarray) -> bool:
     """Whether keys that constants hide need no score, as those of a causal mask: not where a finite number
     stands for them that a query sees which a mask that is computed hides all other keys from."""
-    if all(array is not None for _, array in masks):
-        return True
-    return bool(np.isneginf(whole[whole <= MASKED]).all())
+    return not any(hiding) or bool(np.isneginf(whole[whole <= MASKED]).all())
 
 
 def _levels(masks: Sequence[Mask]) -> dict[float, float]:
