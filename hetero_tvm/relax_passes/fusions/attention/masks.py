@@ -69,7 +69,7 @@ def with_masks(
         else:
             kind = np.float32 if mask.hidden is None else bool
             steps.append((mask, shortened(values.astype(kind))))
-    if whole is not None and _may_leave_out(hiding, whole):
+    if whole is not None and _may_leave_out(scores.masks, hiding, whole):
         window = causal_window(shortened(whole), MASKED)
         if window is not None:
             op, inner = replace(op, causal=True, window=window), None
@@ -125,10 +125,13 @@ def _check_sums(masks: Sequence[tuple[Mask, np.ndarray | None]], hiding: Sequenc
             replaced = True
 
 
-def _may_leave_out(hiding: Sequence[bool], whole: np.ndarray) -> bool:
+def _may_leave_out(masks: Sequence[Mask], hiding: Sequence[bool], whole: np.ndarray) -> bool:
     """Whether keys that constants hide need no score, as those of a causal mask: not where a finite number
     stands for them that a query sees which a mask that is computed hides all other keys from."""
-    return not any(hiding) or bool(np.isneginf(whole[whole <= MASKED]).all())
+    if not any(hiding):
+        return True
+    endless = all(mask.hidden in (None, -np.inf) for mask in masks)
+    return endless and bool(np.isneginf(whole[whole <= MASKED]).all())
 
 
 def _levels(masks: Sequence[Mask]) -> dict[float, float]:

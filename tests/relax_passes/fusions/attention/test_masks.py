@@ -43,7 +43,10 @@ def model_of(inner, outer, first, second):
 
 @pytest.mark.parametrize(
     "inner, outer, numbers",
-    [(*pair, numbers) for pair, numbers in zip(PAIRS, itertools.cycle(NUMBERS), strict=False)],
+    [
+        *((*pair, numbers) for pair, numbers in zip(PAIRS, itertools.cycle(NUMBERS), strict=False)),
+        *((inner, outer, (-np.inf, -1e9)) for inner, outer in (("causal", "computed"), ("causal", "keys"))),
+    ],
 )
 def test_a_query_that_two_masks_hide_every_key_from(inner, outer, numbers):
     model = model_of(inner, outer, *numbers)
