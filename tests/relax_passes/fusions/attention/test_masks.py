@@ -13,6 +13,7 @@ ENDS = "float[1, 2, 4, 8] q, float[1, 2, 8, 6] k, float[1, 2, 6, 8] v"
 SHAPES = {"causal": (4, 6), "random": (1, 1, 4, 6), "keys": (1, 1, 1, 6), "computed": (1, 1, 4, 6)}
 CONSTANT = {
     "causal": np.triu(np.ones((4, 6), bool), 1),
+    "late": np.triu(np.ones((4, 6), bool), 3),
     "random": np.random.default_rng(3).random((1, 1, 4, 6)) < 0.7,
 }
 NUMBERS = ((LOWEST, LOWEST), (-1e9, LOWEST), (LOWEST, -1e9))
@@ -45,7 +46,7 @@ def model_of(inner, outer, first, second):
     "inner, outer, numbers",
     [
         *((*pair, numbers) for pair, numbers in zip(PAIRS, itertools.cycle(NUMBERS), strict=False)),
-        *((inner, outer, (-np.inf, -1e9)) for inner, outer in (("causal", "computed"), ("causal", "keys"))),
+        *((inner, outer, (-np.inf, -1e9)) for inner, outer in (("late", "computed"), ("late", "keys"))),
     ],
 )
 def test_a_query_that_two_masks_hide_every_key_from(inner, outer, numbers):
