@@ -93,10 +93,38 @@ def checked_outputs(out: Any, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
     for array, spec in zip(given, specs, strict=True):
         if not isinstance(array, np.ndarray):
             problems.append(f"{spec.name}: an array is needed, not {type(array).__name__}")
-        elif (array.shape, array.dtype) != (spec.shape, numpy_dtype(spec.dtype)):
+        elif not _fits(array, spec):
             problems.append(f"{spec} expected, got {array.dtype}{list(array.shape)}")
         elif not array.flags.writeable:
             problems.append(f"{spec.name}: the array cannot be written")
     if problems:
         raise InputError("the arrays of out do not fit the outputs", problems=problems)
     return given
+
+
+def _fits(array: np.ndarray, spec: TensorSpec) -> bool:
+    """Whether an array has the dtype and the shape of an output, as far as that is known before the call."""
+    if array.dtype != numpy_dtype(spec.dtype) or array.ndim != len(spec.shape):
+        return False
+    return all(isinstance(size, str) or size == n for size, n in zip(spec.shape, array.shape, strict=True))
+
+
+def copied(results: Any, into: Sequence[np.ndarray], specs: Sequence[TensorSpec]) -> Any:
+    """The caller's arrays, which :func:`checked_outputs` gave, with the results in them.
+
+    Raises
+    ------
+    InputError : a result has another size along an open dimension; nothing is copied then.
+    """
+    several = isinstance(results, tuple)
+    pairs = list(zip(into, results if several else [results], strict=True))
+    problems = [
+        f"{spec} is {list(result.shape)} here, got {list(array.shape)}"
+        for (array, result), spec in zip(pairs, specs, strict=True)
+        if array.shape != result.shape
+    ]
+    if problems:
+        raise InputError("the arrays of out do not fit the outputs of this call", problems=problems)
+    for array, result in pairs:
+        np.copyto(array, result)
+    return tuple(into) if several else into[0]

@@ -17,7 +17,7 @@ from hetero_tvm.host.peaks import ARITHMETICS, FLOAT32, measure_bandwidth, measu
 from hetero_tvm.pages import views
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, allocate, numpy_dtype, result_array
-from hetero_tvm.runtime.binding import BoundCall, checked_outputs
+from hetero_tvm.runtime.binding import BoundCall, checked_outputs, copied
 from hetero_tvm.runtime.code import load_code, loading
 from hetero_tvm.runtime.forking import CallGuard
 from hetero_tvm.runtime.manifest import Manifest
@@ -186,7 +186,7 @@ class Library:
         with self._lock.lock:
             tensors = [slot.tensor(array) for slot, array in zip(self._slots, arrays, strict=True)]
             results = self._results(self._run(tensors), self._slots)
-        return results if into is None else _copied(results, into)
+        return results if into is None else copied(results, into, self.signature.outputs)
 
     def run(self, names: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[np.ndarray]:
         """Outputs of these names, or all, in a list: a call as ``InferenceSession.run`` of ONNX Runtime.
@@ -290,7 +290,7 @@ class Library:
         self._lock.admit()
         with self._lock.lock:
             results = self._results(self._run(tensors), spans)
-        return results if into is None else _copied(results, into)
+        return results if into is None else copied(results, into, self.signature.outputs)
 
     def call_tensors(self, tensors: list[Any]) -> list[Any]:
         """Run the model on tensors of the runtime or of PyTorch, in the order of the signature.
@@ -396,14 +396,6 @@ class Library:
             arrays = self.signature.trimmed(arrays)
             return arrays[0] if len(arrays) == 1 else arrays
         return arrays[0] if len(dtypes) == 1 else arrays
-
-
-def _copied(results: Any, into: list[np.ndarray]) -> Any:
-    """The caller's arrays with the results in them."""
-    several = isinstance(results, tuple)
-    for array, result in zip(into, results if several else [results], strict=True):
-        np.copyto(array, result)
-    return tuple(into) if several else into[0]
 
 
 def _flat(result: Any) -> Iterator[Any]:

@@ -8,7 +8,9 @@ from tests.campaign.graphs.judge import BROKEN, WRONG
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["attention", "greatest", "regions", "whole_numbers"])
+@pytest.mark.parametrize(
+    "kind", ["attention", "greatest", "near_attention", "near_ranks", "regions", "roles", "whole_numbers"]
+)
 def test_blocks(kind):
     told, *_ = verdict(made(kind, 2), 2000)
     assert told.kind not in (BROKEN, WRONG), told.reason

@@ -5,8 +5,10 @@ import gc
 import numpy as np
 import pytest
 
+import hetero_tvm
 from hetero_tvm.errors import InputError
 from hetero_tvm.runtime import load
+from tests.frontend.onnx.helpers import text_model
 from tests.runtime.conftest import ROWS, WIDTH, expected, sample
 
 
@@ -78,3 +80,20 @@ def test_arrays_that_do_not_fit_are_listed(mlp, many):
     with pytest.raises(InputError) as caught:
         load(many)(x, np.ones((ROWS, WIDTH), "int64"), out=outputs)
     assert len(caught.value.problems) == 5
+
+
+def test_results_of_open_sizes_in_given_arrays(tmp_path):
+    model = text_model("g (float[n, 3] x) => (float[n, 3] y, float[3, n] z) { y = Neg(x) z = Transpose(x) }")
+    shapes = {"x": (hetero_tvm.Span(1, 5), 3)}
+    built = hetero_tvm.build_model(hetero_tvm.optimize_model(hetero_tvm.import_model(model, shapes=shapes)))
+    net = load(built.export(tmp_path / "model.so"))
+    x = np.arange(12, dtype="float32").reshape(4, 3)
+    y, z = net(x, out=[np.empty_like(x), np.empty((3, 4), "float32")])
+    np.testing.assert_array_equal(y, -x)
+    np.testing.assert_array_equal(z, x.T)
+    kept = np.full((5, 3), 7, "float32")
+    with pytest.raises(InputError, match=r"y: float32\[n, 3\] is \[1, 3\] here, got \[5, 3\]"):
+        net(x[:1], out=[kept, np.empty((3, 1), "float32")])
+    assert (kept == 7).all()
+    with pytest.raises(InputError, match="expected"):
+        net(x, out=[np.empty((4, 2), "float32"), z])

@@ -90,8 +90,7 @@ def shrunk(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     """The array with one slice along each of ``axes`` where all are equal."""
     for axis in axes:
         one = np.take(array, [0], axis)
-        alike = np.abs(array - one) <= _rooms(array)[-1] if array.dtype.kind == "f" else array == one
-        if alike.all():
+        if _near(array, one, _rooms(array)[-1]).all():
             array = one
     return np.ascontiguousarray(array)
 
@@ -124,12 +123,20 @@ def _start(wide: np.ndarray, array: np.ndarray, axis: int) -> int | None:
     rows = np.moveaxis(wide, axis, 0).reshape(wide.shape[axis], -1)
     wanted = np.ascontiguousarray(np.moveaxis(one, axis, 0).reshape(length, -1))
     for room in _rooms(wide):
-        if np.abs(array - one).max() > room:
+        if not _near(array, one, room).all():
             continue
-        for start in np.flatnonzero((np.abs(rows - wanted[0]) <= room).all(1)):
-            if start + length <= len(rows) and (np.abs(rows[start : start + length] - wanted) <= room).all():
+        for start in np.flatnonzero(_near(rows, wanted[0], room).all(1)):
+            if start + length <= len(rows) and _near(rows[start : start + length], wanted, room).all():
                 return int(start)
     return None
+
+
+def _near(array: np.ndarray, other: np.ndarray, room: float) -> np.ndarray:
+    """Places at which elements are equal but for ``room``; equal infinities are too."""
+    if array.dtype.kind != "f":
+        return array == other
+    with np.errstate(invalid="ignore"):
+        return (array == other) | (np.abs(array - other) <= room)
 
 
 def _rooms(wide: np.ndarray) -> tuple[float, ...]:

@@ -28,6 +28,7 @@ from hetero_tvm.frontend.onnx.check import (
 from hetero_tvm.frontend.onnx.contrib import expand_contrib
 from hetero_tvm.frontend.onnx.counting import Tracker
 from hetero_tvm.frontend.onnx.definitions import (
+    clear_made_shapes,
     first_lines,
     inline_bodies,
     inline_functions,
@@ -384,8 +385,7 @@ def _infer(
     Unless ``strict``, as far as they do not contradict each other.
     """
     light = with_constants(model, pool)
-    for value in light.graph.output:
-        value.type.tensor_type.ClearField("shape")
+    clear_made_shapes(light.graph)
     try:
         inferred = shape_inference.infer_shapes(light, strict_mode=strict)
     except Exception as error:

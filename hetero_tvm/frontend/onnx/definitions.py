@@ -28,7 +28,30 @@ def with_constants(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProt
     light = onnx.ModelProto()
     light.CopyFrom(model)
     pool.attach(light.graph)
+    _shape_given_outputs(light.graph)
     return light
+
+
+def _shape_given_outputs(graph: onnx.GraphProto) -> None:
+    """Give outputs that are inputs or constants their shapes.
+
+    ONNX's inference takes what an output says of a tensor for the last word, also of what reads it.
+    """
+    given = {value.name: value.type.tensor_type for value in graph.input}
+    for tensor in graph.initializer:
+        given[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
+    for value in graph.output:
+        known, own = given.get(value.name), value.type.tensor_type
+        if known is not None and known.HasField("shape") and own.elem_type == known.elem_type:
+            own.shape.CopyFrom(known.shape)
+
+
+def clear_made_shapes(graph: onnx.GraphProto) -> None:
+    """Remove the shapes of the outputs that nodes make."""
+    made = {name for node in graph.node for name in node.output}
+    for value in graph.output:
+        if value.name in made:
+            value.type.tensor_type.ClearField("shape")
 
 
 def without_constants(light: onnx.ModelProto, inputs: Sequence[str], pool: ConstantPool) -> onnx.ModelProto:

@@ -257,6 +257,15 @@ def _centered(graph: Graph, expr: Expr, axes: list[int]) -> Expr | None:
 
 def divided(graph: Graph, root: Var, base: Expr | None, x: Expr | None) -> tuple[Var, list[Var], Expr]:
     """The binding of ``base / root``, what lies between, and the base (found there when not given)."""
+    found = _divided(graph, root, base, x)
+    if shape_of(found[0]) != shape_of(found[2]):
+        raise Miss(
+            f"the norm of {shape_of(found[2])} has the shape {shape_of(found[0])}: epsilon has more axes"
+        )
+    return found
+
+
+def _divided(graph: Graph, root: Var, base: Expr | None, x: Expr | None) -> tuple[Var, list[Var], Expr]:
     user = graph.only_user(root)
     if user is None:
         raise Miss("the standard deviation is used more than once")

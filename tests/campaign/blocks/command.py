@@ -8,7 +8,7 @@ import json
 import pkgutil
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +48,7 @@ def verdict(
     except Exception as error:
         return Verdict(BROKEN, f"{type(error).__name__}: {_short(error)}"), model, {}
     judged, note = 0, ""
+    given: list[tuple[Sequence[np.ndarray], list[np.ndarray]]] = []
     for draw in draws:
         shapes = {name: array.shape for name, array in draw.items()}
         try:
@@ -55,11 +56,25 @@ def verdict(
         except Exception as error:
             told = REFUSED if isinstance(error, HeteroTVMError) else BROKEN
             return Verdict(told, f"at {shapes}: {type(error).__name__}: {_short(error)}"), model, draw
+        given.append((ours, [array.copy() for array in ours]))
         fault, note = compared(model, draw, ours, setting)
         judged += fault != UNJUDGED
         if fault and fault != UNJUDGED:
             return Verdict(WRONG, f"at {shapes}: {fault}", note), model, draw
+    again = built.run({name: draws[0][name] for name in names})
+    if not all(map(_equal, again, given[0][1])):
+        return (
+            Verdict(WRONG, "a call with the inputs of the first one has other results", note),
+            model,
+            draws[0],
+        )
+    if not all(all(map(_equal, results, copies)) for results, copies in given):
+        return Verdict(WRONG, "a later call has changed results of an earlier one", note), model, draws[0]
     return Verdict(PASSED if judged else UNJUDGED, note=note), model, draws[0]
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 def _short(error: Exception) -> str:

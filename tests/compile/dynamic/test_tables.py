@@ -140,3 +140,14 @@ def test_fronts_of_a_table_keep_equal_slices_once():
     assert source.shape == (1, 80)
     kernels = [front_kernel(source, (at["q"], at["p"] + at["q"]), told(at)) for at in SIZES]
     check(kernels, lambda q, p: np.ascontiguousarray(whole[:q, : p + q]), [source])
+
+
+def test_masks_of_infinity_are_compared():
+    """What hides keys by -inf is the same along heads, and a window of a longer one."""
+    wide = np.where(np.arange(9) % 3 == 0, -np.inf, np.sqrt(np.arange(9))).astype(np.float32)
+    assert shrunk(np.broadcast_to(wide, (2, 3, 9)), [0, 1, 2]).shape == (1, 1, 9)
+    kernels = [window_kernel(wide[None], 1, wide[None, 2 : 2 + n], told(SIZES[0])) for n in (5, 6)]
+    assert all(kernel.params for kernel in kernels)
+    other = np.stack([wide[2:7], np.where(np.isinf(wide[2:7]), -np.inf, 1)])
+    with pytest.raises(Unfit):
+        window_kernel(wide[None], 1, other.astype(np.float32), told(SIZES[0]))

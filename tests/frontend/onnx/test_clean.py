@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx, source_names
@@ -235,3 +236,18 @@ def test_defaults_are_those_of_the_opset():
     model = import_onnx(text_model("g (float[1] x) => (float[1] y) { y = Selu (x) }", opset=5, ir=3))
     (y,) = run_tvm(model, {"x": np.array([1], np.float32)})
     assert y[0] == np.float32(1.0507)
+
+
+@pytest.mark.parametrize("returned", ["x", "w"])
+def test_what_reads_a_tensor_that_is_returned_as_it_is_has_a_shape(returned):
+    """ONNX's inference takes the output without a shape for what it knows of the input or constant."""
+    model = text_model(
+        "g (double[2, 4] x) => (double[2, 4] y, double[N] z) <double[4] w = {1, 2, 3, 4}> {"
+        " a = Add(x, w) y = LayerNormalization(a, w) }"
+    )
+    model.graph.output[1].CopyFrom(helper.make_tensor_value_info(returned, TensorProto.DOUBLE, None))
+    x = np.random.default_rng(0).standard_normal((2, 4))
+    y, same = run_tvm(import_onnx(model), {"x": x})
+    wanted, given = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(y, wanted, atol=1e-6)  # the evaluator computes norms in float32
+    np.testing.assert_array_equal(same, given)

@@ -439,7 +439,10 @@ def test_sign_of_whole_numbers(dtype, kind):
     against_evaluator(source, {"x": np.array([0, 1, 200]).astype(kind)}, 0)
 
 
-@pytest.mark.parametrize("node", ["LeakyRelu<alpha=0.0>(x)", "PRelu(x, s)"])
+@pytest.mark.parametrize(
+    "node",
+    ["LeakyRelu<alpha=0.0>(x)", "PRelu(x, s)", "Selu<gamma=0.0>(x)", "HardSigmoid<alpha=0.0, beta=1.5>(x)"],
+)
 def test_slopes_of_zero_keep_nan(node):
     source = text_model(f"g (float[6] x) => (float[6] y) <float[1] s = {{0}}> {{ y = {node} }}")
     against_evaluator(source, {"x": np.float32([np.inf, -np.inf, np.nan, 0, 1, -1])}, 0)

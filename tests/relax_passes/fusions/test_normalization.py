@@ -378,3 +378,20 @@ class TestFuseRmsNorm(Rewrite):
 
     def expected(self, x):
         return kernel(Normalization((2, 3), 4, 0.25, centered=False, shifted=False), x, constant(weights(4)))
+
+
+@pytest.mark.parametrize("centered", [True, False])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_an_epsilon_with_more_axes_is_not_fused(centered, scaled):
+    """The result has as many axes, so that a scale would be taken along others."""
+
+    def body(emit, x):
+        base = emit(op.subtract(x, emit(op.mean(x, axis=[-1], keepdims=True)))) if centered else x
+        mean = emit(op.mean(emit(op.multiply(base, base)), axis=[-1], keepdims=True))
+        y = emit(op.divide(base, emit(op.sqrt(emit(op.add(mean, constant(np.full((1, 1, 1, 1), 1e-5))))))))
+        return emit(op.multiply(y, constant(weights(8).reshape(1, 1, 1, 8)))) if scaled else y
+
+    before = module(X, body)
+    after, _, report = fuse(before, FuseLayerNorm() if centered else FuseRmsNorm())
+    assert not report.fusions and "more axes" in report.misses[0]["reason"]
+    same_numbers(before, after)

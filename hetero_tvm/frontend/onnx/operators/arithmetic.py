@@ -181,6 +181,8 @@ def _exponential_below_zero(alpha: float, gamma: float) -> Callable[[Inputs, dic
         )
         below = relax.op.multiply(slope, relax.op.subtract(relax.op.exp(x), one))
         curve = relax.op.where(relax.op.less(x, zero), below, x)
+        if not attrs.get("gamma", gamma):
+            return relax.op.subtract(curve, curve)  # TVM folds a product with zero
         return curve if attrs.get("gamma", gamma) == 1.0 else relax.op.multiply(scale, curve)
 
     return convert
@@ -189,6 +191,15 @@ def _exponential_below_zero(alpha: float, gamma: float) -> Callable[[Inputs, dic
 def _flat_below_zero(x: Expr) -> Expr:
     """``x``, and zero times it below zero: NaN where it is not finite.  TVM folds that product to zero."""
     return relax.op.where(relax.op.greater(x, relax.const(0, str(x.ty.dtype))), x, relax.op.subtract(x, x))
+
+
+def _hard_sigmoid(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """One whose slope is zero, which is NaN where the operand is not finite."""
+    if attrs.get("alpha", 0.2):
+        return None
+    x = inputs[0]
+    level = relax.const(min(max(attrs.get("beta", 0.5), 0.0), 1.0), str(x.ty.dtype))
+    return relax.op.add(relax.op.subtract(x, x), level)
 
 
 def _leaky_relu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
@@ -231,6 +242,7 @@ ARITHMETIC: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Cosh": _hyperbolic(odd=False),
     "Div": _divided,
     "Elu": _exponential_below_zero(1.0, 1.0),
+    "HardSigmoid": _hard_sigmoid,
     "LeakyRelu": _leaky_relu,
     "Mean": _mean,
     "Mul": _times,

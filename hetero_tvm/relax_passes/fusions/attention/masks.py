@@ -11,7 +11,7 @@ from hetero_tvm.host.tvm import Expr, Var, relax, tvm_ffi
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.relax_passes.fusions.attention.operands import causal_window, mask_extents, shortened
 from hetero_tvm.relax_passes.fusions.attention.scores import MASKED, Mask, Scores
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss
 
 MASK_NAME = "#mask"
@@ -20,6 +20,19 @@ MASK_NAME = "#mask"
 _LOWEST = float(np.finfo(np.float32).min)
 _NEXT = 1e-8
 """Ratio of an addend for hidden scores to the one below: each swallows scores, and hides the one below."""
+_SWALLOWS = -1e9
+"""Number that stays itself when a score is added: steps of float32 are 64 there."""
+
+_TABLES = frozenset({"relax.take", "relax.gather_elements"})
+_MODERATE = frozenset({"relax.matmul", "relax.tanh", "relax.sigmoid", "relax.nn.softmax"})
+"""Operators whose results are no numbers that hide keys."""
+# fmt: off
+_CARRYING = _TABLES | frozenset("relax." + name for name in (
+    "add", "subtract", "multiply", "divide", "negative", "where", "astype", "reshape", "expand_dims",
+    "squeeze", "permute_dims", "broadcast_to", "strided_slice",
+))
+# fmt: on
+"""Operators whose results are as low as their operands make them."""
 
 Step = tuple[Mask | None, np.ndarray | None]
 """A mask; with the values of a constant one at [B, H, Sq, Sk], without the axes along which it repeats.  None
@@ -37,6 +50,8 @@ def with_masks(
     ordered = len(masks) > 1 and any(mask.hidden not in (None, -np.inf) for mask in scores.masks)
     if not ordered:
         masks.sort(key=lambda each: each[1] is None)
+    hiding = [array is None and _may_hide(graph, mask) for mask, array in masks]
+    _check_sums(masks, hiding)
     levels = _levels(scores.masks)
     whole: np.ndarray | None = None
     inner: np.ndarray | None = None
@@ -54,7 +69,7 @@ def with_masks(
         else:
             kind = np.float32 if mask.hidden is None else bool
             steps.append((mask, shortened(values.astype(kind))))
-    if whole is not None and _may_leave_out(masks):
+    if whole is not None and _may_leave_out(scores.masks, hiding, whole):
         window = causal_window(shortened(whole), MASKED)
         if window is not None:
             op, inner = replace(op, causal=True, window=window), None
@@ -72,19 +87,62 @@ def with_masks(
     return replace(op, mask=extents), steps
 
 
-def _may_leave_out(masks: Sequence[tuple[Mask, np.ndarray | None]]) -> bool:
+def _may_hide(graph: Graph, mask: Mask) -> bool:
+    """Whether a mask that is computed at run time may hide keys: not a bias that products or tables make."""
+    return mask.hidden is not None or _may_be_low(graph, mask.expr)
+
+
+def _may_be_low(graph: Graph, expr: Expr, depth: int = 16) -> bool:
+    array, name = array_of(graph.value(expr)), graph.op_name(expr)
+    if array is not None:
+        return array.dtype.kind == "f" and bool((np.abs(array) >= -MASKED).any())
+    if name in _MODERATE:
+        return False
+    if name not in _CARRYING or not depth:
+        return True
+    args = [arg for arg in graph.value(expr).args if is_tensor(arg)]
+    return any(_may_be_low(graph, arg, depth - 1) for arg in (args[:1] if name in _TABLES else args))
+
+
+def _check_sums(masks: Sequence[tuple[Mask, np.ndarray | None]], hiding: Sequence[bool]) -> None:
+    """Refuse numbers in the place of scores that sums with a mask bring near to scores.
+
+    Where an added mask hides all other keys from a query, as padding does, it sees those whose scores were
+    replaced; -10000 plus a score is another number than -10000 then.
+    """
+    number = max((mask.hidden for mask, _ in masks if mask.hidden not in (None, -np.inf)), default=-np.inf)
+    if number <= _SWALLOWS:
+        return
+    replaced = False
+    for (mask, array), hides in zip(masks, hiding, strict=True):  # from the innermost on
+        if mask.hidden is None:
+            hides |= array is not None and bool((array * mask.factor <= MASKED).any())
+            if replaced or hides:
+                raise Miss(
+                    f"scores are replaced by {number:g}, and a mask is added that may hide as many keys"
+                )
+        else:
+            replaced = True
+
+
+def _may_leave_out(masks: Sequence[Mask], hiding: Sequence[bool], whole: np.ndarray) -> bool:
     """Whether keys that constants hide need no score, as those of a causal mask: not where a finite number
-    stands for them that a query sees which another mask hides all other keys from."""
-    computed = [mask for mask, array in masks if array is None]
-    return all(mask.hidden is None for mask in computed) or all(
-        mask.hidden in (None, -np.inf) for mask, _ in masks
-    )
+    stands for them that a query sees which a mask that is computed hides all other keys from."""
+    if not any(hiding):
+        return True
+    endless = all(mask.hidden in (None, -np.inf) for mask in masks)
+    return endless and bool(np.isneginf(whole[whole <= MASKED]).all())
 
 
 def _levels(masks: Sequence[Mask]) -> dict[float, float]:
     """Addend for scores by the number that replaces them: it swallows the score, as replacing does, and of
-    two numbers the greater one hides the other.  A query that sees nothing gets the same then."""
+    two numbers the greater one hides the other.  A query that sees nothing gets the same then.
+
+    Beside masks that are added it is the number itself, as sums of these may be as low.
+    """
     finite = sorted({mask.hidden for mask in masks if mask.hidden not in (None, -np.inf)})
+    if finite and finite[-1] <= _SWALLOWS and any(mask.hidden is None for mask in masks):
+        return {number: max(number, _LOWEST) for number in finite} | {-np.inf: -np.inf}
     return {-np.inf: -np.inf, **{number: _LOWEST * _NEXT**n for n, number in enumerate(finite)}}
 
 

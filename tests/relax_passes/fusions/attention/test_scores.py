@@ -92,7 +92,23 @@ def test_causal_where_below_an_additive_mask():
         return attention(emit, q, k, v, lambda e, s: e(op.add(causal_scores("where")(e, s), mask)))
 
     found, _ = fused(body, {**SELF, "mask": (B, 1, 1, S)})
-    assert found.causal and found.mask == (B, 1, 1, S) and not found.replaced
+    assert not found.causal and found.mask == (B, 1, S, S) and not found.replaced
+
+
+@pytest.mark.parametrize("number", [NEVER, -65504.0])
+def test_a_bias_that_a_product_makes_hides_no_keys(number):
+    """DeBERTa's in half precision; a causal mask beside it is one."""
+
+    def body(emit, q, k, v, x, y):
+        bias = emit(op.multiply(emit(op.matmul(x, y)), constant(0.5)))
+
+        def scores(e, s):
+            return e(op.where(constant(triangle(), "bool"), e(op.add(s, bias)), constant(number)))
+
+        return attention(emit, q, k, v, scores)
+
+    found, _ = fused(body, {**SELF, "x": (1, 1, S, 3), "y": (1, 1, 3, S)})
+    assert found.causal and found.mask == (1, 1, S, S)
 
 
 def test_a_lower_triangle_with_another_offset_stays_a_mask():
