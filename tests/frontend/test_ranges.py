@@ -89,7 +89,7 @@ pairs (float[batch, n] x, float[rows, m] y, float[batch, n] z) => (float[batch, 
 
 
 def test_dimensions_that_must_be_equal_are_one_and_told():
-    """A mask's length may have a name of its own in the file (Dim.DYNAMIC); it is one symbol with the other."""
+    """A mask's length may have a name of its own in the file (Dim.DYNAMIC); both are one symbol."""
     source = text_model(PAIRS)
     with pytest.warns(UserWarning, match=r"m = n; --shape y=\[rows,n\] says so"):
         model = import_model(source, shapes={"x": (Span(1, 4), Span(4, 40)), "y": (Span(1, 4), Span(4, 40))})
