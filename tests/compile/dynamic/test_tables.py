@@ -58,9 +58,10 @@ def by_rules(of):
         lambda q, p: np.triu(np.full((1, 1, q, p + q), -np.inf, np.float32), p + 1),
         lambda q, p: abs(np.arange(p + q) - np.arange(p, p + q)[:, None]) < 4,
         lambda q, p: np.array([q, 3, 2 * p + q], np.float32),
+        lambda q, p: np.array([[[q], [9], [p]]]),
         lambda q, p: np.array([1 / np.sqrt(q + 1)], np.float32),
     ],
-    ids=["positions", "places", "steps", "causal", "infinite", "window", "shape", "root"],
+    ids=["positions", "places", "steps", "causal", "infinite", "window", "shape", "shape in a column", "root"],
 )
 def test_values_that_follow_a_rule(of):
     def table(q, p):
