@@ -171,8 +171,8 @@ def _affine(array: np.ndarray) -> Element | None:
 
 
 def _few(array: np.ndarray) -> Element | None:
-    """Elements of a list, a row or a column of at most :data:`_MOST_ELEMENTS`, of which each is a whole number
-    (an extent, say) that follows from the sizes by itself; None where they are others."""
+    """Elements of a list, a row or a column of at most :data:`_MOST_ELEMENTS`, of which each is a whole
+    number (an extent, say) that follows from the sizes by itself; None where they are others."""
     axes = [axis for axis, extent in enumerate(array.shape) if extent > 1] or [0]
     if not array.ndim or len(axes) > 1 or array.size > _MOST_ELEMENTS or (found := _whole(array)) is None:
         return None
