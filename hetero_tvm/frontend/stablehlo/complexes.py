@@ -27,6 +27,8 @@ _BY_PARTS = frozenset(
 """Operators that are the same for both parts."""
 _WHOLE = 256
 """Values that are transformed by one matrix; more are divided into rows and columns, where they can be."""
+_MOST = 4096
+"""Values that are transformed by one matrix where their number has no divisors."""
 
 
 def is_complex(kind: Any) -> bool:
@@ -240,6 +242,8 @@ def _transformed(op: Op, x: Parts, shape: Sequence[int], inverse: bool) -> Parts
     """A transform of the last axis."""
     *lead, size = shape
     rows = next((n for n in range(math.isqrt(size), 3, -1) if size % n == 0), 1) if size > _WHOLE else 1
+    if rows == 1 and size > _MOST:
+        raise Untranslatable(f"a transform of {size} values, a number without divisors for rows and columns")
     if rows == 1:
         return _by_matrix(op, x, _turns(np.outer(np.arange(size), np.arange(size)), size, inverse))
     columns, rank = size // rows, len(lead)

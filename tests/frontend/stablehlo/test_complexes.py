@@ -68,5 +68,7 @@ def test_what_has_no_translation_is_refused_by_what_it_is():
         import_stablehlo(exported(lambda x: jnp.tanh(x + 1j).real, [(4,)]))
     with pytest.raises(UnsupportedOperatorError, match=r"reduce.*no translation for complex numbers"):
         import_stablehlo(exported(lambda x: jnp.prod(x + 1j).real, [(4,)]))
+    with pytest.raises(UnsupportedOperatorError, match="a transform of 4099 values"):
+        import_stablehlo(exported(lambda x: jnp.fft.fft(x).real, [(4099,)]))
     with pytest.raises(ModelError, match="as two results"):
         import_stablehlo(exported(jnp.fft.fft, [(4,)]))
