@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from onnx import numpy_helper
@@ -70,16 +71,21 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
     except HeteroTVMError as error:
         if any("; exported for " in problem for problem in getattr(error, "problems", ())):
             raise  # a range is too wide, and no relation between sizes changes that
-        equal = _equal(symbols, at)
-        if equal is not None and (
-            same := _shared({name: (kept,) for name, kept in equal.items()}, names, declared)
-        ):
-            raise ShapeError(
-                "The model takes dimensions of different names at equal sizes only.",
-                problems=str(error).splitlines()[:1],
-                hint=f"say which are one: {' '.join(f'--shape {text}' for text in same)}",
-            ) from error
-        total = None if equal is not None else _total(symbols, at)
+        if (equal := _equal(symbols, at)) is not None:
+            joined = {
+                name: tuple(
+                    Sum((equal[names[name, axis]],))
+                    if isinstance(dim, Span) and equal[names[name, axis]] != names[name, axis]
+                    else dim
+                    for axis, dim in enumerate(dims)
+                )
+                for name, dims in given.items()
+            }
+            model = import_open(joined, declared, load)
+            same = _shared({name: (kept,) for name, kept in equal.items()}, names, declared)
+            _warn_of_equal(model.name, equal, same, str(error).splitlines()[0])
+            return model
+        total = _total(symbols, at)
         if total is not None and (same := _shared(total, names, declared)):
             raise ShapeError(
                 "The model takes a dimension at the sum of two others only.",
@@ -125,6 +131,17 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
     }
     decided = frozenset(s.name for s in symbols if s.name not in given_ends)
     return dataclasses.replace(first, open=OpenShapes(symbols, sizes, tuple(others), at, decided))
+
+
+def _warn_of_equal(model: str, equal: Mapping[str, str], same: Sequence[str], why: str) -> None:
+    """Tell which dimensions were taken as one, and how to say so."""
+    pairs = ", ".join(f"{name} = {kept}" for name, kept in equal.items() if name != kept)
+    given = f"; {' '.join(f'--shape {text}' for text in same)} says so" if same else ""
+    warnings.warn(
+        f"{model}: built for equal sizes of dimensions of different names, since it takes no others: "
+        f"{pairs}{given} ({why})",
+        stacklevel=4,
+    )
 
 
 def _listed(sizes: Mapping[str, int]) -> str:
@@ -176,8 +193,8 @@ def _symbols(given: Given, declared: Declared) -> tuple[dict[tuple[str, int], st
 def _equal(
     symbols: Sequence[Symbol], at: Callable[[Mapping[str, int]], ImportedModel]
 ) -> dict[str, str] | None:
-    """The symbol, of those with one range, that each other one has to be equal to; None where the model does
-    not import with these equal either.
+    """The symbol, of those with one range, that each other one has to be equal to, itself where it is free;
+    None where the model does not import with these equal either.
 
     A mask whose length has a name of its own is as long as the tokens all the same.
     """
@@ -185,12 +202,31 @@ def _equal(
     chosen = {s.name: first.setdefault((s.low, s.high, s.step), s.name) for s in symbols}
     if len(first) == len(symbols):
         return None
-    try:
-        for sizes in telling_sizes([s for s in symbols if chosen[s.name] == s.name]):
-            at({name: sizes[kept] for name, kept in chosen.items()})
-    except HeteroTVMError:
+
+    def imports(kept: Mapping[str, str]) -> bool:
+        several = telling_sizes([s for s in symbols if kept[s.name] == s.name])
+        return all(_imports(at, {name: sizes[own] for name, own in kept.items()}) for sizes in several)
+
+    if not imports(chosen):
         return None
+    ranges = {s.name: s for s in symbols}
+    largest, *_ = telling_sizes(symbols)
+    for name, kept in chosen.items():
+        if name == kept:
+            continue
+        other = telling_sizes([ranges[name]])[1][name]
+        if _imports(at, {**{n: largest[k] for n, k in chosen.items()}, name: other}):
+            free = {**chosen, name: name}
+            chosen = free if imports(free) else chosen
     return chosen
+
+
+def _imports(at: Callable[[Mapping[str, int]], ImportedModel], sizes: Mapping[str, int]) -> bool:
+    try:
+        at(sizes)
+    except HeteroTVMError:
+        return False
+    return True
 
 
 def _total(
@@ -251,12 +287,7 @@ def least_steps(
         return dataclasses.replace(symbol, low=low, high=high, step=step) if max(1, low) < high else symbol
 
     def imports(sizes: Sequence[Mapping[str, int]]) -> bool:
-        try:
-            for one in sizes:
-                at(one)
-        except HeteroTVMError:
-            return False
-        return True
+        return all(_imports(at, one) for one in sizes)
 
     coarsest = [next((c for s in reversed(_STEPS) if (c := stepped(one, s)) != one), one) for one in symbols]
     if not imports([{symbol.name: symbol.high for symbol in coarsest}]):

@@ -88,13 +88,14 @@ pairs (float[batch, n] x, float[rows, m] y, float[batch, n] z) => (float[batch, 
 """
 
 
-def test_dimensions_that_must_be_equal_are_told():
-    """A mask's length may have a name of its own in the file; given as the other one it is one symbol."""
+def test_dimensions_that_must_be_equal_are_one_and_told():
+    """A mask's length may have a name of its own in the file (Dim.DYNAMIC); both are one symbol."""
     source = text_model(PAIRS)
-    with pytest.raises(ShapeError) as caught:
-        import_model(source, shapes={"x": (Span(1, 4), Span(4, 40)), "y": (Span(1, 4), Span(4, 40))})
-    assert "at equal sizes only" in str(caught.value)
-    assert "--shape y=[batch,n]" in str(caught.value)
+    with pytest.warns(UserWarning, match=r"m = n; --shape y=\[rows,n\] says so"):
+        model = import_model(source, shapes={"x": (Span(1, 4), Span(4, 40)), "y": (Span(1, 4), Span(4, 40))})
+    assert [str(symbol) for symbol in model.open.symbols] == ["batch = 1..4", "n = 4..40", "rows = 1..4"]
+    shapes = [spec.shape for spec in model.open.at({"batch": 3, "n": 7, "rows": 2}).signature.inputs]
+    assert shapes == [(3, 7), (2, 7), (3, 7)]
     told = dict([parse_shape_option("y=[batch,n]")])
     model = import_model(source, shapes={"x": (Span(1, 4), Span(4, 40)), **told})
     assert [str(symbol) for symbol in model.open.symbols] == ["batch = 1..4", "n = 4..40"]

@@ -178,16 +178,17 @@ def _affine(array: np.ndarray) -> Element | None:
 
 
 def _few(array: np.ndarray) -> Element | None:
-    """Elements of a list of at most :data:`_MOST_ELEMENTS`, of which each is a whole number (an extent, say)
-    that follows from the sizes by itself; None where they are others."""
-    if array.ndim != 1 or array.size > _MOST_ELEMENTS or (found := _whole(array)) is None:
+    """Elements of a list, a row or a column of at most :data:`_MOST_ELEMENTS`, of which each is a whole
+    number (an extent, say) that follows from the sizes by itself; None where they are others."""
+    axes = [axis for axis, extent in enumerate(array.shape) if extent > 1] or [0]
+    if not array.ndim or len(axes) > 1 or array.size > _MOST_ELEMENTS or (found := _whole(array)) is None:
         return None
     array, made = found
 
-    def element(index: Expr) -> Expr:
-        *before, last = (tirx.const(int(value), str(array.dtype)) for value in array)
+    def element(*index: Expr) -> Expr:
+        *before, last = (tirx.const(int(value), str(array.dtype)) for value in array.reshape(-1))
         for n, value in reversed(list(enumerate(before))):
-            last = tirx.Select(index.equal(n), value, last)
+            last = tirx.Select(index[axes[0]].equal(n), value, last)
         return made(last)
 
     return element

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,9 +47,14 @@ def _axes(op: Operator, rank: int) -> tuple[int, ...]:
     """Axes of a reduction, not negative; all where none are given."""
     given = op.attributes.get("axis", op.attributes.get("axes"))
     given = [given] if isinstance(given, int) else list(range(rank)) if given in (None, []) else given
+    if not isinstance(given, list) or not all(isinstance(axis, int) for axis in given):
+        raise ValueError(f"axis {given!r} is no list of whole numbers")
     if any(not -rank <= axis < rank for axis in given):
         raise ValueError(f"axis {given} is outside of {rank} dimensions")
-    return tuple(sorted({axis % rank for axis in given}))
+    found = sorted(axis % rank for axis in given)
+    if len(set(found)) < len(found):
+        raise ValueError(f"axis {given} names one twice")
+    return tuple(found)
 
 
 def _keeps(op: Operator) -> bool:
@@ -57,16 +63,31 @@ def _keeps(op: Operator) -> bool:
     return len(op.output.shape) == len(op.inputs[0].shape) if said is None else bool(said)
 
 
+def _is_one(op: Operator) -> bool:
+    """Whether a reduction of all axes gives one number, of which AKG writes the shape as [1].
+
+    Within a body, where operands have no shapes, it is the shape that NumPy gives.
+    """
+    if not op.inputs:
+        return False
+    rank = len(op.inputs[0].shape)
+    return op.output.shape == (1,) and len(_axes(op, rank)) == rank and not _keeps(op)
+
+
 def _reduction(kind: str, function: Callable[..., Any]) -> Meaning:
     def build(nodes: Nodes, op: Operator, names: Sequence[str]) -> str:
         given = op.attributes.get("axis", op.attributes.get("axes"))
         axes = [given] if isinstance(given, int) else given
+        if op.inputs:  # none within a body, whose operands have no shapes
+            axes = _axes(op, len(op.inputs[0].shape))
         listed = [nodes.constant(axes, "int64")] if axes else []
-        return nodes.emit(kind, names[0], *listed, keepdims=int(_keeps(op)))
+        reduced = nodes.emit(kind, names[0], *listed, keepdims=int(_keeps(op)))
+        return nodes.emit("Reshape", reduced, nodes.constant([1], "int64")) if _is_one(op) else reduced
 
     def compute(op: Operator, x: Arrays) -> Any:
         options = {"dtype": x[0].dtype} if kind in ("ReduceSum", "ReduceProd") else {}
-        return function(x[0], axis=_axes(op, x[0].ndim), keepdims=_keeps(op), **options)
+        found = function(x[0], axis=_axes(op, x[0].ndim), keepdims=_keeps(op), **options)
+        return np.reshape(found, 1) if _is_one(op) else found
 
     return Meaning(compute, build, (1, 1))
 
@@ -261,6 +282,9 @@ OPERATORS: Mapping[str, Meaning] = {
         (1, 1),
     ),
     "Cast": Meaning(_cast, _build_cast, (1, 1)),
+    "AddN": Meaning(
+        lambda op, x: functools.reduce(np.add, x), lambda nodes, op, names: nodes.emit("Sum", *names), (1, 64)
+    ),
     "MatMul": Meaning(_product, _build_product, (2, 3)),
     "BatchMatMul": Meaning(_product, _build_product, (2, 3)),
     "Concat": Meaning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections import ChainMap
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from hetero_tvm.frontend.nodes import Nodes, Untranslatable, onnx_type
 from hetero_tvm.frontend.onnx.graph.nodes import all_nodes
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.frontend.stablehlo import complexes
 from hetero_tvm.frontend.stablehlo.control import CONTROL
 from hetero_tvm.frontend.stablehlo.idioms import mean_of, softmax_of
 from hetero_tvm.frontend.stablehlo.load import bindings, read_program, written_numbers
@@ -76,6 +78,7 @@ class _Translation:
         self._faults: list[str] = []
         self._values: ChainMap[Any, str] = ChainMap()
         self._written: dict[str, Written] = {}
+        self._parts: dict[str, complexes.Parts] = {}
 
     def model(self) -> onnx.ModelProto:
         """The program as ONNX."""
@@ -87,7 +90,8 @@ class _Translation:
             types = [(shape_of(kind), _end_dtype(kind)) for kind in (a.type for a in block.arguments)]
         except Untranslatable as error:
             raise ModelError(
-                f"an input of main has {error}", hint="export the function for fixed shapes"
+                f"an input of main has {error}",
+                hint="export the function for fixed shapes; take complex numbers as two inputs",
             ) from error
         names = [_input_name(argument, i) for i, argument in enumerate(block.arguments)]
         names = [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]
@@ -102,7 +106,7 @@ class _Translation:
         try:
             ends = [(onnx_type(_end_dtype(kind)), shape_of(kind)) for kind in kinds]
         except Untranslatable as error:
-            hint = "convert it in the function: to float32, or to int8"
+            hint = "convert it in the function: to float32, or to int8; return complex numbers as two results"
             raise ModelError(f"a result of main has {error}", hint=hint) from error
         outputs = [f"output_{i}" for i in range(len(results))] if len(results) != 1 else ["output"]
         made = self._nodes.nodes
@@ -174,6 +178,8 @@ class _Translation:
         if narrow and kind not in _KEEPING:
             raise Untranslatable(f"numbers of type {narrow[0]}")
         op = Op(raw, operands, self._nodes, self._dialects, region, self._written)
+        if complexes.has_complex(raw) and kind != "stablehlo.optimization_barrier":
+            return complexes.translated(op, self._parts, TRANSLATIONS, SEVERAL)
         if (softmax := softmax_of(raw)) is not None:
             return [self._nodes.emit("Softmax", self._values[softmax[0]], axis=softmax[1])]
         if (mean := mean_of(raw)) is not None:
@@ -194,8 +200,10 @@ class _Translation:
 
     def _constant(self, raw: Any) -> str:
         kind = raw.results[0].type
-        dtype, shape = dtype_of(kind), shape_of(kind)
-        value = raw.attributes["value"]
+        shape = shape_of(kind)
+        if complexes.is_complex(kind):
+            return self._complex_constant(raw, kind, shape)
+        dtype, value = dtype_of(kind), raw.attributes["value"]
         import ml_dtypes
 
         numpy_type = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
@@ -208,6 +216,16 @@ class _Translation:
             number = np.asarray(value).reshape(shape)
         full = np.broadcast_to(number.astype(numpy_type), shape) if number.ndim == 0 else number
         return self._nodes.constant(np.array(full), numpy_type)
+
+    def _complex_constant(self, raw: Any, kind: Any, shape: tuple[int, ...]) -> str:
+        """A complex constant; jaxlib has no arrays of these, and gives only their words."""
+        words = re.search(r"\bdense<.*>(?= : tensor)", str(raw))
+        if words is None:
+            raise Untranslatable("a complex constant that is not written out")
+        numbers = written_numbers(words[0], complexes.part_dtype(kind)).reshape(-1, 2).T
+        if numbers.shape[1] == 1:
+            numbers = np.broadcast_to(numbers, (2, math.prod(shape)))
+        return complexes.constant(self._nodes, self._parts, numbers.reshape(2, *shape))
 
 
 def _end_dtype(kind: Any) -> str:

@@ -64,18 +64,20 @@ def read_program(source: Any) -> Any:
 
 
 def written_numbers(text: str, kind: str) -> np.ndarray:
-    """Numbers of a constant as MLIR writes it, of a type that ml_dtypes knows; flat.
+    """Numbers of a constant as MLIR writes it, of a type that NumPy or ml_dtypes knows; flat.
+
+    Of complex numbers the parts follow one another: ``kind`` is theirs.
 
     MLIR writes few numbers in words, those that have none (NaN) as their bits, and many as bytes.
     """
     import ml_dtypes
 
-    numpy_type = np.dtype(getattr(ml_dtypes, kind))
+    numpy_type = np.dtype(getattr(ml_dtypes, kind, None) or kind)
     inside = text[text.index("<") + 1 : text.rindex(">")]
     inside = inside[: inside.rindex(">")] if "> : tensor" in text else inside
     if inside.startswith('"0x'):
         return np.frombuffer(bytes.fromhex(inside[3:-1]), numpy_type)
-    words = re.findall(r"[^\s,\[\]]+", inside)
+    words = re.findall(r"[^\s,()\[\]]+", inside)
     bits = np.dtype(f"uint{8 * numpy_type.itemsize}")
     numbers = [
         np.array(int(word, 16), bits).view(numpy_type)

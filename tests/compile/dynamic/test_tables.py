@@ -58,9 +58,20 @@ def by_rules(of):
         lambda q, p: np.triu(np.full((1, 1, q, p + q), -np.inf, np.float32), p + 1),
         lambda q, p: abs(np.arange(p + q) - np.arange(p, p + q)[:, None]) < 4,
         lambda q, p: np.array([q, 3, 2 * p + q], np.float32),
+        lambda q, p: np.array([[[q], [9], [p]]]),
         lambda q, p: np.array([1 / np.sqrt(q + 1)], np.float32),
     ],
-    ids=["positions", "places", "steps", "causal", "infinite", "window", "shape", "root"],
+    ids=[
+        "positions",
+        "places",
+        "steps",
+        "causal",
+        "infinite",
+        "window",
+        "shape",
+        "shape in a column",
+        "root",
+    ],
 )
 def test_values_that_follow_a_rule(of):
     def table(q, p):
@@ -98,7 +109,12 @@ def test_points_of_grids(of):
 def test_values_that_follow_none():
     random = np.random.default_rng(0).standard_normal((60, 60)).astype(np.float32)
     assert by_rules(lambda q, p: random[:q, :p]) == []
-    assert by_rules(lambda q, p: np.arange(q)[None] ** 2) == []
+    assert by_rules(lambda q, p: np.arange(q)[None] ** 2 + np.zeros((2, 1), np.int64)) == []
+    for kernels in by_rules(
+        lambda q, p: np.arange(q)[None] ** 2
+    ):  # a list is one of the same numbers of elements
+        with pytest.raises(Unfit):
+            lift_function(kernels, SIZES)
     assert by_rules(lambda q, p: np.zeros((q, 0), np.int64)) == []
     with pytest.raises(Unfit):  # the rule holds at each size, its numbers do not fit together
         kernels, *_ = by_rules(lambda q, p: np.arange(q) + p % 3)

@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.kernels.description import parse_description
 from hetero_tvm.frontend.kernels.importer import NumpyKernel, to_onnx
 from hetero_tvm.frontend.kernels.operators import OPERATORS
@@ -25,7 +26,9 @@ CASES = [
     *(single(f"Reduce{kind}", [C], (3, 5), axis=[1]) for kind in ("Sum", "Max", "Min", "Mean", "Prod")),
     single("ReduceSum", [C], (3, 1, 1), axis=[-1, 1], keep_dims=True),
     single("ReduceMax", [C], (), axis=[], keep_dims=False),
+    single("ReduceSum", [C], (1,), axis=[0, 1, 2], keep_dims=False),
     single("ReduceSum", [C], (4, 5), "int32", axis=0),
+    single("AddN", [C, C, C], C),
     single("Reshape", [C], (15, 4)),
     single("ExpandDims", [C], (3, 1, 4, 5), axis=1),
     single("Squeeze", [A], (3, 5), axis=[1]),
@@ -46,6 +49,14 @@ CASES = [
 
 def test_every_operator_is_tried():
     assert {case["op_desc"][0]["name"] for case in CASES} == set(OPERATORS)
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"), [([3], "outside of 3"), ([1, -2], "one twice"), ("x", "whole numbers")]
+)
+def test_axes_that_are_none_are_refused_by_their_operator(axis, said):
+    with pytest.raises(ModelError, match=rf"\$\.op_desc\[0\]: ReduceSum: axis .*{said}"):
+        to_onnx(parse_description(single("ReduceSum", [C], (3, 5), axis=axis)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["op"])

@@ -14,6 +14,7 @@ from tests.frontend.stablehlo import (  # noqa: E402
     test_control,
     test_importer,
     test_indexing,
+    test_matrices,
     test_sorting,
     test_windows,
 )
@@ -31,7 +32,7 @@ UNSEEN = {
 
 def test_the_functions_of_these_tests_use_all_of_them():
     text = ""
-    for module in (test_importer, test_indexing, test_sorting, test_windows, test_control):
+    for module in (test_importer, test_indexing, test_sorting, test_windows, test_control, test_matrices):
         for function, shapes in module.FUNCTIONS.values():
             text += test_importer.exported(function, shapes).mlir_module()
     for function in test_bits.FUNCTIONS.values():

@@ -91,8 +91,17 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
-        """Attention whose keys and values serve several query heads: repeated for each of them."""
-        if not enable_gqa or dropout_p:
+        """Attention whose keys and values serve several query heads: repeated for each of them.  Operands of
+        more than four axes (heads of windows) have these as heads: PyTorch's exporter takes four."""
+        if dropout_p:
+            return NotImplemented
+        if not enable_gqa and query.dim() > 4 and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+            if attn_mask is not None and attn_mask.dim() > 2:
+                attn_mask = attn_mask.expand(*query.shape[:-2], *attn_mask.shape[-2:]).flatten(1, -3)
+            flat = (x.flatten(1, -3) for x in (query, key, value))
+            found = aten.scaled_dot_product_attention.default(*flat, attn_mask, 0.0, is_causal, scale=scale)
+            return found.reshape(*query.shape[:-1], value.shape[-1])
+        if not enable_gqa:
             return NotImplemented
 
         def wide(x: Tensor) -> Tensor:

@@ -122,11 +122,19 @@ class _Emitter:
         return found
 
     def _around(self, item: Expr) -> tuple[Expr, Expr]:
-        """Places in X and in Y where an item of the axes around begins."""
+        """Places in X and in Y where an item of the axes around begins.
+
+        Where the other axes are large, the branch for few elements is one of none: nothing there may be
+        divided by an extent that is 0.
+        """
         source = target = int32(0)
-        for n, extent in reversed(self.around):
-            place = self.k.let(tirx.truncmod(item, extent))
-            item = self.k.let(tirx.truncdiv(item, extent))
+        for number, (n, extent) in reversed(list(enumerate(self.around))):
+            if number:
+                divisor = self.k.let(tirx.max(extent, int32(1)))
+                place = self.k.let(tirx.truncmod(item, divisor))
+                item = self.k.let(tirx.truncdiv(item, divisor))
+            else:
+                place = item
             source, target = source + place * self.out_of[n], target + place * self.into[n]
         return self.k.let(source), self.k.let(target)
 

@@ -46,3 +46,13 @@ def test_heads_that_share_keys_and_values(causal):
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
     torch.testing.assert_close(found, expected)
     assert grouped(q, q, q) is NotImplemented
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_heads_of_windows_are_heads(masked):
+    """NesT has five axes, of which PyTorch's exporter takes four."""
+    q, k, v = (torch.randn(2, 3, 4, 5, 8) for _ in range(3))
+    mask = torch.randn(3, 1, 5, 5) if masked else None
+    found = decompositions()[torch.ops.aten.scaled_dot_product_attention.default](q, k, v, mask)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+    torch.testing.assert_close(found, expected)

@@ -50,6 +50,17 @@ def test_a_part_in_another_order():
         check([x, y], lambda x, wanted=wanted: wanted(x).transpose(0, 2, 1), HERE[0], SIZES[1:-1])
 
 
+@pytest.mark.parametrize(
+    ("extents", "order"),
+    [((A, 32, 256), (0, 2, 1)), ((A, B, 64, 128), (1, 0, 3, 2)), ((3, A, 64, 64), (1, 0, 3, 2))],
+)
+def test_few_elements_are_none_where_the_other_axes_are_large(extents, order):
+    """The branch for few elements is one for none of them, and an extent of 0 is no divisor."""
+    x = te.placeholder(extents, name="x")
+    sizes = [tuple(e if isinstance(e, int) else {"a": n, "b": 2}[e.name] for e in extents) for n in (1, 3)]
+    check([x, topi.transpose(x, order)], lambda x: x.transpose(order), HERE[0], sizes)
+
+
 def test_rows_that_stay_whole_are_no_transposition():
     x = te.placeholder((A, B, C), name="x")
     arguments = [x, topi.transpose(x, (1, 0, 2))]
