@@ -154,11 +154,11 @@ def test_the_interpreter_judges_without_jax():
 
 
 def test_what_cannot_be_translated_is_listed_with_its_place():
-    def several(x):
-        return jnp.linalg.cholesky(x), jnp.fft.rfft(x)
+    def several(x, prime):
+        return jnp.linalg.eigvalsh(x), jnp.abs(jnp.fft.rfft(prime))
 
     with pytest.raises(UnsupportedOperatorError) as caught:
-        import_stablehlo(exported(several, [(4, 4)]))
+        import_stablehlo(exported(several, [(4, 4), (4099,)]))
     text = "\n".join(caught.value.problems)
     assert all(f"stablehlo.{name} at" in text for name in ("custom_call", "fft"))
 
