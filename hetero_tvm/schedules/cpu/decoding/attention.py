@@ -27,6 +27,9 @@ from hetero_tvm.schedules.emit import Index, constant, int32
 
 _LOWEST = -3.0e38
 _UNROLL = 4
+_AHEAD = 8
+"""Panels of 16 keys or values between what is asked for and what is multiplied.  Those of a page lie in one
+piece of some KiB, and the next page is anywhere: what processors fetch by themselves ends with a piece."""
 
 
 def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
@@ -104,12 +107,18 @@ class _Row:
         whole = self._first + panel
         return self._k.let(self._k.load(self._tables, [self._sequence, quotient(whole, self._per_page)]))
 
+    def _ahead(self, panel: Expr) -> tuple[Expr, Expr]:
+        """Page, and place in it, of the panel to fetch beside a panel."""
+        later = self._k.let(tirx.min(panel + _AHEAD, self._panels - 1))
+        return self._page(later), self._k.let(remainder(self._first + later, self._per_page))
+
     def _scores(self, scores: Buffer, count: int, base: Expr, first: int) -> None:
         k, op, dim = self._k, self._op, self._op.heads.dim
         group = op.heads.heads // op.heads.kv_heads
         lanes = min(self._machine.lanes, KEYS)
         with k.serial(self._panels) as p:
             page, inner = self._page(p), k.let(remainder(self._first + p, self._per_page))
+            later = self._ahead(p)
             acc = k.scratch((count, KEYS))
             accumulate(
                 k,
@@ -120,6 +129,7 @@ class _Row:
                 _UNROLL,
                 lambda r, d: k.load(self._q, [self._row, base + r * dim + d]),
                 lambda d, at: self._pool.key(page, self._head, inner, d, at.base, lanes),
+                lambda step: self._pool.fetch_keys(later[0], self._head, later[1], step * _UNROLL, _UNROLL),
             )
             pieces = range(0, KEYS, lanes)
             scales = {c: self._pool.key_scales(page, self._head, inner, c, lanes) for c in pieces}
@@ -191,8 +201,10 @@ class _Row:
             def panel(p: Expr, keys: Index) -> None:
                 page = self._page(p)
                 in_page = k.let(remainder(self._first + p, self._per_page))
+                later = self._ahead(p)
 
                 def step(j: Expr) -> None:
+                    self._pool.fetch_value(later[0], self._head, later[1], j, part * width, width)
                     for v in range(vectors):
                         channel = part * width + v * lanes
                         value = k.let(self._pool.value(page, self._head, in_page, j, channel, lanes))

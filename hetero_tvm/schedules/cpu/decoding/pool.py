@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from hetero_tvm.host.tvm import Buffer, Expr, Var, tirx
 from hetero_tvm.ops.decoding.contracts import KEYS, Heads
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, quotient, remainder
 from hetero_tvm.schedules.cpu.rows.row_reduction import maximum, reduce_row
-from hetero_tvm.schedules.emit import Index, constant, int32
+from hetero_tvm.schedules.emit import LINE_BYTES, Index, constant, int32
 
 
 class Pool:
@@ -34,6 +36,26 @@ class Pool:
         """Neighbouring channels of the ``row``-th value of a panel; without its scale."""
         at = [page, self.layer, head, *self._value_at(panel, row, channel, width)]
         return widened(self._k.load(self.values, at), self._heads, width)
+
+    def fetch_keys(self, page: Expr, head: Expr, panel: Index, first: Index, channels: int) -> None:
+        """Ask for the lines of some channels of a panel of keys."""
+        each = max(1, self._line // KEYS)
+        for channel in range(0, channels, each):
+            at = [page, self.layer, head, panel, first + channel, int32(0)]
+            self._k.prefetch(self.keys, at)
+
+    def fetch_value(
+        self, page: Expr, head: Expr, panel: Expr, row: Index, channel: Index, width: int
+    ) -> None:
+        """Ask for the lines of neighbouring channels of a value."""
+        for line in range(0, width, self._line):
+            at = self._value_at(panel, row, channel + line, 1)
+            self._k.prefetch(self.values, [page, self.layer, head, *at])
+
+    @property
+    def _line(self) -> int:
+        """Numbers in a cache line."""
+        return LINE_BYTES // np.dtype(self._heads.cache).itemsize
 
     def key_scales(self, page: Expr, head: Expr, panel: Index, key: int, width: int) -> Expr | None:
         """Scales of neighbouring keys of a panel; None where they have none."""
