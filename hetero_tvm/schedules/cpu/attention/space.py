@@ -15,7 +15,8 @@ the scratch of a thread is MR x S scores plus one head's packed K and V.  K must
 run over keys; V because rows of a wide QKV tensor would fall into few cache sets.  A causal mask
 skips the panels of keys that no row of the tile can see, before a sliding window too.  Queries, keys
 and values are read where they lie (any strides between heads and rows), so nothing is transposed,
-sliced or repeated around the kernel.
+sliced or repeated around the kernel.  A single query, which a decoder has at each step, packs nothing
+(``one_query.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu.attention.blocked import BlockedAttentionKernel
 from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel, value_tile
+from hetero_tvm.schedules.cpu.attention.one_query import LoneQueryKernel, reads_in_place
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
 _SCORE_CYCLES = 9.0
@@ -132,6 +134,8 @@ class AttentionSpace(DesignSpace):
     def emit(self, op: Attention, point: Point, machine: CpuModel) -> PrimFunc:
         tile = RegisterTile.of(point["tile"])
         pieces, unroll, lanes = point["pieces"], point["unroll"], machine.lanes
+        if op.q_len == 1 and reads_in_place(op, lanes):
+            return LoneQueryKernel(op, tile, unroll, lanes).emit()
         if not point.get("block", 0):
             return AttentionKernel(op, tile, pieces, unroll, lanes).emit()
         columns = tile.columns(lanes)

@@ -24,10 +24,10 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.attention.kernel import Exponents
+from hetero_tvm.schedules.cpu.attention.one_query import OneQueryKernel, reads_in_place
 from hetero_tvm.schedules.cpu.products import pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import UNROLL, RowReduction, add, maximum
-from hetero_tvm.schedules.cpu.symbolic.one_query import OneQueryKernel, reads_in_place
 from hetero_tvm.schedules.cpu.symbolic.tails import declared, narrowed
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, constant, in_powers_of_two, int32, pieces_of
 from hetero_tvm.schedules.symbolic import RunTimeOp, Witnesses, shape_variables

@@ -15,13 +15,16 @@ would write both to scratch first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel
-from hetero_tvm.schedules.emit import Index, as_index, int32
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.rows.row_reduction import each_vector
+from hetero_tvm.schedules.emit import Index, as_index, constant, int32
 
 _MOST_VECTORS = 8
 """Vectors of a value that are summed up at once."""
@@ -34,7 +37,7 @@ def reads_in_place(op: Attention, lanes: int) -> bool:
 
 
 class OneQueryKernel(AttentionKernel):
-    """An attention with code for a single query; sizes are known at the call."""
+    """An attention with code for a single query, whatever is known of its sizes."""
 
     kv_len: Index
     """Keys of the call."""
@@ -131,3 +134,41 @@ class OneQueryKernel(AttentionKernel):
             value = (k.load(acc, [0, v, lane]) + k.load(acc, [1, v, lane])) * factor
             column = self.head * op.values + (first + v) * lanes
             k.store(self.out, value, [self.batch, 0, k.ramp(column, lanes)])
+
+
+class LoneQueryKernel(OneQueryKernel):
+    """Emits an attention of a single query whose sizes are known: a decoder's with keys of a fixed number."""
+
+    def __init__(self, op: Attention, tile: RegisterTile, unroll: int, lanes: int):
+        super().__init__(op, tile, 1, unroll, lanes)
+        self.kv_len, self.panels = op.kv_len, int32(self.key_panels)
+
+    def _work_item(self, work: Expr, last_work: Expr) -> None:
+        """Emit one head."""
+        op, k = self.op, self.k
+        self._find_head(work)
+        self.scores = k.scratch((1, self.key_panels * self.key_columns + self.lanes))
+        self.factors = k.scratch((1,))
+        oldest = max(op.kv_len - op.window, 0) if op.window else 0
+        start = oldest // self.key_columns * self.key_columns
+
+        def softmax(_start: Expr, _panels: Expr) -> None:
+            if self.mask is not None:
+                self._add_mask(start)
+            with k.serial(oldest - start) as j:
+                k.store(self.scores, constant(-math.inf), [0, start + j])
+            self._softmax_row(int32(0), start, op.kv_len - start)
+            self._zero_hidden_rows(int32(0), 1, start, op.kv_len - start)
+
+        self.one_query(self.key_base, self.value_base, softmax)
+
+    def _add_mask(self, start: int) -> None:
+        """Emit the scores with their mask, from key ``start`` on."""
+        k = self.k
+
+        def piece(c: Index, width: int, _slot: int) -> None:
+            at = [0, k.ramp(start + c, width)]
+            mask = self._mask_at(int32(0), as_index(start + c), width)
+            k.store(self.scores, self._masked(k.load(self.scores, at), mask, width), at)
+
+        each_vector(k, self.op.kv_len - start, self.lanes, piece)

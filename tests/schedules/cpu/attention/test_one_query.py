@@ -6,11 +6,12 @@ import pytest
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.attention import Attention
+from hetero_tvm.schedules.cpu.attention.one_query import reads_in_place
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.symbolic import kernels
-from hetero_tvm.schedules.cpu.symbolic.one_query import reads_in_place
 from hetero_tvm.schedules.symbolic import Witnesses
-from tests.schedules.cpu.running import MACHINES, TARGET, exact
+from tests.schedules.cpu.running import MACHINES, TARGET, check_points, exact
+from tests.selection import thorough
 
 AVX2 = MACHINES["avx2"]
 SIZES = ({"q": 8, "past": 92}, {"q": 5, "past": 92}, {"q": 8, "past": 71}, {"q": 3, "past": 53})
@@ -82,3 +83,32 @@ def test_room_behind_the_keys_is_not_read():
         run(*map(tvm.runtime.tensor, [*arrays, np.zeros(q, "uint8"), np.zeros(past, "uint8")]), found)
         clean = [np.nan_to_num(array) for array in arrays]
         np.testing.assert_allclose(found.numpy(), exact(make(q, past), clean), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "machine", [AVX2, *thorough([m for m in MACHINES.values() if m is not AVX2])], ids=str
+)
+@pytest.mark.parametrize(
+    ("keys", "values", "kv_heads", "mask", "options"),
+    [
+        (100, 0, 2, (2, 1, 1, 100), {}),
+        (131, 48, 4, (1, 4, 1, 131), {"causal": True, "window": 21, "softcap": 5.0}),
+        *thorough(
+            [
+                (1, 0, 1, (), {}),
+                (7, 0, 4, (2, 4, 1, 1), {"zero_masked": True}),
+                (16, 0, 4, (1, 1, 1, 16), {"replaced": True}),
+                (40, 0, 4, (2, 1, 1, 40), {"zero_masked": True, "zero_by_mask": True}),
+                (33, 160, 1, (), {"causal": True}),
+            ]
+        ),
+    ],
+)
+def test_keys_of_a_fixed_number(machine, keys, values, kv_heads, mask, options):
+    """What a decoder with a static cache has: all its keys at each step, most of them hidden by the mask."""
+    op = Attention(2, 4, 1, keys, 32, 0.3, kv_heads, mask=mask, value_dim=values, **options)
+    space = AttentionSpace()
+    point = space.default(op, machine)
+    llvm = space.emit(op, point, machine).script()
+    assert "packed" not in llvm and reads_in_place(op, machine.lanes)
+    check_points(space, op, [point, {**point, "tile": (1, 1)}], machine, tolerance=3e-6)
