@@ -19,16 +19,18 @@ import math
 from collections.abc import Callable
 
 from hetero_tvm.codegen import transpose
-from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import each_vector
-from hetero_tvm.schedules.emit import Index, as_index, constant, int32
+from hetero_tvm.schedules.emit import LINE_FLOATS, Index, as_index, constant, int32
 
 _MOST_VECTORS = 8
 """Vectors of a value that are summed up at once."""
 _UNROLL = 4
+_AHEAD = 32
+"""Keys and values between what is asked for and what is read."""
 
 
 def reads_in_place(op: Attention, lanes: int) -> bool:
@@ -76,6 +78,7 @@ class OneQueryKernel(AttentionKernel):
 
         def one_key(number: Expr, slot: Expr) -> None:
             base = key_base + number * self.key_at.row
+            self._fetch(self.key, key_base, self.key_at.row, number, op.head_dim)
             total = None
             for c, part in enumerate(query):
                 product = k.load(self.key, [k.ramp(base + c * lanes, lanes)]) * part
@@ -105,6 +108,12 @@ class OneQueryKernel(AttentionKernel):
                 one_key(end + j, j)
             add_up(end)
 
+    def _fetch(self, buffer: Buffer, base: Expr, row: Index, number: Expr, extent: int) -> None:
+        """Ask for a row that is read soon: it may be far from the last one."""
+        later = tirx.min(number + _AHEAD, as_index(self.kv_len) - 1)
+        for start in range(0, extent, LINE_FLOATS):
+            self.k.prefetch(buffer, [base + later * row + start])
+
     def _values_of_one(self, base: Expr, start: Expr, first: int, vectors: int) -> None:
         """Emit ``vectors`` vectors of the result from number ``first`` on."""
         op, k, lanes = self.op, self.k, self.lanes
@@ -116,6 +125,7 @@ class OneQueryKernel(AttentionKernel):
 
         def one_key(number: Expr, chain: int) -> None:
             weight = k.splat(k.load(self.scores, [0, number]), lanes)
+            self._fetch(self.value, base + first * lanes, self.value_at.row, number, vectors * lanes)
             for v in range(vectors):
                 at = base + number * self.value_at.row + (first + v) * lanes
                 place = [chain, v, lane]
