@@ -50,3 +50,11 @@ def test_products_that_are_powers_of_two_are_inlined():
     y = topi.where(topi.greater(square, x), square, x)
     scheduled = generic.schedule(te.create_prim_func([x, y]), MACHINES["avx2"])
     assert scheduled.script().count("T.pow(") == 2
+
+
+def test_functions_that_are_read_again_are_computed_once():
+    x, y, z = (te.placeholder((8,), "float32") for _ in range(3))
+    total = topi.add(topi.add(topi.log(x), topi.log(y)), topi.log(z))
+    result = topi.where(topi.greater(total, x), topi.multiply(total, x), topi.subtract(total, x))
+    scheduled = generic.schedule(te.create_prim_func([x, y, z, result]), MACHINES["avx2"])
+    assert scheduled.script().count("T.log(") == 3
