@@ -43,11 +43,33 @@ def _plain(kind: str, function: Callable[..., Any], count: int) -> Meaning:
     )
 
 
+def _is_whole(value: Any) -> bool:
+    """Whether a value of JSON is a whole number; in Python true and false are numbers too."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _flag(op: Operator, *names: str) -> bool | None:
+    """Value of an attribute that is true or false, by the first of its names that is there; else None.
+
+    Raises
+    ------
+    ValueError : it is another thing, of which Python's truth would be a guess ("no" is true).
+    """
+    for name in names:
+        value = op.attributes.get(name)
+        if value is None:
+            continue
+        if value not in (0, 1) or isinstance(value, float):
+            raise ValueError(f"{name} {value!r} is neither true nor false")
+        return bool(value)
+    return None
+
+
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:
     """Axes of a reduction, not negative; all where none are given."""
     given = op.attributes.get("axis", op.attributes.get("axes"))
-    given = [given] if isinstance(given, int) else list(range(rank)) if given in (None, []) else given
-    if not isinstance(given, list) or not all(isinstance(axis, int) for axis in given):
+    given = [given] if _is_whole(given) else list(range(rank)) if given in (None, []) else given
+    if not isinstance(given, list) or not all(map(_is_whole, given)):
         raise ValueError(f"axis {given!r} is no list of whole numbers")
     if any(not -rank <= axis < rank for axis in given):
         raise ValueError(f"axis {given} is outside of {rank} dimensions")
@@ -59,8 +81,8 @@ def _axes(op: Operator, rank: int) -> tuple[int, ...]:
 
 def _keeps(op: Operator) -> bool:
     """Whether a reduction keeps its axes; the output's rank says so where nothing else does."""
-    said = op.attributes.get("keep_dims", op.attributes.get("keepdims"))
-    return len(op.output.shape) == len(op.inputs[0].shape) if said is None else bool(said)
+    said = _flag(op, "keep_dims", "keepdims")
+    return len(op.output.shape) == len(op.inputs[0].shape) if said is None else said
 
 
 def _is_one(op: Operator) -> bool:
@@ -104,13 +126,11 @@ def _permutation(op: Operator) -> list[int]:
     return [axis % rank for axis in given]
 
 
-def _flag(op: Operator, *names: str) -> bool:
-    return any(bool(op.attributes.get(name)) for name in names)
-
-
 def _turned(op: Operator) -> tuple[bool, bool]:
     """Whether the operands of a product are transposed."""
-    return _flag(op, "transpose_a", "transpose_x1"), _flag(op, "transpose_b", "transpose_x2")
+    first = [_flag(op, name) for name in ("transpose_a", "transpose_x1")]
+    second = [_flag(op, name) for name in ("transpose_b", "transpose_x2")]
+    return any(first), any(second)
 
 
 def _product(op: Operator, x: Arrays) -> Any:
@@ -146,7 +166,7 @@ def _one_axis(op: Operator, default: int = 0, rank: int | None = None) -> int:
     rank = len(op.inputs[0].shape) if rank is None else rank
     given = op.attributes.get("axis", default)
     axis = given[0] if isinstance(given, list) else given
-    if not isinstance(axis, int) or not -rank <= axis < rank:
+    if not _is_whole(axis) or not -rank <= axis < rank:
         raise ValueError(f"axis {given} is outside of {rank} dimensions")
     return axis % rank
 

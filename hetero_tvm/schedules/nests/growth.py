@@ -15,6 +15,25 @@ from hetero_tvm.host.tvm import Buffer, Expr, Schedule, TensorLoad, tirx
 _LARGE = 200
 """Nodes of an expression that is written once, however often it is read."""
 
+_POWER, _FUNCTION = 400, 90
+"""Nodes that a power, and any other function of floats, stands for: polynomials take their places later, and
+TVM's passes take minutes for an expression of 33 powers, LLVM for one of 27 logarithms and 15 sines."""
+_FUNCTIONS = (
+    "exp",
+    "erf",
+    "tanh",
+    "sigmoid",
+    "log",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "atan",
+    "asin",
+    "acos",
+)
+
 _CHILDREN = ("a", "b", "value", "condition", "true_value", "false_value", "body")
 _LISTS = ("args", "indices", "source_exprs")
 
@@ -32,7 +51,7 @@ def written_once(schedule: Schedule, root: Any) -> set[Buffer]:
     sizes: dict[Buffer, int] = {}
     found = set()
     for buffer, value in values:
-        size = nodes_of(value, sizes)
+        size = nodes_of(value, sizes) + _of_polynomials(value)
         if size > _LARGE and reads[buffer] > 1:
             found.add(buffer)
         else:
@@ -53,6 +72,17 @@ def nodes_of(expr: Expr, sizes: Mapping[Buffer, int] = MappingProxyType({})) -> 
     """Nodes of an expression, with those of what it loads where that is known."""
     own = sizes.get(expr.source, 1) if isinstance(expr, TensorLoad) else 1
     return own + sum(nodes_of(child, sizes) for child in _children(expr))
+
+
+def _of_polynomials(expr: Expr) -> int:
+    """Nodes that an expression's own functions stand for."""
+    name = getattr(getattr(expr, "op", None), "name", "").removeprefix("tirx.")
+    own = _FUNCTION if name in _FUNCTIONS else 0
+    if name == "pow":
+        exponent = expr.args[1]
+        is_product = isinstance(exponent, tirx.FloatImm) and float(exponent.value) in (2.0, 3.0)
+        own = 0 if is_product else _POWER
+    return own + sum(map(_of_polynomials, _children(expr)))
 
 
 def _reads(expr: Expr) -> Counter[Buffer]:

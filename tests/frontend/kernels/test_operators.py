@@ -52,11 +52,27 @@ def test_every_operator_is_tried():
 
 
 @pytest.mark.parametrize(
-    ("axis", "said"), [([3], "outside of 3"), ([1, -2], "one twice"), ("x", "whole numbers")]
+    ("axis", "said"),
+    [([3], "outside of 3"), ([1, -2], "one twice"), ("x", "whole numbers"), (True, "whole numbers")],
 )
 def test_axes_that_are_none_are_refused_by_their_operator(axis, said):
     with pytest.raises(ModelError, match=rf"\$\.op_desc\[0\]: ReduceSum: axis .*{said}"):
         to_onnx(parse_description(single("ReduceSum", [C], (3, 5), axis=axis)))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        single("ReduceSum", [C], (3, 1, 5), axis=[1], keep_dims="yes"),
+        single("ReduceMax", [C], (3, 5), axis=[1], keepdims="False"),
+        single("MatMul", [(3, 7), (7, 5)], (3, 5), transpose_a="false"),
+        single("BatchMatMul", [(3, 7), (5, 7)], (3, 5), transpose_b=[True]),
+    ],
+)
+def test_what_is_neither_true_nor_false_is_refused_by_its_operator(case):
+    (said,) = (one["name"] for one in case["op_desc"][0]["attr"] if one["name"] != "axis")
+    with pytest.raises(ModelError, match=rf"\$\.op_desc\[0\]: .*: {said} .* neither true nor false"):
+        to_onnx(parse_description(case))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["op"])

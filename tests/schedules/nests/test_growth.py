@@ -28,3 +28,33 @@ def test_running_maxima_by_steps(steps):
     for n in range(steps):
         expected[:, 2**n :] = np.maximum(expected[:, 2**n :], expected[:, : -(2**n)])
     np.testing.assert_array_equal(run(values), expected)
+
+
+def test_powers_that_are_read_again_are_computed_once():
+    """A sum of them that three places read, as zeta has it, was three times as many polynomials."""
+    x, *bases = (te.placeholder((8,), "float32") for _ in range(4))
+    total = topi.add(topi.add(topi.power(bases[0], x), topi.power(bases[1], x)), topi.power(bases[2], x))
+    y = topi.where(topi.greater(total, x), topi.multiply(total, x), topi.subtract(total, x))
+    scheduled = generic.schedule(te.create_prim_func([x, *bases, y]), MACHINES["avx2"])
+    assert scheduled.script().count("T.pow(") == 3
+    (run,) = compiled([(scheduled, (8,))])
+    values = np.random.default_rng(0).uniform(0.5, 2.0, (4, 8)).astype("float32")
+    summed = sum(base ** values[0] for base in values[1:])
+    expected = np.where(summed > values[0], summed * values[0], summed - values[0])
+    np.testing.assert_allclose(run(*values), expected, rtol=1e-5, atol=1e-6)  # powers in float32
+
+
+def test_products_that_are_powers_of_two_are_inlined():
+    x = te.placeholder((8,), "float32")
+    square = topi.power(x, 2.0)
+    y = topi.where(topi.greater(square, x), square, x)
+    scheduled = generic.schedule(te.create_prim_func([x, y]), MACHINES["avx2"])
+    assert scheduled.script().count("T.pow(") == 2
+
+
+def test_functions_that_are_read_again_are_computed_once():
+    x, y, z = (te.placeholder((8,), "float32") for _ in range(3))
+    total = topi.add(topi.add(topi.log(x), topi.log(y)), topi.log(z))
+    result = topi.where(topi.greater(total, x), topi.multiply(total, x), topi.subtract(total, x))
+    scheduled = generic.schedule(te.create_prim_func([x, y, z, result]), MACHINES["avx2"])
+    assert scheduled.script().count("T.log(") == 3
