@@ -228,7 +228,8 @@ def _quantised(n: Network, x: str) -> str:
         scale = b.constant(b.rng.uniform(0.003, 0.008, columns).astype(np.float32))
         zero = b.constant(np.zeros(columns, np.int8))
         weight = b.node("DequantizeLinear", n.weights[key], scale, zero, axis=1)
-        return b.node("Add", b.node("MatMul", t, weight), n.weight(name + "b", columns))
+        # A bias in front of the quantiser would be rounded to the product's steps (docs/numerics.md).
+        return b.node("Add", rounded(b.node("MatMul", t, weight)), n.weight(name + "b", columns))
 
     x = rounded(x)
     q, k, v = (_apart(n, rounded(linear(x, name, w, w)), "minus") for name in "qkv")
