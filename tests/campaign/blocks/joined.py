@@ -218,7 +218,8 @@ def _quantised(n: Network, x: str) -> str:
     b, w = n.b, n.width
 
     def rounded(t: str) -> str:
-        scale, zero = b.scalar(b.pick(0.02, 0.05)), b.constant(np.uint8(b.pick(128, 120)))
+        # Scales of round numbers would put many sums on the border between two steps.
+        scale, zero = b.scalar(b.rng.uniform(0.02, 0.05)), b.constant(np.uint8(b.pick(128, 120)))
         return b.node("DequantizeLinear", b.node("QuantizeLinear", t, scale, zero), scale, zero)
 
     def linear(t: str, name: str, rows: int, columns: int) -> str:
