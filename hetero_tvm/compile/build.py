@@ -35,7 +35,7 @@ from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.relax_passes.storage.concatenation import is_joined
 from hetero_tvm.relax_passes.storage.live_ranges import UPPER_BOUND
-from hetero_tvm.runtime.arrays import numpy_dtype
+from hetero_tvm.runtime.arrays import named_indices, numpy_dtype
 from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, refuse_flagged
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.sessions import states_of
@@ -104,7 +104,8 @@ class BuiltModel:
         try:
             result = self._main(*arguments)
         except (IndexError, ZeroDivisionError) as error:
-            raise LibraryError(f"{self.optimized.model.name} failed: {error}") from error
+            message = named_indices(str(error), specs, [inputs[spec.name] for spec in specs])
+            raise LibraryError(f"{self.optimized.model.name} failed: {message}") from error
         tensors = [result] if hasattr(result, "numpy") else list(result)
         arrays = tuple(tensor.numpy() for tensor in tensors)
         checks, count = self.optimized.checks, len(self.optimized.model.signature.outputs)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from hetero_tvm.runtime.tvm_runtime import TVMRuntime
 _ALWAYS_COPY = 16 * 1024
 # Owners of a result right after a call: the result itself, and the virtual machine's register.
 _FRESH_REFERENCES = 2
+_HOST = 1  # DLPack's number of it
 _reference_count = ctypes.c_uint32.from_address  # the first field of every object of TVM's FFI
 
 
@@ -171,3 +173,23 @@ def result_array(tensor: Any, dtype: np.dtype, inputs: Sequence[Any]) -> np.ndar
         if start <= address < stop:
             return array.copy()
     return array
+
+
+def named_indices(message: str, specs: Sequence[TensorSpec], given: Sequence[Any]) -> str:
+    """``message`` about an index outside of a range, with the inputs that hold such numbers, and where.
+
+    ``given`` are the tensors or arrays of a call that has failed; indices that are computed are in none.
+    """
+    ranged = re.search(r"an index lies outside \[(-?\d+), (\d+)\)$", message)
+    if not ranged:
+        return message
+    found = []
+    for spec, tensor in zip(specs, given, strict=True):
+        if numpy_dtype(spec.dtype).kind not in "iu" or tensor.__dlpack_device__()[0] != _HOST:
+            continue
+        array = np.from_dlpack(tensor)
+        wrong = (array < int(ranged[1])) | (array >= int(ranged[2]))
+        if wrong.any():
+            place = np.unravel_index(int(wrong.argmax()), array.shape)
+            found.append(f"input {spec.name} holds {array[place]} at {[int(n) for n in place]}")
+    return f"{message}: {'; '.join(found)}" if found else message

@@ -16,7 +16,7 @@ from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError
 from hetero_tvm.host.peaks import ARITHMETICS, FLOAT32, measure_bandwidth, measure_caches, measure_peak
 from hetero_tvm.pages import views
 from hetero_tvm.runtime import tvm_runtime
-from hetero_tvm.runtime.arrays import InputSlot, allocate, numpy_dtype, result_array
+from hetero_tvm.runtime.arrays import InputSlot, allocate, named_indices, numpy_dtype, result_array
 from hetero_tvm.runtime.binding import BoundCall, checked_outputs, copied
 from hetero_tvm.runtime.code import load_code, loading
 from hetero_tvm.runtime.forking import CallGuard
@@ -332,13 +332,15 @@ class Library:
         return self._call_main(tensors)
 
     def _call_main(self, tensors: list[Any]) -> Any:
-        return self._call_function(self._main, tensors)
+        return self._call_function(self._main, tensors, self.signature.inputs)
 
-    def _call_function(self, function: Any, tensors: list[Any]) -> Any:
+    def _call_function(self, function: Any, tensors: list[Any], specs: Sequence[TensorSpec] = ()) -> Any:
+        """The result of a function; ``specs`` of its operands, where they are inputs of the model alone."""
         try:
             return self._code.call(function, self._limits_at, *tensors)
         except Exception as error:
-            raise LibraryError(f"{self.path.name} failed: {error}") from error
+            message = named_indices(str(error), specs, tensors) if specs else str(error)
+            raise LibraryError(f"{self.path.name} failed: {message}") from error
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[np.ndarray]:
         """Check the arguments of a call; gives arrays in the order of the signature."""

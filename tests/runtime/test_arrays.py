@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.errors import InputError
 from hetero_tvm.runtime import load
-from hetero_tvm.runtime.arrays import InputSlot
+from hetero_tvm.runtime.arrays import InputSlot, named_indices
 from hetero_tvm.runtime.signature import TensorSpec
 from tests.runtime.conftest import ROWS, WIDTH, expected, sample
 
@@ -121,3 +121,17 @@ def test_inputs_are_not_changed(wide):
     before = x.copy()
     load(wide)(x)[...] = 7
     np.testing.assert_array_equal(x, before)
+
+
+def test_indices_outside_of_a_range_are_named_where_an_input_holds_them():
+    specs = [
+        TensorSpec("x", (2,), "float32"),
+        TensorSpec("ids", (1, 3), "int64"),
+        TensorSpec("n", (2,), "uint8"),
+    ]
+    given = [np.full(2, 9, np.float32), np.array([[0, -5, 7]]), np.array([1, 2], np.uint8)]
+    told = "lookup: an index lies outside [-4, 4)"
+    assert named_indices(told, specs, given) == f"{told}: input ids holds -5 at [0, 1]"
+    given[1][...] = 3  # what is at fault is computed
+    assert named_indices(told, specs, given) == told
+    assert named_indices("x is outside 1..4", specs, given) == "x is outside 1..4"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import heapq
+import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
+import numpy as np
 import onnx
 from onnx import defs
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, node_inputs, subgraphs
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
+from hetero_tvm.frontend.stored import StoredModel
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -32,6 +35,51 @@ def check_versions(model: onnx.ModelProto) -> None:
             f"The model uses ONNX opset {opset}; the installed onnx {onnx.__version__} knows 1 to {known}.",
             hint=f"Export the model with opset {min(known, 20)}, or install a newer onnx package.",
         )
+    _refuse_other_opsets(model)
+
+
+def _refuse_other_opsets(model: onnx.ModelProto) -> None:
+    """Refuse functions whose operators mean something else in the opset of their own than in the model's."""
+    own, problems = opset_of(model), []
+    for function in model.functions:
+        opset = next((o.version for o in function.opset_import if o.domain in ONNX_DOMAINS), own)
+        nodes = _walk(function) if opset != own else ()
+        others = {n.op_type for n in nodes if n.domain in ONNX_DOMAINS and _since(n, opset) != _since(n, own)}
+        if others:
+            named = ", ".join(shortened(sorted(others), 3))
+            problems.append(f"function {function.domain}:{function.name} is of opset {opset} ({named})")
+    if problems:
+        raise ModelError(
+            f"The model is of ONNX opset {own}, and functions of it are of others.",
+            problems=shortened(problems),
+            hint="Export all of it with one opset, or expand the functions before: "
+            "onnx.inliner.inline_local_functions(onnx.load(FILE), convert_version=True).",
+        )
+
+
+def _since(node: onnx.NodeProto, opset: int) -> int | None:
+    """Version from which on an operator is as in an opset; None where that lacks it."""
+    try:
+        return defs.get_schema(node.op_type, opset, "").since_version
+    except defs.SchemaError:
+        return None
+
+
+def warn_of_scales(stored: StoredModel) -> None:
+    """Say which quantisers of a file have scales that are no numbers: what passes them is NaN."""
+    graph = stored.proto.graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    found = []
+    for node in _walk(graph):
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.input) < 2:
+            continue
+        tensor = tensors.get(node.input[1])
+        if tensor is not None and not np.isfinite(stored.array(tensor).astype(np.float32)).all():
+            found.append(f"{node.name or node.output[0]!r} ({node.op_type})")
+    if found:
+        named = ", ".join(shortened(found, 3))
+        text = f"scales that are infinite or NaN, through which no number comes: {named}; calibrate again"
+        warnings.warn(text, stacklevel=3)
 
 
 def check_text(graph: onnx.GraphProto) -> None:

@@ -11,7 +11,7 @@ from onnx import defs, helper, inliner
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.onnx.check import has_body, opset_of
 from hetero_tvm.frontend.onnx.graph.body import FROM_0
-from hetero_tvm.frontend.onnx.graph.constants import ConstantPool
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool
 
 #: TVM has converters for these, but for another signature or only for a part of the operator.
 _ALWAYS_INLINE = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
@@ -69,8 +69,16 @@ def without_constants(light: onnx.ModelProto, inputs: Sequence[str], pool: Const
 
 
 def inline_functions(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
-    """Expand the model's own functions; the checker has refused recursion before."""
+    """Expand the model's own functions.
+
+    The checker has refused recursion before, and ``check_versions`` functions whose operators are not the
+    model's: the inliner passes over any of another opset.
+    """
     inputs = [value.name for value in model.graph.input]
+    for function in model.functions:
+        for own in function.opset_import:
+            if own.domain in ONNX_DOMAINS:
+                own.version = opset_of(model)
     try:
         return _traced(model, pool, inputs, inliner.inline_local_functions)
     except Exception as error:

@@ -12,6 +12,7 @@ from onnx import helper
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
 from hetero_tvm.frontend.limits import check_size, current_limits
+from hetero_tvm.frontend.onnx.check import warn_of_scales
 from hetero_tvm.frontend.onnx.clean import clean
 from hetero_tvm.frontend.onnx.counting import counts_of
 from hetero_tvm.frontend.onnx.ends import plain_ends
@@ -100,6 +101,7 @@ def import_onnx(
     except Exception as error:  # files are hostile in more ways than we know by name
         raise ModelError(f"The model cannot be imported. {type(error).__name__}: {error}") from error
     warn_of_draws(stored.proto)
+    warn_of_scales(stored)
     return ImportedModel(
         module=module,
         signature=signature,

@@ -94,6 +94,8 @@ class Block(Case):
 
     def built(self) -> onnx.ModelProto:
         model = self.model()
+        for domain in sorted({node.domain for node in self.nodes} - {""}):
+            model.opset_import.append(helper.make_opsetid(domain, 1))
         if self.opset >= 24:
             model.ir_version = 11
         inferred = onnx.shape_inference.infer_shapes(model)

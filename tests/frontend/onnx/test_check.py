@@ -17,6 +17,34 @@ def test_newer_opset_than_known_is_refused():
         import_onnx(source)
 
 
+def _with_function(opset: int, *nodes: onnx.NodeProto) -> onnx.ModelProto:
+    source = text_model("g (float[3,4] x) => (float[3,4] y) { y = own.F (x) }", extra=', "own": 1')
+    opsets = [helper.make_opsetid("", opset)]
+    source.functions.append(helper.make_function("own", "F", ["x"], ["y"], list(nodes), opsets))
+    return source
+
+
+def test_functions_of_another_opset_are_refused_by_name():
+    source = _with_function(11, helper.make_node("Softmax", ["x"], ["y"], axis=1))
+    told = r"of ONNX opset 17(.|\n)*function own:F is of opset 11 \(Softmax\)(.|\n)*convert_version=True"
+    with pytest.raises(ModelError, match=told):
+        import_onnx(source)
+
+
+def test_functions_of_another_opset_whose_operators_are_the_same_import():
+    model = import_onnx(_with_function(18, helper.make_node("Exp", ["x"], ["y"])))
+    assert operators(model) == {"Exp": 1}
+
+
+def test_a_warning_names_quantisers_with_infinite_scales():
+    source = text_model(
+        "g (float[4] x) => (float[4] y) { q = QuantizeLinear (x, w) y = DequantizeLinear (q, w) }", "/q", "/d"
+    )
+    add_weight(source, "w", np.array(np.inf, np.float32))
+    with pytest.warns(UserWarning, match=r"no number comes: '/q' \(QuantizeLinear\), '/d' \(Dequantize"):
+        import_onnx(source)
+
+
 def test_unused_nodes_and_weights_disappear():
     source = text_model("g (float[2] x) => (float[2] y) { a = Exp(x) b = Sin(x) c = Add(b, w) y = Tanh(a) }")
     add_weight(source, "w", np.ones(2, np.float32))
