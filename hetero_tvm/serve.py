@@ -143,7 +143,7 @@ def _token(options: argparse.Namespace) -> str:
     """Token that clients must know: given, of the environment, or a fresh one."""
     token = options.token if options.token is not None else os.environ.get(TOKEN_VARIABLE)
     if token is None:
-        return secrets.token_urlsafe(16)
+        return secrets.token_hex(16)  # no letter that a command line takes for an option
     if not token or any(character.isspace() for character in token):
         raise UsageError(
             "a token has at least one character, and no space", hint="leave out --token for a random one"

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from hetero_tvm.pages.page import Html, text
 
 _WIDTH, _HEIGHT = 720, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 16, 14, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 24, 14, 44
 _MOST_BOXES = 1500
 _COLOURS = 24
 
@@ -193,7 +193,7 @@ def _framed(marks: Sequence[str], x: _Axis, y: _Axis, x_name: str, y_name: str, 
         at = x.at(value)
         parts.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
         parts.append(
-            f'<text x="{at:.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{_short(value)}</text>'
+            f'<text x="{at:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{_short(value)}</text>'
         )
     for value in y.ticks():
         at = y.at(value)
@@ -201,7 +201,7 @@ def _framed(marks: Sequence[str], x: _Axis, y: _Axis, x_name: str, y_name: str, 
         parts.append(f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{_short(value)}</text>')
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(f'<text x="{middle:.0f}" y="{_HEIGHT - 6}" text-anchor="middle">{text(x_name)}</text>')
-    turned = f'transform="translate(13 {_HEIGHT / 2:.0f}) rotate(-90)"'
+    turned = f'transform="translate(16 {_HEIGHT / 2:.0f}) rotate(-90)"'
     parts.append(f'<text {turned} text-anchor="middle">{text(y_name)}</text>')
     size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" aria-label="{text(label)}"'
     return Html(f"<figure><svg {size}>{''.join([*parts, *marks])}</svg></figure>")

@@ -50,8 +50,10 @@ svg .bound { stroke: var(--warn); stroke-dasharray: 5 4; }
 .rows th, .rows td { padding: .25rem .4rem; } .rows th.n { white-space: normal; }
 .rows td.t { overflow-wrap: anywhere; } .rows .bar { display: block; margin: .3rem 0 .2rem auto; } }
 @container (max-width: 57rem) {MANY }
-@container (max-width: 38rem) {ROWS }
+@container (max-width: 38rem) {ROWS
+td.t:first-child, td.t:last-child { min-width: 0; } td.t { overflow-wrap: anywhere; } }
 @media (max-width: 40rem) { svg { min-width: 0; } svg text { font-size: 16px; } }
+@media (max-width: 30rem) { svg text { font-size: 20px; } }
 """.replace("MANY", _CARDS.replace("ROWS", "many")).replace("ROWS", _CARDS.replace("ROWS", "rows"))
 _MANY_COLUMNS = 8
 """Columns from which on a table needs more than a tablet's width."""

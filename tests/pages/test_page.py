@@ -70,7 +70,7 @@ def test_a_fragment_leaves_the_notebook_alone():
     assert {".hetero-tvm.hetero-tvm", ".hetero-tvm.hetero-tvm td.t"} <= set(selectors)
     assert all(one == ":root" or one.startswith(".hetero-tvm.hetero-tvm") for one in selectors), selectors
     # The dark colours and what is for telephones stay in their @media, tables in their @container.
-    assert style.count("{") == style.count("}") == len(rules) + 5
+    assert style.count("{") == style.count("}") == len(rules) + style.count("@")
 
 
 def test_cells_name_their_columns_where_a_row_becomes_a_paragraph():

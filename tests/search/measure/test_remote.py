@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import string
 import subprocess
 import sys
 import time
@@ -179,6 +180,7 @@ def test_without_a_choice_the_token_is_random_and_printed():
         line = process.wait_for("serving on")
         token = line.split("--rpc ")[1].split("@")[0]
         assert len(token) >= 20
+        assert set(token) <= set(string.hexdigits), "one that began with - would be read as an option"
         device = RemoteDevice(Address("127.0.0.1", port, token=token), DOOR.device, ENVIRONMENT)
         assert device.open()["kind"] == "cpu"
         device.close()
