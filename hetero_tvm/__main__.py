@@ -23,7 +23,6 @@ COMMANDS = {
     "db": "tuning records: list, merge, prune, exchange with MetaSchedule, train cost models",
     "plan": "plan buffers into one arena (MiniMalloc's CSV format)",
 }
-SHELLS = ("bash", "zsh", "fish")
 _WORDS_OF_OTHERS = {
     **dict.fromkeys(("compile", "convert", "export"), "build MODEL --out out"),
     **dict.fromkeys(("benchmark", "benchmark_app", "run", "perf"), "bench out/model.so"),
@@ -115,6 +114,8 @@ def _overview() -> str:
 
 
 def _completion(arguments: Sequence[str], as_json: bool) -> int:
+    from hetero_tvm.cli.names import SHELLS
+
     if len(arguments) != 1 or arguments[0] not in SHELLS:
         return _refused("completion takes the name of a shell", f"one of {', '.join(SHELLS)}", as_json)
     from hetero_tvm.cli import completion

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from hetero_tvm import zoo
 from hetero_tvm.benchmarking.runtimes import PEERS
@@ -33,6 +33,16 @@ def script(shell: str, parsers: Mapping[str, Parser], texts: Mapping[str, str]) 
     return _bash(parsers) if shell == "bash" else _zsh(parsers)
 
 
+def _further(parsers: Mapping[str, Parser]) -> dict[str, Sequence[str]]:
+    """Commands that have no parser, and what may follow them."""
+    return {"help": [*parsers], "completion": names.SHELLS}
+
+
+def _following(parsers: Mapping[str, Parser]) -> dict[str, Sequence[str]]:
+    """Commands, those without a parser too, and what may follow them."""
+    return {**{name: _words(parser) for name, parser in parsers.items()}, **_further(parsers)}
+
+
 def _words(parser: Parser) -> list[str]:
     """Options and subcommands of a command, and the models of the zoo where it takes a model."""
     takes_model = any(action.dest == "model" and not action.option_strings for action in parser._actions)
@@ -44,9 +54,8 @@ def _bash(parsers: Mapping[str, Parser]) -> str:
     values = "".join(
         f"    {option}) words={_quoted(known)} ;;\n" for option, known in sorted(_VALUES.items())
     )
-    commands = "".join(
-        f"    {name}) words={_quoted(_words(parser))} ;;\n" for name, parser in parsers.items()
-    )
+    following = _following(parsers)
+    commands = "".join(f"    {name}) words={_quoted(words)} ;;\n" for name, words in following.items())
     # A colon and a comma belong to the words: cpu:znver4, zoo:bert-base.
     return f"""_hetero_tvm() {{
   local words="" current="${{COMP_LINE:0:COMP_POINT}}"
@@ -55,9 +64,7 @@ def _bash(parsers: Mapping[str, Parser]) -> str:
   case "$current" in *" ") current="" ;; *) current="${{before[-1]}}"; unset 'before[-1]' ;; esac
   case "${{before[-1]}}" in
 {values}    *) case "${{before[1]:-}}" in
-    "") words={_quoted([*parsers, "help", "completion"])} ;;
-    help) words={_quoted(parsers)} ;;
-    completion) words="bash zsh fish" ;;
+    "") words={_quoted(following)} ;;
 {_indent(commands)}    esac ;;
   esac
   local prefix=""
@@ -72,17 +79,16 @@ complete -o default -F _hetero_tvm hetero-tvm
 
 def _zsh(parsers: Mapping[str, Parser]) -> str:
     """Script in zsh's own words: what zsh has for bash's scripts cuts lines in other ways."""
-    known = {"help": [*parsers], "completion": ["bash", "zsh", "fish"]}
-    known |= {name: _words(parser) for name, parser in parsers.items()}
+    following = _following(parsers)
     values = "".join(f"    {option}) found=({_listed(_VALUES[option])}) ;;\n" for option in sorted(_VALUES))
-    commands = "".join(f"      {name}) found=({_listed(words)}) ;;\n" for name, words in known.items())
+    commands = "".join(f"      {name}) found=({_listed(words)}) ;;\n" for name, words in following.items())
     return f"""(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}
 _hetero_tvm() {{
   local -a found
   case "${{words[CURRENT-1]}}" in
 {values}    *)
       if (( CURRENT == 2 )); then
-        found=({_listed([*parsers, "help", "completion"])})
+        found=({_listed(following)})
       else
         case "${{words[2]}}" in
 {_indent(commands)}        esac
@@ -100,8 +106,9 @@ def _fish(parsers: Mapping[str, Parser], texts: Mapping[str, str]) -> str:
         f"complete -c hetero-tvm -n __fish_use_subcommand -f -a {name} -d {shlex.quote(texts[name])}"
         for name in parsers
     ]
-    lines.append("complete -c hetero-tvm -n __fish_use_subcommand -f -a 'help completion'")
-    for name, words in {"help": parsers, "completion": ("bash", "zsh", "fish")}.items():
+    further = _further(parsers)
+    lines.append(f"complete -c hetero-tvm -n __fish_use_subcommand -f -a {_quoted(further)}")
+    for name, words in further.items():
         lines.append(f"complete -c hetero-tvm -n '__fish_seen_subcommand_from {name}' -f -a {_quoted(words)}")
     for name, parser in parsers.items():
         inside = f"complete -c hetero-tvm -n '__fish_seen_subcommand_from {name}'"

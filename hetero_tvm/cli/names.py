@@ -6,6 +6,8 @@ what there is.
 
 from __future__ import annotations
 
+SHELLS = ("bash", "zsh", "fish")
+
 TARGETS = (
     "cpu",
     "cpu:x86-64-v3",

@@ -261,3 +261,15 @@ class Names:
     relative: str = ""
     head_bias: str = ""
     convolutions: tuple[str, ...] = ()
+
+
+FAIRSEQ_NAMES = Names(
+    positions="embed_positions",
+    attention_norm="self_attn_layer_norm",
+    out="self_attn.out_proj",
+    mlp_norm="final_layer_norm",
+    up=("fc1",),
+    down="fc2",
+    norm="layer_norm",
+)
+"""Names of the models that came from fairseq: OPT, XGLM, BioGPT, BART and its kind."""

@@ -11,7 +11,7 @@ from typing import Any
 from hetero_tvm.errors import ModelError
 from hetero_tvm.language.architectures import check_sizes, kind_of, reading
 from hetero_tvm.language.configuration import activation_of, stop_of
-from hetero_tvm.language.decoder import Decoder, Layer, Names, Relative
+from hetero_tvm.language.decoder import FAIRSEQ_NAMES, Decoder, Layer, Names, Relative
 
 Config = Mapping[str, Any]
 _RELATIVE_CONTEXT = 2048
@@ -98,15 +98,9 @@ def _half(config: Config, side: str, kind: str, **fields: Any) -> Decoder:
 
 def _names(side: str, **changes: str) -> Names:
     """Names of a half of a BART-like checkpoint."""
-    names = Names(
+    names = dataclasses.replace(
+        FAIRSEQ_NAMES,
         prefixes=(f"model.{side}.", f"{side}.", "model.", ""),
-        positions="embed_positions",
-        attention_norm="self_attn_layer_norm",
-        out="self_attn.out_proj",
-        mlp_norm="final_layer_norm",
-        up=("fc1",),
-        down="fc2",
-        norm="layer_norm",
         embed_norm="layernorm_embedding",
         cross_norm="encoder_attn_layer_norm",
         cross_q="encoder_attn.q_proj",

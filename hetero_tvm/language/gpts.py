@@ -17,7 +17,7 @@ from hetero_tvm.language.configuration import (
     rows_of_pairs,
     stop_of,
 )
-from hetero_tvm.language.decoder import Decoder, Layer, Names
+from hetero_tvm.language.decoder import FAIRSEQ_NAMES, Decoder, Layer, Names
 from hetero_tvm.language.rope import rope_of
 
 
@@ -140,17 +140,7 @@ def _of_fairseq(
         embed_scale=math.sqrt(int(config["hidden_size"])) if config.get("scale_embedding", True) else 1.0,
         tied=True,
     )
-    return decoder, Names(
-        prefixes=prefixes,
-        positions=positions,
-        attention_norm="self_attn_layer_norm",
-        out="self_attn.out_proj",
-        mlp_norm="final_layer_norm",
-        up=("fc1",),
-        down="fc2",
-        norm="layer_norm",
-        heads=heads,
-    )
+    return decoder, dataclasses.replace(FAIRSEQ_NAMES, prefixes=prefixes, positions=positions, heads=heads)
 
 
 def opt(config: Config) -> tuple[Decoder, Names]:
@@ -176,17 +166,8 @@ def opt(config: Config) -> tuple[Decoder, Names]:
         embed_width=0 if inner == width else inner,
         norms_after=not before,
     )
-    names = Names(
-        prefixes=("model.decoder.", "decoder.", ""),
-        positions="embed_positions",
-        attention_norm="self_attn_layer_norm",
-        out="self_attn.out_proj",
-        mlp_norm="final_layer_norm",
-        up=("fc1",),
-        down="fc2",
-        norm="final_layer_norm",
-    )
-    return decoder, names
+    prefixes = ("model.decoder.", "decoder.", "")
+    return decoder, dataclasses.replace(FAIRSEQ_NAMES, prefixes=prefixes, norm="final_layer_norm")
 
 
 def gpt_neox(config: Config) -> tuple[Decoder, Names]:

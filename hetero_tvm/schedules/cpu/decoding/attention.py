@@ -102,22 +102,22 @@ class _Row:
         self._softmax(scores, factor, count, head)
         self._values(scores, factor, count, head * self._op.heads.value_dim)
 
-    def _page(self, panel: Expr) -> Expr:
-        """Page of a panel of 16 keys, counted from the first visible one."""
-        whole = self._first + panel
-        return self._k.let(self._k.load(self._tables, [self._sequence, quotient(whole, self._per_page)]))
+    def _place(self, panel: Expr) -> tuple[Expr, Expr]:
+        """Page of a panel of 16 keys, counted from the first visible one, and the panel's place in it."""
+        k, whole = self._k, self._first + panel
+        page = k.let(k.load(self._tables, [self._sequence, quotient(whole, self._per_page)]))
+        return page, k.let(remainder(whole, self._per_page))
 
     def _ahead(self, panel: Expr) -> tuple[Expr, Expr]:
-        """Page, and place in it, of the panel to fetch beside a panel."""
-        later = self._k.let(tirx.min(panel + _AHEAD, self._panels - 1))
-        return self._page(later), self._k.let(remainder(self._first + later, self._per_page))
+        """Place of the panel to ask for beside a panel."""
+        return self._place(self._k.let(tirx.min(panel + _AHEAD, self._panels - 1)))
 
     def _scores(self, scores: Buffer, count: int, base: Expr, first: int) -> None:
         k, op, dim = self._k, self._op, self._op.heads.dim
         group = op.heads.heads // op.heads.kv_heads
         lanes = min(self._machine.lanes, KEYS)
         with k.serial(self._panels) as p:
-            page, inner = self._page(p), k.let(remainder(self._first + p, self._per_page))
+            page, inner = self._place(p)
             later = self._ahead(p)
             acc = k.scratch((count, KEYS))
             accumulate(
@@ -171,8 +171,7 @@ class _Row:
             top = k.let(highest)
             total = RowReduction(k, lanes, add, 0.0)
             with k.serial(self._panels) as p:
-                page = self._page(p) if integers else None
-                inner = k.let(remainder(self._first + p, self._per_page)) if integers else None
+                page, inner = self._place(p) if integers else (None, None)
                 for slot, c in enumerate(range(0, KEYS, lanes)):
                     at = [r, k.ramp(p * KEYS + c, lanes)]
                     value = k.let(vector_math.softmax_exp(k.load(scores, at), k.splat(top, lanes)))
@@ -199,8 +198,7 @@ class _Row:
                     k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
 
             def panel(p: Expr, keys: Index) -> None:
-                page = self._page(p)
-                in_page = k.let(remainder(self._first + p, self._per_page))
+                page, in_page = self._place(p)
                 later = self._ahead(p)
 
                 def step(j: Expr) -> None:

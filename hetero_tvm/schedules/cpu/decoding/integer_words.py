@@ -60,7 +60,7 @@ class IntegerWordProduct(WordProduct):
     def __init__(self, p: Parts):
         super().__init__(p)
         self._machine = p.machine
-        self._x_bits = p.x_bits or (16 if self._bits == 8 else 8)
+        self._x_bits = (p.x_bits or 16) if self._bits == 8 else 8
         """Bits of x's integers."""
         fits = self._x_bits == 8 and rounds_to_bytes(p.machine)
         self._dot: Dot | None = dot_for(p.machine) if fits else None

@@ -94,9 +94,8 @@ class DecoderKernels:
 
     def emit(self, op: Contract) -> PrimFunc:
         """The kernel of a contract; the functions that write it say what its arguments are."""
-        if isinstance(op, (Linear, ExpertLinear)):
-            stored = op if isinstance(op, Linear) else op.linear
-            return _EMIT_PRODUCT[type(op)](op, self.machine, self.x_bits if stored.storage.bits == 8 else 0)
+        if type(op) in _EMIT_PRODUCT:
+            return _EMIT_PRODUCT[type(op)](op, self.machine, self.x_bits)
         return _EMIT[type(op)](op, self.machine)
 
     def pack(self, op: Linear, weight: Weight) -> list[np.ndarray]:

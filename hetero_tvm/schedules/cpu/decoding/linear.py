@@ -13,6 +13,7 @@ registers when there are few rows (:mod:`.words`), and panel by panel in L2 when
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import Linear
+from hetero_tvm.schedules.cpu import next_panel
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
@@ -149,34 +151,35 @@ def many_rows(p: Parts, rows: Expr, height: int | None = None, copied: bool = Fa
 
     def panel_code(block: Block) -> Tile:
         b_at, ahead = _panel_reader(p, block.panel, copied), _next_panel(p, block, rows)
-        return lambda first, height, number: _tile(p, first, height, block.panel, b_at, ahead(number))
+
+        def tile(first: Expr, height: int, number: Expr) -> None:
+            _tile(p, first, height, block.panel, b_at, functools.partial(ahead, number))
+
+        return tile
 
     each_tile(p.k, rows, height, -(-p.op.n // p.layout.columns), p.machine, panel_code)
 
 
-def _next_panel(p: Parts, block: Block, rows: Expr) -> Callable[[Expr], Callable[[Expr], None]]:
-    """Number of a tile -> step -> code that asks for lines of the next panel.
+def _next_panel(p: Parts, block: Block, rows: Expr) -> Callable[[Expr, Expr], None]:
+    """Code, by the number of a tile and its step, that asks for lines of the next panel.
 
     The tiles of a block share them evenly: a panel is in L2 when it is read, however many rows there are.
     """
     k, (extent, width) = p.k, map(int, p.weight[0].shape[1:])
     of_line = LINE_BYTES // np.dtype(str(p.weight[0].dtype)).itemsize
     lines, steps = -(-extent * width // of_line), max(p.op.k // _UNROLL, 1)
-    following = k.let(tirx.min(block.panel + 1, int32(p.layout.panels - 1)))
+    following = k.let(next_panel.following(block.panel, p.layout.panels))
     tiles = tirx.max(block.end - block.first, int32(1))  # more threads than tiles: some have none
     each = tirx.truncdiv(int32(lines - 1), tiles * steps) + 1
     each = k.let(tirx.Select(rows > _STREAMED_ROWS[p.op.storage.name == "f32"], each, int32(0)))
 
-    def of_tile(number: Expr) -> Callable[[Expr], None]:
-        def of_step(step: Expr) -> None:
-            first = k.let((number * steps + step) * each)
-            with k.serial(each) as i:
-                at = tirx.min(first + i, int32(lines - 1)) * of_line
-                k.prefetch(p.weight[0], [following, quotient(at, width), remainder(at, width)])
+    def ask(number: Expr, step: Expr) -> None:
+        first = k.let((number * steps + step) * each)
+        with k.serial(each) as i:
+            at = tirx.min(first + i, int32(lines - 1)) * of_line
+            k.prefetch(p.weight[0], [following, quotient(at, width), remainder(at, width)])
 
-        return of_step
-
-    return of_tile
+    return ask
 
 
 def _panel_reader(p: Parts, panel: Expr, copied: bool) -> Callable[[Index, Expr], Expr]:

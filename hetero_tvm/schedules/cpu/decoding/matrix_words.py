@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from hetero_tvm.codegen.amx import END, S8S8, S8U8, TILE_ROWS, TILE_WORDS, U8U8, GroupProduct, begin
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
+from hetero_tvm.schedules.cpu import next_panel
 from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS
 from hetero_tvm.schedules.cpu.decoding.parts import Parts
@@ -206,7 +207,7 @@ class MatrixWordProduct(IntegerWordProduct):
         lines = int(self._w.shape[1]) * width // LINE_FLOATS
         tiles = BLOCK_ROWS // self._tile_rows
         share = -(-lines // (groups * tiles))
-        following = tirx.min(panel + 1, int32(self._layout.panels - 1))
+        following = next_panel.following(panel, self._layout.panels)
         start = k.let((g * tiles + tile) * share)
         for line in range(share):
             at = tirx.min(start + line, int32(lines - 1)) * LINE_FLOATS

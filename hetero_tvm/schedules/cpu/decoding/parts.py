@@ -21,8 +21,7 @@ class Parts:
 
     Attributes
     ----------
-    x_bits : bits of the integers that X is rounded to beside weights of integers; 0 for 16 beside 8 and 8
-        beside 4.
+    x_bits : bits of the integers that X is rounded to beside weights of 8 bits, 0 for 16.
     """
 
     op: Linear

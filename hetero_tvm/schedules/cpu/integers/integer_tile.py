@@ -22,6 +22,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu import next_panel
 from hetero_tvm.schedules.cpu.dots import Dot
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import LINE_BYTES, Index, Kernel, int32
@@ -84,7 +85,7 @@ class Panels:
         per_step = -(-lines // (tiles * steps))
 
         def fetch(step: Expr) -> None:
-            following = tirx.min(panel + 1, int32(self.count - 1))
+            following = next_panel.following(panel, self.count)
             with k.unroll(per_step) as p:
                 # What lies behind the panel may be no memory, which takes long to find out.
                 at = tirx.min((tile_index * steps + step) * per_step + p, int32(lines - 1)) * LINE_BYTES
