@@ -1,34 +1,45 @@
 """Transposition of a square block in registers, as LLVM IR that a kernel imports.
 
 TensorIR has no shuffle of two vectors; written element by element a transposition is one scalar store
-per element, in registers it is ``lanes * log2(lanes)`` shuffles for ``lanes**2`` of them.
+per element, in registers it is ``lanes * log2(lanes)`` shuffles for ``lanes**2`` of them.  Elements of 1, 2,
+4 and 8 bytes are moved as they are, whatever their type.
 """
 
 from __future__ import annotations
 
 import functools
 
+MOST_LANES = 16
+"""Most rows and columns of a block: as many registers hold one."""
 
-def name_of(lanes: int) -> str:
-    """Name of ``int32 f(float* target, int32 target_stride, float* source, int32 source_stride)``."""
-    return f"hetero_tvm_transpose_v{lanes}"
+
+def lanes_of(words: int, bits: int) -> int:
+    """Rows and columns of a block of elements of ``bits``, of a machine with vectors of ``words`` float32."""
+    return min(MOST_LANES, words * 32 // bits)
+
+
+def name_of(lanes: int, bits: int = 32) -> str:
+    """Name of ``int32 f(void* target, int32 target_stride, void* source, int32 source_stride)``."""
+    return f"hetero_tvm_transpose_v{lanes}" + ("" if bits == 32 else f"_{bits}")
 
 
 @functools.cache
-def ir(lanes: int) -> str:
-    """Definition of ``target[c][r] = source[r][c]``, ``lanes`` x ``lanes`` float32; strides in elements.
+def ir(lanes: int, bits: int = 32) -> str:
+    """Definition of ``target[c][r] = source[r][c]``, ``lanes`` x ``lanes`` elements; strides in elements.
 
     For each bit b of the index, rows i and i + 2**b exchange their off-diagonal 2**b x 2**b blocks
     (Eklundh, 1972).  Plain shuffles: LLVM has instructions for them on every target.
     """
-    vector = f"<{lanes} x float>"
-    lines = [f"define linkonce_odr i32 @{name_of(lanes)}(ptr %t, i32 %ts, ptr %s, i32 %ss) alwaysinline {{"]
+    element = "float" if bits == 32 else f"i{bits}"
+    vector, align = f"<{lanes} x {element}>", bits // 8
+    name = name_of(lanes, bits)
+    lines = [f"define linkonce_odr i32 @{name}(ptr %t, i32 %ts, ptr %s, i32 %ss) alwaysinline {{"]
     rows = []
     for r in range(lanes):
         lines += [
             f"  %so{r} = mul i32 %ss, {r}",
-            f"  %sp{r} = getelementptr float, ptr %s, i32 %so{r}",
-            f"  %row{r} = load {vector}, ptr %sp{r}, align 4",
+            f"  %sp{r} = getelementptr {element}, ptr %s, i32 %so{r}",
+            f"  %row{r} = load {vector}, ptr %sp{r}, align {align}",
         ]
         rows.append(f"%row{r}")
     for bit in range(lanes.bit_length() - 1):
@@ -47,8 +58,8 @@ def ir(lanes: int) -> str:
     for r in range(lanes):
         lines += [
             f"  %to{r} = mul i32 %ts, {r}",
-            f"  %tp{r} = getelementptr float, ptr %t, i32 %to{r}",
-            f"  store {vector} {rows[r]}, ptr %tp{r}, align 4",
+            f"  %tp{r} = getelementptr {element}, ptr %t, i32 %to{r}",
+            f"  store {vector} {rows[r]}, ptr %tp{r}, align {align}",
         ]
     return "\n".join([*lines, "  ret i32 0", "}"]) + "\n"
 

@@ -90,6 +90,10 @@ class Kernel(FunctionBuilder):
             return buffer
         return T.decl_buffer(tuple(shape), buffer.dtype, data=buffer.data)
 
+    def bytes_of(self, buffer: Buffer, shape: Sequence[Index]) -> Buffer:
+        """``buffer`` of truth values as bytes that are 0 or 1, which vectors are made of."""
+        return T.decl_buffer(tuple(shape), "uint8", data=buffer.data)
+
     # loops -------------------------------------------------------------------------------------
     @contextmanager
     def parallel(self, extent: Index, flops: Index | None = None) -> Iterator[Expr]:

@@ -10,7 +10,7 @@ from hetero_tvm.schedules.emit import Kernel, int32
 from hetero_tvm.schedules.nests.nest import Axes, Nest, loads_of, offset, substitute
 
 Views = Mapping[Buffer, Buffer]
-"""Each buffer of a function -> the same memory as one axis."""
+"""Each buffer of a function -> the same memory as one axis; truth values as bytes."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,13 @@ class LinearNest:
         held: Mapping[Access, Expr],
     ) -> Expr:
         def load(node: TensorLoad) -> Expr:
-            access = next(a for known, a in self.loads if _same(known, node))
-            if access in held:
-                return held[access]
-            return k.load(views[access.buffer], [access.place(positions)])
+            access = next((a for known, a in self.loads if _same(known, node)), None)
+            if access is None:
+                return node  # one of these, below a conversion
+            value = (
+                held[access] if access in held else k.load(views[access.buffer], [access.place(positions)])
+            )
+            return value.astype("bool") if is_truth(access.buffer) else value
 
         return tvm_ffi.structural_map(value, (TensorLoad, load), order="pre")
 
@@ -113,7 +116,7 @@ def linear_nest(nest: Nest, term: Expr, tail: Tail | None = None) -> LinearNest 
     sources = [node.source for node in nodes]
     if any(source.same_as(nest.buffer) or source.same_as(where.buffer) for source in sources):
         return None  # what is computed depends on the order of the loops
-    if any(not _has_vectors(str(buffer.dtype)) for buffer in (where.buffer, *sources)):
+    if any(bits_of(buffer) % 8 for buffer in (where.buffer, *sources)):
         return None
     found = [flat_access(node.source, node.indices, axes) for node in nodes]
     written = flat_access(where.buffer, where.indices, axes)
@@ -205,9 +208,19 @@ def _used_outside_loads(expression: Expr, variables: set[Var]) -> bool:
     return any(variable in variables for variable in tirx.analysis.undefined_vars(without))
 
 
-def _has_vectors(dtype: str) -> bool:
-    """Whether elements of a type lie in memory as in a vector register."""
-    return "bool" not in dtype and tvm.DataType(dtype).bits % 8 == 0
+def is_truth(buffer: Buffer) -> bool:
+    """Whether a buffer holds truth values, which are bytes in memory and bits in a vector register."""
+    return str(buffer.dtype) == "bool"
+
+
+def bits_of(buffer: Buffer) -> int:
+    """Bits of an element in memory."""
+    return 8 if is_truth(buffer) else tvm.DataType(str(buffer.dtype)).bits
+
+
+def stored(value: Expr) -> Expr:
+    """``value`` as it lies in memory."""
+    return value.astype("uint8") if str(value.ty.dtype) == "bool" else value
 
 
 def _same(a: TensorLoad, b: TensorLoad) -> bool:

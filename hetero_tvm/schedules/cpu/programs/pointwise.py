@@ -18,7 +18,7 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Expr, TensorLoad, Var, tirx, tvm, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.programs.linear import LinearNest, Views, split_index
+from hetero_tvm.schedules.cpu.programs.linear import LinearNest, Views, bits_of, split_index, stored
 from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH, vector
 from hetero_tvm.schedules.emit import Index, Kernel, vector_loop
 
@@ -46,7 +46,7 @@ def emit_pointwise(k: Kernel, forms: Sequence[LinearNest], views: Views, machine
     """The loops of maps over the same runs, in a kernel that is being built."""
     form = forms[0]
     if not form.kept:
-        k.store(views[form.store.buffer], form.value(k, views, []), [form.store.place([])])
+        k.store(views[form.store.buffer], stored(form.value(k, views, [])), [form.store.place([])])
         return
     if len(forms) == 1 and _is_interleaved(form):
         _emit_interleaved(k, form, views)
@@ -81,7 +81,7 @@ def _emit_interleaved(k: Kernel, form: LinearNest, views: Views) -> None:
         with k.serial(length) as at, k.unroll(count) as number:
             positions = [*where, at, number]
             value = form.value(k, views, positions)
-            k.store(views[form.store.buffer], value, [form.store.place(positions)])
+            k.store(views[form.store.buffer], stored(value), [form.store.place(positions)])
 
 
 def emit_run(
@@ -94,7 +94,7 @@ def emit_run(
     where = split_index(tirx.floordiv(index, pieces) if pieces > 1 else index, outer)
     first: Index = tirx.floormod(index, pieces) * size if pieces > 1 else 0
     inner = tirx.Var("inner", "int32")
-    value = _hoisted(k, form.value(k, views, [*where, inner]), inner)
+    value = _hoisted(k, stored(form.value(k, views, [*where, inner])), inner)
     place = form.store.place([*where, inner])
 
     def at(start: Index, width: int) -> None:
@@ -111,8 +111,7 @@ def emit_run(
 
 
 def _lanes(form: LinearNest, machine: CpuModel) -> int:
-    bits = tvm.DataType(str(form.store.buffer.dtype)).bits
-    return max(1, machine.lanes * 32 // max(bits, 16))
+    return max(1, machine.lanes * 32 // max(bits_of(form.store.buffer), 16))
 
 
 def _put(expression: Expr, values: dict[Var, Expr]) -> Expr:

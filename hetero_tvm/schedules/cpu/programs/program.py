@@ -8,7 +8,7 @@ from typing import Any
 from hetero_tvm.host.tvm import Buffer, PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.boxes import boxes_of
-from hetero_tvm.schedules.cpu.programs.linear import LinearNest, linear_nest, tail_of
+from hetero_tvm.schedules.cpu.programs.linear import LinearNest, is_truth, linear_nest, tail_of
 from hetero_tvm.schedules.cpu.programs.pointwise import emit_pointwise, runs_of
 from hetero_tvm.schedules.cpu.programs.reduction import (
     PARALLEL_WORTH,
@@ -114,8 +114,12 @@ def _views(k: Kernel, nests: Nests, written: set[Buffer]) -> dict[Buffer, Buffer
     """Arguments and temporary buffers, each as one axis."""
     params = nests.function.params
     arguments = [k.argument(b.name, [int(e) for e in b.shape], str(b.dtype)) for b in params]
-    views = {b: k.view(a, (_size(b),)) for b, a in zip(params, arguments, strict=True)}
-    return views | {b: k.scratch((_size(b),), str(b.dtype)) for b in nests.temporary if b in written}
+    views = {
+        b: k.bytes_of(a, (_size(b),)) if is_truth(b) else k.view(a, (_size(b),))
+        for b, a in zip(params, arguments, strict=True)
+    }
+    kinds = {b: "uint8" if is_truth(b) else str(b.dtype) for b in nests.temporary if b in written}
+    return views | {b: k.scratch((_size(b),), kind) for b, kind in kinds.items()}
 
 
 def _size(buffer: Buffer) -> int:

@@ -28,7 +28,7 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, T, TensorLoad, tirx, tvm, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.programs.linear import LinearNest, Tail, Views, linear_nest, split_index
+from hetero_tvm.schedules.cpu.programs.linear import LinearNest, Tail, Views, linear_nest, split_index, stored
 from hetero_tvm.schedules.cpu.programs.long_sums import LONG
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_loop, vector_pieces
 from hetero_tvm.schedules.nests.nest import Nest
@@ -58,6 +58,11 @@ _NEUTRAL = {tirx.Add: 0, tirx.Mul: 1, tirx.Max: None, tirx.Min: None}
 """Operations that combine terms, and the value that they must begin with (None: any)."""
 
 
+_WIDE = ("float32", "float64", "int32", "int64")
+_NARROW = ("int8", "uint8", "int16", "uint16")
+"""Types of results: those of extrema may be narrow as well."""
+
+
 @dataclass(frozen=True)
 class Reduction:
     """A nest that combines terms of linear accesses."""
@@ -80,7 +85,7 @@ def reduction_of(nest: Nest, tail: Tail | None = None) -> Reduction | None:
     if neutral is not None and float(nest.init.value) != neutral:
         return None
     dtype = str(nest.buffer.dtype)
-    if dtype not in ("float32", "float64", "int32", "int64"):
+    if dtype not in _WIDE and not (neutral is None and dtype in _NARROW):
         return None
     form = linear_nest(nest, sides[own.index(False)], tail)
     if form is None or not form.reduced:
@@ -304,7 +309,7 @@ class ReductionKernel:
                 if self._column is not None:
                     positions[self._column] = tile[self._column] + start + v
                 value = self._r.form.result(k, self._views, positions, k.load(total, [v + start]))
-                k.store(self._views[store.buffer], value, [store.place(positions)])
+                k.store(self._views[store.buffer], stored(value), [store.place(positions)])
 
         self._vectors(columns, finish)
 

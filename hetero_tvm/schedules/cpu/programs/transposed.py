@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Expr, TensorLoad, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.programs.linear import Access, LinearNest, Views, split_index
+from hetero_tvm.schedules.cpu.programs.linear import Access, LinearNest, Views, bits_of, split_index, stored
 from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH, vector
 from hetero_tvm.schedules.emit import Kernel, int32
 
@@ -44,12 +44,14 @@ class Transposed:
     across : axis along which ``operands`` are contiguous.
     operands : their accesses.
     lanes : rows and columns of a block.
+    bits : size of an element of the operands.
     """
 
     form: LinearNest
     across: int
     operands: tuple[Access, ...]
     lanes: int
+    bits: int
 
 
 def transposed_of(form: LinearNest, machine: CpuModel) -> Transposed | None:
@@ -58,19 +60,21 @@ def transposed_of(form: LinearNest, machine: CpuModel) -> Transposed | None:
         return None
     operands = [a for _, a in form.loads if a.steps[-1] not in (0, 1) and 1 in a.steps]
     across = {a.steps.index(1) for a in operands}
-    if len(across) != 1 or any(str(a.buffer.dtype) != "float32" for a in operands):
+    sizes = {bits_of(a.buffer) for a in operands}
+    if len(across) != 1 or len(sizes) != 1:
         return None
-    axis = across.pop()
-    least = min(form.kept[axis], form.kept[-1], machine.lanes)
+    axis, bits = across.pop(), sizes.pop()
+    least = min(form.kept[axis], form.kept[-1], transpose.lanes_of(machine.lanes, bits))
     lanes = 1 << (least.bit_length() - 1)
     if lanes < _FEWEST:
         return None
-    return Transposed(form, axis, tuple(dict.fromkeys(operands)), lanes)
+    return Transposed(form, axis, tuple(dict.fromkeys(operands)), lanes, bits)
 
 
 def emit_transposed(k: Kernel, found: Transposed, views: Views, machine: CpuModel) -> None:
     """The loops of one map, in a kernel that is being built."""
     form, lanes, axis = found.form, found.lanes, found.across
+    name = transpose.name_of(lanes, found.bits)
     last = len(form.kept) - 1
     others = [n for n in range(last) if n != axis]
     walked, other = (axis, last) if _reads_along(found, machine) else (last, axis)
@@ -85,24 +89,18 @@ def emit_transposed(k: Kernel, found: Transposed, views: Views, machine: CpuMode
             stride = int32(operand.steps[last])
             if alone:
                 target = k.address(views[form.store.buffer], [form.store.place(positions)])
-                k.call(
-                    transpose.name_of(lanes),
-                    target,
-                    int32(form.store.steps[axis]),
-                    source,
-                    stride,
-                )
+                k.call(name, target, int32(form.store.steps[axis]), source, stride)
                 return
-            squares[operand] = k.scratch((lanes * lanes,))
+            squares[operand] = k.scratch((lanes * lanes,), str(views[operand.buffer].dtype))
             target = k.address(squares[operand], [int32(0)])
-            k.call(transpose.name_of(lanes), target, int32(lanes), source, stride)
+            k.call(name, target, int32(lanes), source, stride)
         with k.serial(lanes) as row:
             with vector(lanes) as v:
                 here = list(positions)
                 here[axis], here[last] = positions[axis] + row, positions[last] + v
                 held = {a: k.load(square, [row * lanes + v]) for a, square in squares.items()}
                 value = form.value(k, views, here, held)
-                k.store(views[form.store.buffer], value, [form.store.place(here)])
+                k.store(views[form.store.buffer], stored(value), [form.store.place(here)])
 
     def start(number: Expr, extent: int) -> Expr:
         if extent % lanes == 0:
@@ -111,7 +109,10 @@ def emit_transposed(k: Kernel, found: Transposed, views: Views, machine: CpuMode
 
     worth = math.prod(form.kept) >= PARALLEL_WORTH
     count = math.prod(extents)
-    with k.imported(transpose.ir(lanes)), k.parallel(count) if worth else k.serial(count) as index:
+    with (
+        k.imported(transpose.ir(lanes, found.bits)),
+        k.parallel(count) if worth else k.serial(count) as index,
+    ):
         *where, group, line = split_index(index, extents)
         positions: list[Expr] = [int32(0)] * len(form.kept)
         for n, position in zip(others, where, strict=True):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, TensorLoad, Var, tirx
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu.programs.linear import bits_of
 from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH
 from hetero_tvm.schedules.cpu.symbolic.tails import is_whole, product_of
 from hetero_tvm.schedules.emit import Kernel, int32
@@ -39,7 +40,7 @@ class _Copy:
 
 
 def transposed_kernel(function: PrimFunc, sch: Schedule, machine: CpuModel) -> PrimFunc | None:
-    """The kernel of a function that is one such copy of float32; None for any other."""
+    """The kernel of a function that is one such copy; None for any other."""
     form = _copy_of(function, sch)
     return None if form is None else _Emitter(function, form, machine).emit()
 
@@ -51,7 +52,7 @@ def _copy_of(function: PrimFunc, sch: Schedule) -> _Copy | None:
     store, load = blocks[0].body, blocks[0].body.value
     if not isinstance(load, TensorLoad) or len(function.params) != 2:
         return None
-    if [load.source, store.buffer] != list(function.params) or str(load.source.dtype) != "float32":
+    if [load.source, store.buffer] != list(function.params) or bits_of(store.buffer) % 8:
         return None
     axes = {axis.var: axis.dom.extent for axis in blocks[0].iter_vars}
     sides = ((load.source, load.indices), (store.buffer, store.indices))
@@ -92,7 +93,8 @@ class _Emitter:
 
     def __init__(self, function: PrimFunc, form: _Copy, machine: CpuModel):
         self.function, self.form, self.machine, self.k = function, form, machine, Kernel()
-        self.lanes = machine.lanes
+        self.bits = bits_of(form.y)
+        self.lanes = transpose.lanes_of(machine.lanes, self.bits)
 
     def emit(self) -> PrimFunc:
         k, form = self.k, self.form
@@ -109,7 +111,7 @@ class _Emitter:
             self.around = [(n, extents[n]) for n in others]
             alone = True if self.machine.threads == 1 else size < PARALLEL_WORTH
             blocks = tirx.all(self.a >= self.lanes, self.b >= self.lanes)
-            with k.imported(transpose.ir(self.lanes)):
+            with k.imported(transpose.ir(self.lanes, self.bits)):
                 k.branch(blocks, lambda: self._by_blocks(alone), lambda: self._one_by_one(alone))
         return k.function
 
@@ -166,7 +168,7 @@ class _Emitter:
                 written = k.address(self.y, [target + i * into + j])
                 out_of = self.out_of[self.written_along]
                 read = k.address(self.x, [source + j * out_of + i])
-                k.call(transpose.name_of(lanes), written, into, read, out_of)
+                k.call(transpose.name_of(lanes, self.bits), written, into, read, out_of)
 
         self._pieces(alone, [strips, pieces], piece)
 
