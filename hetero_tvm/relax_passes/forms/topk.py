@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -105,41 +105,45 @@ class _Order(NamedTuple):
 
 
 class OrderAsKernel(Rule):
-    """``topk``, ``sort`` and ``argsort`` of float32 -> a kernel that is scheduled already.
+    """``topk``, ``sort`` and ``argsort`` -> a kernel that is scheduled already.
 
     Parameters
     ----------
-    kernel : makes it from shape, axis, k, whether the largest are wanted, and the results in order.
+    kernel : makes it from shape, axis, k, whether the largest are wanted, and the results in order; and, by
+        name, the dtype of what is sorted.
+    dtypes : those that it takes.
     """
 
     name = "order"
     counted = False
     anchors = ("relax.topk", "relax.sort", "relax.argsort")
 
-    def __init__(self, kernel: Callable[..., PrimFunc]):
-        self.kernel = kernel
+    def __init__(self, kernel: Callable[..., PrimFunc], dtypes: Collection[str] = ("float32",)):
+        self.kernel, self.dtypes = kernel, dtypes
 
     def match(self, graph: Graph, var: Var) -> _Order | None:
         call = graph.value(var)
         x, attrs = call.args[0], call.attrs
-        shape = shape_of(x)
-        if dtype_of(x) != "float32" or not math.prod(shape) or not shape:
+        shape, dtype = shape_of(x), dtype_of(x)
+        if dtype not in self.dtypes or not math.prod(shape) or not shape:
             return None
         x = _with_nan(graph, x)
         axis = int(attrs.axis) % len(shape)
         extent = shape[axis]
         if graph.op_name(var) == "relax.sort":
-            return _Order(x, axis, extent, bool(attrs.descending), [("values", "float32")])
+            return _Order(x, axis, extent, bool(attrs.descending), [("values", dtype)])
         if graph.op_name(var) == "relax.argsort":
             return _Order(x, axis, extent, bool(attrs.descending), [("indices", str(attrs.dtype))])
         k = extent if int(attrs.k) < 1 else min(int(attrs.k), extent)
-        both = {"values": ("values", "float32"), "indices": ("indices", str(attrs.dtype))}
+        both = {"values": ("values", dtype), "indices": ("indices", str(attrs.dtype))}
         wanted = str(attrs.ret_type)
         results = list(both.values()) if wanted == "both" else [both[wanted]]
         return _Order(x, axis, k, bool(attrs.largest), results)
 
     def rewrite(self, graph: Graph, var: Var, found: _Order) -> None:
-        function = self.kernel(shape_of(found.x), found.axis, found.k, found.largest, found.results)
+        function = self.kernel(
+            shape_of(found.x), found.axis, found.k, found.largest, found.results, dtype=dtype_of(found.x)
+        )
         name = (graph.op_name(var) or "").removeprefix("relax.")
         fields = var.ty.fields if isinstance(var.ty, relax.TupleType) else None
         gvar = graph.add_function(function, name)

@@ -36,6 +36,7 @@ from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
 from hetero_tvm.schedules.cpu.rows.open_topk import OpenTopkKernel
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
+from hetero_tvm.schedules.cpu.rows.topk import DTYPES as TOPK_DTYPES
 from hetero_tvm.schedules.cpu.rows.topk import emit_topk
 from hetero_tvm.schedules.cpu.symbolic.resize import emit_open_resize
 
@@ -63,7 +64,8 @@ def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, .
         RowsAsImages(),  # what stands between those: it follows their layout, or joins their epilogues
         CancelReshapes(),  # between two of them
         OrderAsKernel(
-            functools.partial(emit_topk, machine=machine, kernel=OpenTopkKernel if ranges else None)
+            functools.partial(emit_topk, machine=machine, kernel=OpenTopkKernel if ranges else None),
+            TOPK_DTYPES,
         ),  # vectors skip what is not among the best
         SuppressionAsKernel(functools.partial(emit_suppression, machine)),  # no operators express it
         ResizeAsOpenKernel(functools.partial(emit_open_resize, machine))  # of any size

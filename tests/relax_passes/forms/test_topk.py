@@ -82,10 +82,10 @@ class TestTopkAsExtrema(Rewrite):
 ASKED = []
 
 
-def _kernel(shape, axis, k, largest, results):
+def _kernel(shape, axis, k, largest, results, dtype):
     """A kernel of the CPU's that remembers what it was asked for."""
     ASKED.append((shape, axis, k, largest, results))
-    return emit_topk(shape, axis, k, largest, results, CpuModel("a", lanes=8))
+    return emit_topk(shape, axis, k, largest, results, CpuModel("a", lanes=8), dtype=dtype)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_whole_numbers_are_sorted_by_the_library():
 
 
 class TestOrderAsKernel(Rewrite):
-    rule = OrderAsKernel(lambda *of: any_function((2, 7), "float32"))
+    rule = OrderAsKernel(lambda *of, dtype: any_function((2, 7), "float32"))
     inputs = {"x": (2, 7)}
 
     def before(self, x):

@@ -37,6 +37,9 @@ class OpenTopkKernel(TopkKernel):
         elif self.count == self.extent:
             self._sorted_whole(ys, target)
         else:
+            if self._may_be_least():
+                self._sorted(ys, target)
+                return
             self.k.branch(few, lambda: self._one_by_one(ys, target), lambda: self._sorted(ys, target))
 
     def _one_by_one(self, ys: list[Buffer], target: Expr) -> None:

@@ -49,6 +49,9 @@ _POSITIONS = (1 << 32) - 1
 
 VALUES, INDICES = "values", "indices"
 
+DTYPES = ("float32", "float16", "int8", "uint8", "int16", "uint16", "int32")
+"""Types whose numbers have an int32 of the same order."""
+
 
 def emit_topk(
     shape: Sequence[int],
@@ -58,16 +61,18 @@ def emit_topk(
     results: Sequence[tuple[str, str]],
     machine: CpuModel,
     kernel: type[TopkKernel] | None = None,
+    dtype: str = "float32",
 ) -> PrimFunc:
-    """The kernel of float32 X [shape] and the results.
+    """The kernel of X [shape] and the results.
 
     Parameters
     ----------
     axis, k, largest : as in ``relax.op.topk``; 1 <= k.
     results : what is stored, in order: (:data:`VALUES` or :data:`INDICES`, its dtype).
     kernel : what emits it; :class:`TopkKernel`, of the extents that are given.
+    dtype : of X; one of :data:`DTYPES`.
     """
-    return (kernel or TopkKernel)(shape, axis, k, largest, results, machine).emit()
+    return (kernel or TopkKernel)(shape, axis, k, largest, results, machine, dtype).emit()
 
 
 class TopkKernel:
@@ -81,8 +86,10 @@ class TopkKernel:
         largest: bool,
         results: Sequence[tuple[str, str]],
         machine: CpuModel,
+        dtype: str = "float32",
     ):
         self.shape, self.axis, self.count, self.largest = tuple(shape), axis, count, largest
+        self.dtype = dtype
         self.results, self.lanes = results, machine.lanes
         self.extent, self.inner = shape[axis], math.prod(shape[axis + 1 :])
         wanted = min(self.extent, max(2 * count, RUN))
@@ -97,7 +104,7 @@ class TopkKernel:
         out = [*self.shape]
         out[self.axis] = self.count
         with k:
-            x = k.argument("X", self.shape)
+            x = k.argument("X", self.shape, self.dtype)
             ys = [k.argument(name, out, dtype) for name, dtype in self.results]
             self.x = k.view(x, (math.prod(self.shape),))
             ys = [k.view(y, (math.prod(out),)) for y in ys]
@@ -113,10 +120,14 @@ class TopkKernel:
         return 4 * math.prod(self.shape) + 40 * self.capacity * rows
 
     def _row(self, ys: list[Buffer], target: Expr) -> None:
-        if self.count == 1 or self.count * self.extent <= FEW:
+        if self.count == 1 or (self.count * self.extent <= FEW and not self._may_be_least()):
             self._one_by_one(ys, target)
         else:
             self._sorted(ys, target)
+
+    def _may_be_least(self) -> bool:
+        """Whether an element's number may be the one that stands for none."""
+        return self.dtype == "int32"
 
     def _put(self, ys: list[Buffer], target: Expr, number: Expr, place: Expr) -> None:
         """Store the results of rank ``number``, which element ``place`` of the row has."""
@@ -218,7 +229,12 @@ class TopkKernel:
             return self.k.splat(int32(value), width)
 
         # One less than the greatest integer: the opposite is still above the least.
-        number = tirx.Select(tirx.isnan(x), of(0x7FFFFFFE), ordered_bits(x, width))
+        if self.dtype == "float16":
+            x = tirx.Cast("float32" if width == 1 else f"float32x{width}", x)
+        if "float" in self.dtype:
+            number = tirx.Select(tirx.isnan(x), of(0x7FFFFFFE), ordered_bits(x, width))
+        else:
+            number = x if self.dtype == "int32" else tirx.Cast("int32" if width == 1 else f"int32x{width}", x)
         return number if self.largest else of(-1) ^ number
 
     @staticmethod
@@ -260,6 +276,8 @@ class TopkKernel:
         if self._has_rest(block):
             with k.serial(self.extent - blocks * block) as e:
                 self._take(blocks * block + e)
+        if self._may_be_least():
+            self._take_least()
         self._pad(self.keys[0], k.load(self.state, [0]), int32(self.capacity))
 
     def _has_better(self, numbers: Buffer) -> Expr:
@@ -320,6 +338,17 @@ class TopkKernel:
                 last = k.load(self.keys[0], [int32(self.count - 1)])
                 k.store(self.state, tirx.Cast("int32", last >> tirx.const(32, "int64")), [1])
                 k.store(self.state, int32(self.count), [0])
+
+    def _take_least(self) -> None:
+        """Append elements that no threshold lets pass, the first ones, as long as keys are too few."""
+        k = self.k
+        with k.when(k.load(self.state, [0]) < self.count), k.serial(self.extent) as e:
+            held = k.let(k.load(self.state, [0]))
+            number = k.let(self._number(self._load(e)))
+            # An equality with the least integer would be simplified away.
+            with k.when(tirx.all(number < int32(_LEAST + 1), held < self.count)):
+                k.store(self.keys[0], self._key(number, e), [held])
+                k.store(self.state, held + 1, [0])
 
     # sorting -------------------------------------------------------------------------------------
     def _sort(self) -> Buffer:

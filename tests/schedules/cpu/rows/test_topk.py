@@ -28,11 +28,12 @@ CASES = [
 ]
 
 
-def runners(cases, machine):
+def runners(cases, machine, kind="float32"):
     """Callables ``x -> (values, positions)``, compiled together."""
     module = {}
     for n, (shape, axis, k, largest) in enumerate(cases):
-        function = emit_topk(shape, axis, k, largest, [(VALUES, "float32"), (INDICES, "int64")], machine)
+        results = [(VALUES, kind), (INDICES, "int64")]
+        function = emit_topk(shape, axis, k, largest, results, machine, dtype=kind)
         module[f"f{n}"] = function.with_attr("global_symbol", f"f{n}")
     library = compile_kernels(tvm.IRModule(module), TARGET).jit()
 
@@ -41,7 +42,7 @@ def runners(cases, machine):
         out[axis] = k
 
         def run(x):
-            arrays = [tvm.runtime.tensor(np.full(out, 7, dtype)) for dtype in ("float32", "int64")]
+            arrays = [tvm.runtime.tensor(np.full(out, 7, dtype)) for dtype in (kind, "int64")]
             library[f"f{n}"](tvm.runtime.tensor(x), *arrays)
             return [array.numpy() for array in arrays]
 
@@ -74,3 +75,24 @@ def test_values_and_positions(machine):
             wanted = expected(x, axis, k, largest)
             np.testing.assert_array_equal(positions, wanted)
             np.testing.assert_array_equal(values, np.take_along_axis(x, wanted, axis))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ("float16", "int8", "uint8", "int16", "uint16", "int32"))
+@pytest.mark.parametrize("machine", SWEPT)
+def test_other_types(dtype, machine):
+    """Numbers with ties, the ends of a type among them, and rows of nothing but its least."""
+    generator = np.random.default_rng(5)
+    for (shape, axis, k, largest), run in zip(CASES, runners(CASES, machine, dtype), strict=True):
+        if dtype == "float16":
+            ends, x = [np.nan, np.inf, -np.inf], generator.standard_normal(shape).astype(dtype)
+        else:
+            ends = [np.iinfo(dtype).min, np.iinfo(dtype).max]
+            x = generator.integers(*ends, shape, dtype=dtype, endpoint=True)
+        x[generator.random(shape) < 0.3] = ends[-1]
+        x[generator.random(shape) < 0.3] = ends[0]
+        for values in (x, np.full(shape, ends[0], dtype), np.full(shape, ends[-1], dtype)):
+            found, places = run(values)
+            wanted = expected(values, axis, k, largest)
+            np.testing.assert_array_equal(places, wanted, err_msg=f"{shape} {axis} {k} {largest}")
+            np.testing.assert_array_equal(found, np.take_along_axis(values, wanted, axis))
