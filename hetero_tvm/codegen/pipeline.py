@@ -1,8 +1,8 @@
 """The lowering pipeline from TensorIR to machine code.
 
 It is TVM's own pipeline with eleven additions: maxima and minima keep NaN and infinities, integers wrap
-around where they overflow, integer divisions by values in memory get divisors that the processor does not
-trap at, differences of floats are not cancelled, functions of functions are computed one after the other,
+around where they overflow, integer divisions by values in memory are ones that the processor does not trap
+at, differences of floats are not cancelled, functions of functions are computed one after the other,
 calls of exp, erf, tanh and the like become vector polynomials before loops are vectorised, bfloat16 is
 converted where TVM loses it, quotients and remainders of falling indices are written by those of rising ones,
 those of counts have no correction for negative numbers, unsigned numbers of 64 bits become floats by way of
@@ -19,6 +19,7 @@ from hetero_tvm.codegen.bfloat16 import convert_once
 from hetero_tvm.codegen.cancellation import keep_cancellation
 from hetero_tvm.codegen.counted_quotients import divide_counts
 from hetero_tvm.codegen.divided_indices import divide_what_rises
+from hetero_tvm.codegen.divisions import divide_without_traps
 from hetero_tvm.codegen.extremes import begin_at_infinity, keep_nan
 from hetero_tvm.codegen.function_steps import compute_in_steps, give_each_lane_its_steps
 from hetero_tvm.codegen.wrapping import wrap_around
@@ -183,49 +184,6 @@ def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     body = tvm_ffi.structural_map(func.body, (tirx.Mod, _vector_remainder), order="post")
     body = tvm_ffi.structural_map(body, (tirx.Cast, _by_signed_numbers), order="post")
     return func.with_body(tvm_ffi.structural_map(body, (tvm.ir.Call, _vector_math), order="post"))
-
-
-DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
-
-
-def _safe_division(division: Expr) -> Expr:
-    """``division``, with 1 for a divisor that the processor would trap at.
-
-    The smallest integer by -1 is itself then, and its remainder 0, as if numbers wrapped around.
-    """
-    a, b, dtype = division.a, division.b, tvm.DataType(str(division.ty.dtype))
-    if "int" not in str(dtype) or dtype.lanes != 1 or not reads_memory(b):
-        return division
-    if dtype.bits == 32 and str(dtype).startswith("int"):
-        # In 64 bits nothing overflows; a comparison with the smallest int32 would be simplified away.
-        return tirx.Cast(str(dtype), _safe_division(type(division)(_int64(a), _int64(b))))
-    trap = tirx.EQ(b, tirx.const(0, dtype))
-    if str(dtype).startswith("int"):
-        wraps = tirx.all(tirx.EQ(a, tirx.min_value(dtype)), tirx.EQ(b, tirx.const(-1, dtype)))
-        trap = tirx.any(trap, wraps)
-    return type(division)(a, tirx.Select(trap, tirx.const(1, dtype), b))
-
-
-def _int64(value: Expr) -> Expr:
-    return tirx.Cast("int64", value)
-
-
-def reads_memory(expr: Expr) -> bool:
-    """Whether an expression has a load."""
-    found: list[tvm.ir.TensorLoad] = []
-
-    def note(load: tvm.ir.TensorLoad) -> tvm.ir.TensorLoad:
-        found.append(load)
-        return load
-
-    tvm_ffi.structural_map(expr, (tvm.ir.TensorLoad, note))
-    return bool(found)
-
-
-@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.DivideWithoutTraps")
-def divide_without_traps(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
-    """Make every integer division by a value in memory one that cannot end the process."""
-    return func.with_body(tvm_ffi.structural_map(func.body, (DIVISIONS, _safe_division), order="post"))
 
 
 @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.SkipArgumentChecks")
