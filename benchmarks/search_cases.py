@@ -10,6 +10,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
+from hetero_tvm.ops.expand_depthwise import ExpandDepthwise
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
@@ -222,6 +223,13 @@ def _images(lanes: int) -> dict[str, list[FusedOp]]:
         "cpu.depthwise": [
             conv(n, size, n, groups=n, strides=(step, step), **inside)
             for n, size, step in ((96, 112, 2), (144, 56, 1), (384, 14, 1), (960, 7, 1))
+        ],
+        "cpu.expand_depthwise": [
+            ExpandDepthwise(
+                *(1, n, size, size, 6 * n, (3, 3), (step, step), same),
+                *(("bias", "relu6"), ("bias", "relu6"), blocked, blocked),
+            )
+            for n, size, step in ((16, 112, 2), (32, 28, 1), (96, 14, 1), (160, 7, 1))
         ],
         "cpu.pool2d": [
             Pool2d(

@@ -169,8 +169,14 @@ class Conv2d(FusedOp):
         ]
 
     def workload(self) -> PrimFunc:
+        from hetero_tvm.ops.te_workload import prim_func
+
+        return prim_func(self, self.result)
+
+    def result(self, x: TETensor, w: TETensor, *extra: TETensor) -> TETensor:
+        """Give Y of the operands, as a tensor expression."""
         from hetero_tvm.host.tvm import te, topi
-        from hetero_tvm.ops.te_workload import activation, image, image_as, prim_func, wide
+        from hetero_tvm.ops.te_workload import activation, image, image_as, wide
 
         def elementwise(step, y, operand):
             if step == BIAS:
@@ -180,25 +186,22 @@ class Conv2d(FusedOp):
                 return te.compute(y.shape, lambda *i: y(*i) + wide(operand(*i)), name=step)
             return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
 
-        def compute(x, w, *extra):
-            x, w = self.multiplied(x, w)
-            y = topi.nn.conv(
-                self.multiplied_tensor(image(x, self.x_layout, self.image)),
-                w,
-                stride=list(self.strides),
-                padding=list(self.padding),
-                dilation=list(self.dilation),
-                groups=self.groups,
-                data_layout="NCHW",
-                kernel_layout="OIHW",
-                out_dtype="float32",
-            )
-            for step, operand in steps_with_operands(self.epilogue, extra):
-                y = elementwise(step, y, operand)
-            y = image_as(y, self.y_layout)
-            return y if self.dtype == "float32" else te.compute(y.shape, lambda *i: y(*i).astype(self.dtype))
-
-        return prim_func(self, compute)
+        x, w = self.multiplied(x, w)
+        y = topi.nn.conv(
+            self.multiplied_tensor(image(x, self.x_layout, self.image)),
+            w,
+            stride=list(self.strides),
+            padding=list(self.padding),
+            dilation=list(self.dilation),
+            groups=self.groups,
+            data_layout="NCHW",
+            kernel_layout="OIHW",
+            out_dtype="float32",
+        )
+        for step, operand in steps_with_operands(self.epilogue, extra):
+            y = elementwise(step, y, operand)
+        y = image_as(y, self.y_layout)
+        return y if self.dtype == "float32" else te.compute(y.shape, lambda *i: y(*i).astype(self.dtype))
 
     def multiplied(self, x: TETensor, w: TETensor) -> tuple[TETensor, TETensor]:
         """Give the tensors that are multiplied, from the operands X and W."""

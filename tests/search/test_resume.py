@@ -15,6 +15,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
+from hetero_tvm.ops.expand_depthwise import ExpandDepthwise
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.integers.byte_table import ByteTable
@@ -59,6 +60,7 @@ OPS = [
     Conv2d(1, 16, 14, 14, 32, (3, 3), **SQUARE, **BLOCKS),
     Conv2d(1, 16, 14, 14, 16, (3, 3), groups=16, **SQUARE, **BLOCKS),
     Conv2d(1, 16, 14, 14, 24, (3, 3), **SQUARE),
+    ExpandDepthwise(*(1, 8, 14, 14, 24, (3, 3), (1, 1), (1, 1, 1, 1)), x_layout="NCHW8c", y_layout="NCHW8c"),
     Rope((2, 4, 16, 32), 32, False, (1, 1, 16, 32), (2, 4, 16, 32), (0, 2048, 512, 32)),
     Elementwise((64, 96), "silu"),
     ByteTable((64, 1024)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
+from hetero_tvm.schedules.cpu.chains.expand_depthwise import ExpandDepthwiseSpace
 from hetero_tvm.schedules.cpu.halves.conv2d import Bf16Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
@@ -55,6 +56,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     SoftmaxAxisSpace(),
     BlockedConv2dSpace(),
     DepthwiseSpace(),
+    ExpandDepthwiseSpace(),
     RopeSpace(),
     Conv2dSpace(),
     ElementwiseSpace(),

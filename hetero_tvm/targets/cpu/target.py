@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from hetero_tvm.relax_passes.forms.quantized_conv_transpose import QuantConvTran
 from hetero_tvm.relax_passes.forms.resize import PixelsAsCopies
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime, GatherAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
+from hetero_tvm.relax_passes.fusions.convolutions.expansions import FuseExpansions
 from hetero_tvm.relax_passes.fusions.convolutions.slices import ReadSlices
 from hetero_tvm.relax_passes.fusions.forest import FuseForest
 from hetero_tvm.relax_passes.fusions.integers.as_floats import IntegersAsFloats
@@ -40,11 +41,13 @@ from hetero_tvm.relax_passes.fusions.integers.stored_weights import StoreWeights
 from hetero_tvm.relax_passes.fusions.integers.sums import FuseQuantizedAdd
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
 from hetero_tvm.relax_passes.pipeline import fusions
+from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.concatenation import JoinParts
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
+from hetero_tvm.schedules.cpu.chains.expand_depthwise import chain_pays
 from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.dots import safe_pairs, wanted_pairs
 from hetero_tvm.schedules.cpu.halves.conv2d import half_cycles, halves_pay
@@ -344,6 +347,7 @@ class CpuTarget(Target):
             # It lays out what the fusions have left.
             BlockImages(self.machine.lanes, claims, pays=self._blocks_pay),
             *halved,  # after it: a layout decides what float32 takes
+            *self._chains(claims),  # likewise
             FusePool2d(claims),  # after BlockImages: pooling that no neighbour wants in blocks
             DequantizeForEach(),  # after all that looks for duplicates
             *([QuantizeByReciprocal()] if "fma" in self.features else []),  # after all that reads quantisers
@@ -355,6 +359,12 @@ class CpuTarget(Target):
                 functools.partial(emit_scatter_rows, self.machine)
             ),  # whose places are checked now
         )
+
+    def _chains(self, claims: Claims) -> Iterator[GraphPass]:
+        """Convolutions one after another as one, of images of fixed sizes."""
+        plain = self.precision == "f32" and self.storage is None
+        if plain and not (self._any_rows or self._any_images):
+            yield FuseExpansions(claims, functools.partial(chain_pays, machine=self.machine))
 
     @property
     def _rounds_images(self) -> bool:

@@ -244,7 +244,7 @@ class DepthwiseKernel:
 
         def tile_row(y: Index, rows: int) -> None:
             def tile(x: Index, columns: int) -> None:
-                self._tile(plane, y, x, rows, columns)
+                self.tile_at(plane, y, x, rows, columns)
 
             each_column_tile(k, op.out_width, self.tile.columns, tile)
 
@@ -252,7 +252,17 @@ class DepthwiseKernel:
         rows = tirx.min(count * height, op.out_height - first * height)
         self.out.clear_halo(plane, first * height, rows, block == 0, block == self.blocks - 1)
 
-    def _tile(self, plane: Expr, y: Index, x: Index, rows: int, columns: int) -> None:
+    def first_pixel(self, y: Index, x: Index) -> Expr:
+        """Place of the first pixel that output pixel (y, x) sees, in its plane."""
+        op, layout = self.op, self.x_layout
+        top, left = layout.halo[0] - op.padding[0], layout.halo[1] - op.padding[1]
+        return (y * op.strides[0] + top) * layout.pitch(op.width) + x * op.strides[1] + left
+
+    def plane_of(self, channel_block: Expr) -> Index:
+        """The plane that a channel block reads."""
+        return self.slices.first * self.planes + channel_block
+
+    def tile_at(self, plane: Expr, y: Index, x: Index, rows: int, columns: int) -> None:
         """Output pixels [y, y + rows) x [x, x + columns) of one plane."""
         op, k, lanes = self.op, self.k, self.lanes
         (sh, sw), (dh, dw), (kh, kw) = op.strides, op.dilation, op.kernel
@@ -267,8 +277,7 @@ class DepthwiseKernel:
             at = (r * sh + i * dh, q * sw + j * dw)
             sees.setdefault(at, []).append((r * columns + q, i * kw + j))
         pitch = self.x_layout.pitch(op.width)
-        top, left = self.x_layout.halo[0] - op.padding[0], self.x_layout.halo[1] - op.padding[1]
-        first = (y * sh + top) * pitch + x * sw + left
+        first = self.first_pixel(y, x)
 
         def products(from_plane: Expr, first_tap: Index) -> None:
             for (down, right), uses in sorted(sees.items()):
@@ -279,7 +288,7 @@ class DepthwiseKernel:
                     k.store(acc, k.load(acc, [pixel, lane]) + term, [pixel, lane])
 
         if op.per_filter == 1:
-            products(self.slices.first * self.planes + channel_block, 0)
+            products(self.plane_of(channel_block), 0)
         else:
             begin, some = self.slices.inside(int32(0), int32(op.per_filter))
             with k.serial(some) as number:

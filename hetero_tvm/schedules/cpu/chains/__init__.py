@@ -1,0 +1,1 @@
+"""Convolutions one after another as one kernel: what lies between them stays in caches."""
