@@ -80,6 +80,17 @@ def test_scatter_writes_what_counts_only():
         check("float[5,6] y", f'u = Exp(g) y = ScatterND<reduction = "{kind}">(w, t, u)')
 
 
+def test_scatter_of_elements():
+    wide = "e = Shape(g) i6 = Expand(t, e) u = Exp(g)"
+    for kind in ("none", "add", "max"):
+        check("float[5,6] y", f'{wide} y = ScatterElements<axis = 0, reduction = "{kind}">(w, i6, u)')
+    zeros = "none = ConstantOfShape(e)"
+    back = "r = ArgMax<axis = 1>(g) r2 = Concat<axis = 1>(r, r) h = GatherElements<axis = 1>(g, r2)"
+    check("float[N,6] y", f"{wide} {zeros} {back} y = ScatterElements<axis = -1>(none, r2, h)")
+    with pytest.raises(UnsupportedOperatorError, match="counts that need not be equal"):
+        check("float[5,6] y", f"{wide} v = Exp(w) y = ScatterElements<axis = 0>(w, i6, v)")
+
+
 def test_concat():
     check("float[N,12] y", "y = Concat<axis = 1>(g, g)")
     check("float[M,6] y", "e = Exp(g) y = Concat<axis = 0>(g, w, e)")
