@@ -309,11 +309,10 @@ def gemm(b: Step) -> None:
 
 
 def rois(b: Step) -> None:
-    """RoiAlign of counted boxes."""
+    """RoiAlign of counted boxes: those that do not count are empty, since a box far outside is refused."""
     if b.axes(0) or set(b.axes(1)) != {0} or b.axes(1) != b.axes(2) and b.axes(2):
         raise Unfit("something else than its boxes is counted")
-    if b.axes(2):
-        b.again({2: b.masked(2, 0)})
+    b.again({1: b.masked(1, 0), 2: b.masked(2, 0) if b.axes(2) else b.input(2)})
     b.mark(0, b.axes(1))
 
 

@@ -45,7 +45,7 @@ def scatter_nd(b: Step) -> None:
 
 
 def scatter_elements(b: Step) -> None:
-    """ScatterElements of counted indices: what does not count goes to a row behind the data, which is cut off.
+    """ScatterElements of counted indices: what does not count goes to a row behind the data.
 
     Detectors put the features of each level's boxes back to their places so.
     """
