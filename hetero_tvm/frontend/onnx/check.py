@@ -234,12 +234,21 @@ def _refuse(nodes: list[onnx.NodeProto], opset: int) -> None:
     for operator, names in sorted(found.items(), key=lambda item: (-len(item[1]), item[0])):
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         problems.append(f"{operator}: {len(names)} node{'s' if len(names) > 1 else ''} ({shown})")
+    hint = "Export the model without them, in plain ONNX operators (no contrib or custom ones)."
+    if any(node.op_type in _GENERATION for node in nodes):
+        hint = "Take the file of the decoder alone, or build the model's checkpoint: "
+        hint += "`python -m hetero_tvm.build CHECKPOINT --out DIR`, and `python -m hetero_tvm.generate DIR` "
+        hint += "(with --beams N for beam search)."
     kinds = "operator that has" if len(found) == 1 else "operators that have"
     raise UnsupportedOperatorError(
         f"The model uses {len(found)} {kinds} no importer (opset {opset}).",
         problems=problems,
-        hint="Export the model without them, in plain ONNX operators (no contrib or custom ones).",
+        hint=hint,
     )
+
+
+_GENERATION = ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
+"""ONNX Runtime's operators that hold a whole decoder and its loop over tokens."""
 
 
 # fmt: off

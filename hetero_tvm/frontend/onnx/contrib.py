@@ -17,7 +17,7 @@ from onnx import TensorProto
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx import contrib_layers as layers
 from hetero_tvm.frontend.onnx.bodies import learning, retired
-from hetero_tvm.frontend.onnx.bodies.contrib import attention, experts, quantized
+from hetero_tvm.frontend.onnx.bodies.contrib import attention, experts, quantized, streams
 from hetero_tvm.frontend.onnx.bodies.contrib import layers as device_layers
 from hetero_tvm.frontend.onnx.bodies.contrib.linear_attention import linear_attention
 from hetero_tvm.frontend.onnx.definitions import with_constants
@@ -66,19 +66,34 @@ def _embed_norm(b: Body) -> None:
     """EmbedLayerNormalization: up to three lookups, added and normalised."""
     # ids, segments, word, position, segment table, gamma, beta, mask, position ids
     # -> output, mask index, sum
-    ids, places = b.input(0), b.input(8)
-    total = b.row(b.input(2), ids)
+    _embedded(b, lambda x, index: x, b.input(8))
+
+
+def _quantized_embed_norm(b: Body) -> None:
+    """QEmbedLayerNormalization: its tables, gamma and beta are bytes, with a scale and a zero point each."""
+    # as above up to the mask, then five scales and five zero points
+
+    def floats(x: str, index: int) -> str:
+        scale, zero = (b.op("Reshape", b.input(index + n), b.const([], "int64")) for n in (6, 11))
+        return b.op("DequantizeLinear", x, scale, zero)
+
+    _embedded(b, floats, "")
+
+
+def _embedded(b: Body, floats: Callable[[str, int], str], places: str) -> None:
+    """Write lookups, their sum and its norm; ``floats`` makes numbers of what the input of an index holds."""
+    ids = b.input(0)
     if places:
         position = b.row(b.input(3), places)
     else:
         length = b.op("Gather", b.op("Shape", ids), b.const([1], "int64"), axis=0)
         zero = b.const([0], "int64")
         position = b.op("Slice", b.input(3), zero, length, zero)
-    total = b.op("Add", total, position)
+    total = b.op("Add", floats(b.row(b.input(2), ids), 2), floats(position, 3))
     if b.input(1):
-        total = b.op("Add", total, b.row(b.input(4), b.input(1)))
+        total = b.op("Add", total, floats(b.row(b.input(4), b.input(1)), 4))
     b.end(2, total)
-    b.norm(total, b.input(5), b.input(6), 1e-12, centered=True)
+    b.norm(total, floats(b.input(5), 5), floats(b.input(6), 6), 1e-12, centered=True)
     if b.wants(1):  # how many tokens are unmasked, by sample; without a mask ONNX Runtime says 0
         mask = b.op("Cast", b.input(7) or ids, to=TensorProto.INT32)
         if not b.input(7):
@@ -164,32 +179,29 @@ def _fused_matmul(b: Body) -> None:
 
     An operand of unknown rank is turned by an Einsum, until :func:`_turn_operands` knows better.
     """
-    turned = [bool(b.attributes.get(f"trans{side}", 0)) for side in "AB"]
-    if any(b.attributes.get(f"transBatch{side}", 0) for side in "AB"):
-        raise UnsupportedOperatorError(
-            f"Node {b.node.name!r} (FusedMatMul) has transBatchA or transBatchB, which is not supported.",
-            hint="Optimise the file with ONNX Runtime's level 'basic', or take the file it was made from.",
-        )
     operands = []
-    for index, turn in enumerate(turned):
+    for index, side in enumerate("AB"):
         x, shape = b.input(index), b.shape(b.input(index))
-        if turn:
+        turn, batch = (bool(b.attributes.get(f"trans{part}{side}", 0)) for part in ("", "Batch"))
+        if turn or batch:
+            equation = _TURNS[turn, batch]
             if shape is None:
-                x = b.op("Einsum", x, equation=_TURN)
+                x = b.op("Einsum", x, equation=equation)
             else:
-                x = b.op("Transpose", x, perm=_turned(len(shape)))
+                x = b.op("Transpose", x, perm=_turned(equation, len(shape)))
         operands.append(x)
     y, factor = b.op("MatMul", *operands), float(b.attributes.get("alpha", 1.0))
     b.end(0, y if factor == 1.0 else b.op("Mul", y, b.const(factor)))
 
 
-_TURN = "...ij->...ji"
-"""Einsum that exchanges the last two axes."""
+_TURNS = {(True, False): "...ij->...ji", (False, True): "i...j->...ij", (True, True): "i...j->...ji"}
+"""Whether a matrix is turned, and whether the first axis is one of it -> Einsum that undoes it."""
 
 
-def _turned(rank: int) -> list[int]:
-    """Permutation that exchanges the last two axes."""
-    return [*range(rank - 2), rank - 1, rank - 2]
+def _turned(equation: str, rank: int) -> list[int]:
+    """Permutation that an Einsum of ``_TURNS`` makes of an operand."""
+    source, result = (side.replace("...", "abcdefgh"[: rank - 2]) for side in equation.split("->"))
+    return [source.index(axis) for axis in result]
 
 
 def _turn_operands(model: onnx.ModelProto, pool: ConstantPool) -> None:
@@ -205,19 +217,21 @@ def _turn_operands(model: onnx.ModelProto, pool: ConstantPool) -> None:
     for node in turning:
         shape = types.get(node.input[0])
         if shape is not None:
+            perm = _turned(node.attribute[0].s.decode(), len(shape))
             node.op_type = "Transpose"
             del node.attribute[:]
-            node.attribute.append(onnx.helper.make_attribute("perm", _turned(len(shape))))
+            node.attribute.append(onnx.helper.make_attribute("perm", perm))
 
 
 def _is_turn(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Einsum" and any(a.s == _TURN.encode() for a in node.attribute)
+    return node.op_type == "Einsum" and any(a.s.decode() in _TURNS.values() for a in node.attribute)
 
 
 EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "SkipLayerNormalization"): lambda b: _skip_norm(b, centered=True),
     (DOMAIN, "SkipSimplifiedLayerNormalization"): lambda b: _skip_norm(b, centered=False),
     (DOMAIN, "EmbedLayerNormalization"): _embed_norm,
+    (DOMAIN, "QEmbedLayerNormalization"): _quantized_embed_norm,
     (DOMAIN, "Gelu"): _gelu,
     (DOMAIN, "BiasGelu"): _gelu,
     (DOMAIN, "FastGelu"): _fast_gelu,
@@ -230,6 +244,7 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     **{(DOMAIN, name): expansion for name, expansion in quantized.EXPANSIONS.items()},
     **{(DOMAIN, name): expansion for name, expansion in experts.EXPANSIONS.items()},
     **{(DOMAIN, name): expansion for name, expansion in device_layers.EXPANSIONS.items()},
+    **{(DOMAIN, name): expansion for name, expansion in streams.EXPANSIONS.items()},
     **{(learning.DOMAIN, name): expansion for name, expansion in learning.EXPANSIONS.items()},
     **{("", name): expansion for name, expansion in retired.EXPANSIONS.items()},
     # ONNX Runtime keeps this one in the default domain, where the standard does not know it.
@@ -262,7 +277,11 @@ def _known_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
     for node in graph.node:
         if node.op_type in ("Cast", "Identity") and node.input[0] in known:
             known.setdefault(node.output[0], known[node.input[0]])
-        elif (node.domain, node.op_type) == (DOMAIN, "EmbedLayerNormalization") and len(node.output) > 1:
+        elif (
+            node.domain == DOMAIN
+            and node.op_type.endswith("EmbedLayerNormalization")
+            and len(node.output) > 1
+        ):
             known.setdefault(node.output[1], (None,))
         elif node.op_type == "ReduceSum" and len(known.get(node.input[0], ())) == 2 and _drops_one_axis(node):
             known.setdefault(node.output[0], (None,))

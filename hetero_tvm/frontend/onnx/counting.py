@@ -16,6 +16,7 @@ from hetero_tvm.frontend.onnx.counted.shapes import whole_numbers
 from hetero_tvm.frontend.onnx.counted.sources import SOURCES
 from hetero_tvm.frontend.onnx.counted.tensors import Count, Counted, Step, Unfit
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, node_inputs
+from hetero_tvm.frontend.onnx.graph.guards import drop_guards
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 
 COUNTS = "hetero_tvm.counts"
@@ -38,12 +39,14 @@ class Tracker:
         return bool(self._counted.axes or self._counted.values)
 
     def begin(self, graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
-        """Write the sources of fixed operands, whose results depend on values; whether there were any.
+        """Write the sources of fixed operands, whose results depend on values; whether anything was written.
 
         Raises
         ------
         UnsupportedOperatorError : a form of an operator that is not covered; lists all.
         """
+        if drop_guards(graph, pool):
+            return True
 
         def wanted(node: onnx.NodeProto) -> bool:
             return (

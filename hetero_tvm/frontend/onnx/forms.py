@@ -16,6 +16,7 @@ from hetero_tvm.frontend.onnx.expand import Expansion, write_out
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
 from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, give_attributes, inner_nodes, refusal
+from hetero_tvm.frontend.onnx.graph.sequences import settle_elements
 
 _NO_KERNELS = frozenset(
     number
@@ -36,7 +37,7 @@ def write_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset:
         form = FORMS.get(node.op_type) if node.domain in ONNX_DOMAINS else None
         if form and form(node, opset, types, pool) is not None:
             raise refusal(node, "a form inside a branch")
-    return write_out(graph, FORMS, types, pool, opset)
+    return settle_elements(graph, pool) or write_out(graph, FORMS, types, pool, opset)
 
 
 def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> None:

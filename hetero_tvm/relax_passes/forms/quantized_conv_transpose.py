@@ -22,6 +22,10 @@ class _Found(NamedTuple):
     plan: Plan
     scale: np.ndarray
     """Scales of the weights: of each channel of a group, or one."""
+    zero: np.ndarray
+    """Zero points of the weights, likewise."""
+    dtype: np.dtype
+    """Type that the weights are stored in."""
     bias: np.ndarray | None
     chain: list[Var]
     """The convolution, the sum with its bias, relu and quantiser, as far as they follow."""
@@ -47,11 +51,13 @@ class QuantConvTransposeAsConv2d(Rule):
         if x is None or w is None or any(scalar_value(graph, arg) is None for arg in x.args[1:]):
             return None
         stored, scale, zero = (constant_of(graph, arg) for arg in w.args)
-        if stored is None or scale is None or zero is None or zero.any() or stored.dtype != np.int8:
+        if stored is None or scale is None or zero is None or stored.dtype not in (np.int8, np.uint8):
             return None
-        if scale.size > 1 and int(w.attrs.axis) % stored.ndim != 1:
+        if max(scale.size, zero.size) > 1 and int(w.attrs.axis) % stored.ndim != 1:
             return None
-        plan = Plan.of(call, stored, shape_of(var))
+        # Taps that a phase lacks are written as 0, which here is the zero point.
+        along = zero.reshape(1, -1, *[1] * (stored.ndim - 2)).astype(np.int16)
+        plan = Plan.of(call, stored - along, shape_of(var))
         pads = [kind.padding(axis) for (kind,), axis in zip(plan.together, plan.axes, strict=True)]
         if min(map(min, pads)) < 0:
             return None
@@ -70,10 +76,10 @@ class QuantConvTransposeAsConv2d(Rule):
             if name == "relax.quantize" and any(shape_of(arg) for arg in graph.value(user).args[1:]):
                 break  # by channel
             chain.append(user)
-        return _Found(call, plan, scale.reshape(-1), bias, chain)
+        return _Found(call, plan, scale.reshape(-1), zero.reshape(-1), stored.dtype, bias, chain)
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
-        call, plan, scale, bias, chain = found
+        call, plan, scale, zero, dtype, bias, chain = found
         top, bind = chain[-1], graph.binder(chain[-1], [var])
         op, kinds = plan.op, [kind for (kind,) in plan.together]
         phases = math.prod(len(kind.phases) for kind in kinds)
@@ -88,7 +94,8 @@ class QuantConvTransposeAsConv2d(Rule):
         if plan.flat:
             source = bind(relax.op.reshape(source, plan.image), "image")
         filters = filters_of(plan.weight, op.groups, plan.axes, tuple(kinds))
-        scales = wide(scale, 1).astype(np.float32)
+        scales, zeros = wide(scale, 1).astype(np.float32), wide(zero, 1)
+        filters = (filters + zeros.reshape(-1, 1, 1, 1)).astype(dtype)
         (top_pad, bottom), (left, right) = (k.padding(a) for k, a in zip(kinds, plan.axes, strict=True))
         y = bind(
             relax.op.nn.conv2d(
@@ -97,7 +104,7 @@ class QuantConvTransposeAsConv2d(Rule):
                     relax.op.dequantize(
                         constant(filters),
                         constant(scales),
-                        constant(np.zeros(scales.shape, np.int8)),
+                        constant(zeros.astype(dtype)),
                         axis=0,
                         out_dtype="float32",
                     ),

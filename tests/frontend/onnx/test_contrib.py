@@ -321,10 +321,15 @@ def test_products_with_turned_operands():
     x = m.input(2, 3, N)
     m.node("FusedMatMul", x, m.weight(5, N), transB=1, alpha=0.25)
     m.node("FusedMatMul", x, m.input(2, 3, 5), transA=1)
+    m.node("FusedMatMul", x, m.weight(3, N, 5), transBatchA=1)
+    m.node(
+        "FusedMatMul", m.input(4, 3, 6), m.weight(5, 3, 4), transBatchA=1, transA=1, transBatchB=1, transB=1
+    )
+    curve = m.node("Relu", x, domain="")  # the file does not say its rank
+    m.node("FusedMatMul", curve, m.weight(3, N, 5), transBatchA=1)
+    m.node("FusedMatMul", m.weight(2, 3, 6), curve, transA=1)
+    m.node("FusedMatMul", m.weight(N, 3, 4), curve, transA=1, transBatchA=1, transBatchB=1, transB=1)
     m.check(5e-6)
-    m.node("FusedMatMul", x, m.weight(2, N, 5), transBatchA=1)
-    with pytest.raises(UnsupportedOperatorError, match="node2.*transBatch"):
-        import_model(m.proto())
 
 
 ACTIVATED = {
@@ -401,4 +406,45 @@ def test_an_unknown_activation_is_refused(attributes, words):
     m = Model()
     m.node("FusedConv", m.input(1, 2, N), m.weight(2, 2, 3), **attributes)
     with pytest.raises(UnsupportedOperatorError, match=f"node0.*{words}"):
+        import_model(m.proto())
+
+
+@pytest.mark.parametrize("segments", [True, False], ids=["segments", "no segments"])
+def test_embedding_of_bytes(segments):
+    random = np.random.default_rng(0)
+    table = [
+        random.integers(0, 255, shape).astype(np.uint8) for shape in ((9, N), (8, N), (2, N), (N,), (N,))
+    ]
+    scales = [np.float32(value) for value in (0.01, 0.02, 0.015, 0.01, 0.03)]
+    zeros = [np.uint8(value) for value in (120, 130, 127, 3, 128)]
+    ids, mask = random.integers(0, 9, (2, 5)).astype(np.int32), np.ones((2, 5), np.int32)
+    mask[1, 3:] = 0
+    kinds = random.integers(0, 2, (2, 5)).astype(np.int32)
+    parts = [kinds if segments else None, *table, mask, *scales, *zeros]
+    if not segments:
+        parts[3] = parts[9] = parts[14] = None
+    weights = {f"v{n}": value for n, value in enumerate(parts[1:], 2) if value is not None and n != 7}
+    inputs = {"ids": ids, "v7": mask} | ({"v1": kinds} if segments else {})
+    names = ["ids", *("" if value is None else f"v{n}" for n, value in enumerate(parts, 1))]
+    node = helper.make_node("QEmbedLayerNormalization", names, ["y", "count"], "node", domain="com.microsoft")
+    ends = [helper.make_tensor_value_info(n, INT32, a.shape) for n, a in inputs.items()]
+    results = [
+        helper.make_tensor_value_info("y", FLOAT, [2, 5, N]),
+        helper.make_tensor_value_info("count", INT32, [2]),
+    ]
+    stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "bytes", ends, results, stored)
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    ours = build_model(optimize_model(import_model(proto)), use_shipped=False).run(inputs)
+    for have, want in zip(ours, run_onnxruntime(proto, inputs), strict=True):
+        assert have.shape == want.shape and have.dtype == want.dtype
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["BeamSearch", "GreedySearch", "Sampling"])
+def test_loops_over_tokens_are_refused_with_what_runs_them(kind):
+    m = Model()
+    m.node(kind, m.input(2, 3, N), outputs=(INT32,))
+    with pytest.raises(UnsupportedOperatorError, match=rf"{kind}: 1 node[\s\S]*hetero_tvm\.generate"):
         import_model(m.proto())

@@ -23,6 +23,13 @@ def filters(w, scale=0.25):
     return op.dequantize(constant(w, "int8"), constant(scale), constant(zero, "int8"), axis=1)
 
 
+def unsigned(zero, *shape):
+    """Filters in bytes from 0 on, with one zero point or one for each channel of a group."""
+    w = constant(np.random.default_rng(1).integers(0, 256, shape).astype("uint8"), "uint8")
+    scale = np.full(np.shape(zero), 0.25, "float32")
+    return op.dequantize(w, constant(scale), constant(np.array(zero, "uint8"), "uint8"), axis=1)
+
+
 def rounded(y):
     return op.quantize(op.nn.relu(y), constant(2.0), constant(-3, "int8"), axis=1, out_dtype="int8")
 
@@ -44,6 +51,12 @@ CASES = {
         image(x, weights(4, 3, 3, 3), strides=2, padding=(1, 0, 1, 2), output_padding=(1, 1))
     ),
     "dilation": lambda x: op.nn.relu(image(x, weights(4, 3, 2, 3), strides=(1, 3), dilation=(2, 2))),
+    "unsigned filters": lambda x: rounded(
+        op.add(op.nn.conv2d_transpose(real_of(x), unsigned(119, 4, 3, 3, 3), strides=2, padding=1), BIAS)
+    ),
+    "a zero point for each channel": lambda x: rounded(
+        op.nn.conv2d_transpose(real_of(x), unsigned([3, 128, 250], 4, 3, 3, 2), strides=(2, 3))
+    ),
     "groups": lambda x: rounded(image(x, weights(4, 2, 2, 3), [0.25, 2.0], strides=2, groups=2)),
 }
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hetero_tvm.frontend.onnx.counted import shapes
+from hetero_tvm.frontend.onnx.counted import scatters, shapes
 from hetero_tvm.frontend.onnx.counted.tensors import Axes, Count, Step, Unfit
 
 Rule = Callable[[Step], None]
@@ -183,7 +183,7 @@ def gather(b: Step) -> None:
     extents = b.extents(0)
     axis, rank = int(b.attributes.get("axis", 0)) % len(extents), len(b.extents(1))
     own = b.axes(0)
-    places = _indices(b, 1, own.get(axis))
+    places = b.places(1, own.get(axis))
     if places != b.input(1):
         b.again({1: places})
     axes = {a if a < axis else a + rank - 1: count for a, count in own.items() if a != axis}
@@ -196,7 +196,7 @@ def gather_elements(b: Step) -> None:
     axis = int(b.attributes.get("axis", 0)) % len(extents)
     if any(a != axis and b.axes(1).get(a) != count for a, count in b.axes(0).items()):
         raise Unfit("indices and data have counts that need not be equal")
-    places = _indices(b, 1, b.axes(0).get(axis))
+    places = b.places(1, b.axes(0).get(axis))
     if places != b.input(1):
         b.again({1: places})
     b.mark(0, b.axes(1))
@@ -210,56 +210,6 @@ def gather_nd(b: Step) -> None:
         raise Unfit("the length of its rows of indices is counted")
     b.again({1: b.masked(1, 0)})
     b.mark(0, b.axes(1))
-
-
-def _indices(b: Step, index: int, count: Count | None) -> str:
-    """Indices of which those that do not count are 0; of a counted axis, none lies behind what counts."""
-    places, own = b.input(index), b.axes(index)
-    if count is not None:
-        places = b.from_end(b.whole(places), count.name)
-        inside = b.op("Less", places, count.name)
-        for axis, mine in own.items():
-            inside = b.op("Or", inside, b.op("Not", b.mask(mine, axis, len(b.extents(index)))))
-        places = b.guard(places, inside, what="the indices", dtype="int64")
-        return b.masked_tensor(places, own, len(b.extents(index)), 0, "int64")
-    return b.masked(index, 0) if own else places
-
-
-def scatter_nd(b: Step) -> None:
-    """ScatterND of counted rows: what does not count is written as what lies there.
-
-    There are as many rows of updates as of indices, so one number tells of the other (tokens that stand for
-    images, and features); that it does is checked when the model runs.
-    """
-    if b.axes(0) or set(b.axes(1)) != {0} or set(b.axes(2)) - {0} or len(b.extents(1)) != 2:
-        raise Unfit("not its rows of indices and updates alone are counted")
-    kind = b.attributes.get("reduction", b"none")
-    if kind not in (b"none", b"add", "none", "add"):
-        raise Unfit("its reduction is not a sum")
-    (count,), rank = b.axes(1).values(), len(b.extents(2))
-    rows, updates = b.masked(1, 0), b.input(2)
-    if b.axes(2) != b.axes(1):
-        most, given = b.extents(2)[0], b.axes(2).get(0)
-        equal = b.op("Equal", count.name, b.ints(most) if given is None else given.name)
-        rows = b.guard(rows, equal, what="as many indices as updates", dtype="int64")
-        least = min(count.most, most)
-        if not least:
-            raise Unfit("there are no updates")
-        rows = rows if least == count.most else b.cut(rows, 0, 0, least)
-        updates = updates if least == most else b.cut(updates, 0, 0, least)
-        count = Count(count.key, count.name, least, count.factor)
-    counts = b.mask(count, 0, rank)
-    if kind in (b"add", "add"):
-        b.again({1: rows, 2: b.op("Where", counts, updates, b.const(0, b.dtype(b.input(2))))})
-        return
-    # Rows that do not count write what the first one writes, or what is there where none counts.
-    zero = b.ints([0])
-    first = b.op("Gather", rows, zero, axis=0)
-    none = b.op("Equal", count.name, b.ints(0))
-    there = b.op("GatherND", b.input(0), first)
-    written = b.op("Where", none, there, b.op("Gather", updates, zero, axis=0))
-    places = b.op("Where", b.mask(count, 0, 2), rows, first)
-    b.again({1: places, 2: b.op("Where", counts, updates, written)})
 
 
 def concat(b: Step) -> None:
@@ -359,11 +309,10 @@ def gemm(b: Step) -> None:
 
 
 def rois(b: Step) -> None:
-    """RoiAlign of counted boxes."""
+    """RoiAlign of counted boxes: those that do not count are empty, since a box far outside is refused."""
     if b.axes(0) or set(b.axes(1)) != {0} or b.axes(1) != b.axes(2) and b.axes(2):
         raise Unfit("something else than its boxes is counted")
-    if b.axes(2):
-        b.again({2: b.masked(2, 0)})
+    b.again({1: b.masked(1, 0), 2: b.masked(2, 0) if b.axes(2) else b.input(2)})
     b.mark(0, b.axes(1))
 
 
@@ -419,7 +368,8 @@ RULES: dict[str, Rule] = {
     "Range": shapes.count_up,
     "Reshape": shapes.reshape,
     "RoiAlign": rois,
-    "ScatterND": scatter_nd,
+    "ScatterND": scatters.scatter_nd,
+    "ScatterElements": scatters.scatter_elements,
     "Shape": shapes.shape,
     "Size": shapes.size,
     "Slice": shapes.slices,

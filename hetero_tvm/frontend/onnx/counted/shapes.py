@@ -208,8 +208,15 @@ def _brought_together(b: Step, axis: int, count: Count, out: list[int], place: i
 def whole_numbers(b: Step) -> None:
     """Elements of the result of an operator on shapes; without any where they are not known."""
     found = _evaluated(b)
-    if found is not None:
-        b.note(found)
+    if found is None:
+        return
+    b.note(found)
+    numbers = [value for value in found if isinstance(value, int)]
+    extents = b.shape(b.wants(0))
+    if len(numbers) == len(found) and extents is not None and math.prod(map(int, extents)) == len(found):
+        # Operators that know nothing of counts read constants: Range, up to a number of classes.
+        array = np.array(numbers, b.dtype(b.wants(0))).reshape(extents)
+        b.op("Constant", value=numpy_helper.from_array(array), output=b.wants(0))
 
 
 def _evaluated(b: Step) -> tuple[Value, ...] | None:

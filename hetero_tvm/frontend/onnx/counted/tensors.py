@@ -203,6 +203,19 @@ class Step(PromisedBody):
             x = self.op("Where", self.mask(count, axis, rank), x, self.const(value, dtype))
         return x
 
+    def places(self, index: int, count: Count | None) -> str:
+        """Indices of which those that do not count are 0; of a counted axis, none lies behind what counts."""
+        places, own = self.input(index), self.axes(index)
+        if count is not None:
+            rank = len(self.extents(index))
+            places = self.from_end(self.whole(places), count.name)
+            inside = self.op("Less", places, count.name)
+            for axis, mine in own.items():
+                inside = self.op("Or", inside, self.op("Not", self.mask(mine, axis, rank)))
+            places = self.guard(places, inside, what="the indices", dtype="int64")
+            return self.masked_tensor(places, own, rank, 0, "int64")
+        return self.masked(index, 0) if own else places
+
     def lowest(self, index: int) -> object:
         """Least value of an input's type."""
         return _limit(self.dtype(self.input(index)), False)

@@ -80,6 +80,17 @@ def test_scatter_writes_what_counts_only():
         check("float[5,6] y", f'u = Exp(g) y = ScatterND<reduction = "{kind}">(w, t, u)')
 
 
+def test_scatter_of_elements():
+    wide = "e = Shape(g) i6 = Expand(t, e) u = Exp(g)"
+    for kind in ("none", "add", "max"):
+        check("float[5,6] y", f'{wide} y = ScatterElements<axis = 0, reduction = "{kind}">(w, i6, u)')
+    zeros = "none = ConstantOfShape(e)"
+    back = "r = ArgMax<axis = 1>(g) r2 = Concat<axis = 1>(r, r) h = GatherElements<axis = 1>(g, r2)"
+    check("float[N,6] y", f"{wide} {zeros} {back} y = ScatterElements<axis = -1>(none, r2, h)")
+    with pytest.raises(UnsupportedOperatorError, match="counts that need not be equal"):
+        check("float[5,6] y", f"{wide} v = Exp(w) y = ScatterElements<axis = 0>(w, i6, v)")
+
+
 def test_concat():
     check("float[N,12] y", "y = Concat<axis = 1>(g, g)")
     check("float[M,6] y", "e = Exp(g) y = Concat<axis = 0>(g, w, e)")
@@ -107,6 +118,27 @@ def test_boxes_of_regions():
         }""",
         {"x": x, "m": image, "r": rois},
     )
+
+
+def test_regions_that_do_not_count_lie_anywhere():
+    image, rois = RNG.random((1, 2, 8, 8)).astype("float32"), np.full((4, 4), 5, "float32")
+    agrees(
+        """(float[4] x, float[1,2,8,8] m, float[4,4] r) => (float[N,2,3,3] y) {
+          i = NonZero(x) t = Transpose<perm = [1, 0]>(i) g = GatherND(r, t) s = Shape<end = 1>(t)
+          v = GatherND(x, t) axis = Constant<value = int64[1] {1}>() w = Unsqueeze(v, axis) far = Div(g, w)
+          b = ConstantOfShape<value = int64[1] {0}>(s)
+          y = RoiAlign<output_height = 3, output_width = 3, sampling_ratio = 2>(m, far, b)
+        }""",
+        *({"x": np.array(x, "float32"), "m": image, "r": rois} for x in ([0, 1, 0, 2], [0, 0, 0, 0])),
+    )
+
+
+def test_extents_that_are_fixed_are_numbers():
+    scalars = "one = Constant<value = int64 {1}>() none = Constant<value = int64 {0}>()"
+    classes = (
+        "n = Shape(g) k = Gather(n, one) r = Range(none, k, one) row = Constant<value = int64[2] {1, -1}>()"
+    )
+    check("int64[N,6] y", f"{scalars} {classes} r2 = Reshape(r, row) y = Expand(r2, n)")
 
 
 def test_all_that_cannot_be_done_is_listed():

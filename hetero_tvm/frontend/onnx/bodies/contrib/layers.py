@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
@@ -166,6 +167,43 @@ def as_in_onnx(b: Body) -> None:
     b.end(0, b.op(b.node.op_type, *(b.input(n) for n in range(len(b.node.input))), **b.attributes))
 
 
+def range_of(b: Body) -> None:
+    """Range, whose ends may be rows of one number, and whose step may be left out."""
+    scalar = b.const([], "int64")
+    start, limit = (b.op("Reshape", b.input(n), scalar) for n in range(2))
+    step = b.op("Reshape", b.input(2), scalar) if b.input(2) else b.op("CastLike", b.const(1), b.input(0))
+    b.end(0, b.op("Range", start, limit, step))
+
+
+def padded(b: Body) -> None:
+    """Pad, whose widths may be a matrix of one row."""
+    widths = b.op("Reshape", b.input(1), b.const([-1], "int64"))
+    value = [b.op("Reshape", b.input(2), b.const([], "int64"))] if b.input(2) else []
+    b.end(0, b.op("Pad", b.input(0), widths, *value, **b.attributes))
+
+
+def new_axis(b: Body) -> None:
+    """ExpandDims: an axis of extent 1 at the place that a scalar says."""
+    axis = b.op("Cast", b.input(1), to=TensorProto.INT64)
+    b.end(0, b.op("Unsqueeze", b.input(0), b.op("Reshape", axis, b.const([-1], "int64"))))
+
+
+def unfolded(b: Body) -> None:
+    """UnfoldTensor: all windows along an axis, whose elements become the last axis."""
+    shape, axis = b.shape(b.input(0)), int(b.attributes.get("dim", -1))
+    extent = None if shape is None else shape[axis]
+    if shape is None or extent is None:
+        raise UnsupportedOperatorError(
+            f"Node {b.node.name!r} (UnfoldTensor) cuts an axis of unknown extent.",
+            hint="State its input's shape in the file (value_info), or give the model's inputs fixed shapes.",
+        )
+    size, step, axis = int(b.attributes["size"]), int(b.attributes.get("step", 1)), axis % len(shape)
+    places = np.arange(0, extent - size + 1, step)[:, None] + np.arange(size)
+    windows = b.op("Gather", b.input(0), b.const(places, "int64"), axis=axis)
+    others = [n for n in range(len(shape) + 1) if n != axis + 1]
+    b.end(0, b.op("Transpose", windows, perm=[*others, axis + 1]))
+
+
 def distances(b: Body) -> None:
     """CDist: distances [n, m] of rows, or their squares (nearest neighbours of scikit-learn).
 
@@ -199,5 +237,11 @@ EXPANSIONS: dict[str, Callable[[Body], None]] = {
     "CausalConvWithState": short_convolution,
     "CDist": distances,
     "Trilu": as_in_onnx,
+    "GatherND": as_in_onnx,
+    "GridSample": as_in_onnx,
+    "Range": range_of,
+    "Pad": padded,
+    "ExpandDims": new_axis,
+    "UnfoldTensor": unfolded,
 }
 """Operator -> function that writes it out."""

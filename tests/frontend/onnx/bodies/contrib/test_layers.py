@@ -47,8 +47,39 @@ CASES = {
     "turned product": ("TransposeMatMul", (floats(2, 4, 3), floats(2, 4, 5)), {"transA": 1, "alpha": 0.5}, 1),
     "distances": ("CDist", (floats(4, 3), floats(6, 3)), {"metric": "euclidean"}, 1),
     "squares": ("CDist", (floats(4, 3), floats(6, 3)), {"metric": "sqeuclidean"}, 1),
+    "padding": ("Pad", (floats(2, 3), np.array([0, 1, 2, 1]), np.float32(3)), {}, 1),
+    "matrix of padding": ("Pad", (floats(2, 3), np.array([[0, 1, 0, 2]])), {"mode": "reflect"}, 1),
+    "new axis": ("ExpandDims", (floats(2, 3), np.array(1, np.int32)), {}, 1),
+    "new last axis": ("ExpandDims", (floats(2, 3), np.array(-1, np.int32)), {}, 1),
+    "windows": ("UnfoldTensor", (floats(2, 7, 3),), {"dim": 1, "size": 3, "step": 2}, 1),
+    "last windows": ("UnfoldTensor", (floats(2, 7),), {"size": 4}, 1),
+    "grid": ("GridSample", (floats(1, 2, 4, 5), floats(1, 3, 3, 2)), {"align_corners": 1}, 1),
+    "points": ("GatherND", (floats(3, 4, 2), np.array([[0, 1], [2, 3]])), {}, 1),
+    "turned batches": ("FusedMatMul", (floats(4, 2, 3, 5), floats(2, 3, 5, 6)), {"transBatchA": 1}, 1),
+    "all turned": (
+        "FusedMatMul",
+        (floats(5, 2, 4), floats(6, 2, 5)),
+        {"transBatchA": 1, "transA": 1, "transBatchB": 1, "transB": 1},
+        1,
+    ),
     "pooling": ("NhwcMaxPool", (RANDOM.integers(-128, 128, (1, 8, 9, 3)).astype(np.int8),), WINDOW, 1),
 }
+
+
+STEPS = {
+    "rows": (np.array([1], np.float32), np.array([4], np.float32), np.array([0.5], np.float32)),
+    "scalars": (np.int64(7), np.int64(2), np.int64(-2)),
+    "by 1": (np.int32(2), np.array([5], np.int32)),
+}
+
+
+@pytest.mark.parametrize("values", STEPS.values(), ids=STEPS.keys())
+def test_range(values):
+    model, inputs = contrib_model("Range", values, {}, given=(0,))
+    have = run_onnxruntime(import_onnx(model, values=inputs).onnx_model, {})[0]
+    want = run_onnxruntime(model, inputs)[0]
+    assert have.dtype == want.dtype
+    np.testing.assert_array_equal(have, want)
 
 
 @pytest.mark.parametrize("kind, values, attributes, results", CASES.values(), ids=CASES.keys())
