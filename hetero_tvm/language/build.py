@@ -42,6 +42,7 @@ from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.base.compiling import StepKernels
 from hetero_tvm.targets.registry import parse_target
 
 CACHES = {"f32": "float32", "f16": "float16", "int8": "int8"}
@@ -105,18 +106,14 @@ def build_language_model(
     storage = Storage.named(precision, group, zero_points)
     for given, what in ((checkpoint, "checkpoint is the path of a folder or file"), (out, "out is a folder")):
         expect(given, (str, os.PathLike), what)
-    source = _open(Path(checkpoint))
+    source = open_checkpoint(Path(checkpoint))
     pair = describe_pair(source.config) if is_encoder_decoder(source.config) else None
     decoder, names = (pair.decoder, pair.decoder_names) if pair else describe(source.config)
     names = source.names(names)
     if activations is not None and storage.bits != 8 and type(source) is SafetensorsFolder:
         raise UsageError("rows are rounded as told beside weights of 8 bits", hint="add --precision int8")
     _check(decoder, cache, context, rows, page)
-    kernels = target.step_kernels
-    if kernels is None:
-        raise TargetError(f"target {target.kind} has no kernels for language models", hint="use --target cpu")
-    if activations is not None:
-        kernels = kernels.rounding(_row_bits(activations))
+    kernels = step_kernels(target, activations)
     cache = cache or ("f32" if precision == "f32" else "f16")
     heads = heads_of(decoder, page, CACHES[cache])
     weights = DecoderWeights(decoder, names, source, storage)
@@ -140,7 +137,7 @@ def build_language_model(
     most = max((rope.most for rope in decoder.ropes), default=0)
     facts = LanguageFacts(
         architecture=decoder.architecture,
-        precision=_described(storage, activations),
+        precision=described(storage, activations),
         vocab=decoder.vocab,
         context=min(decoder.context, context or decoder.context),
         rows=rows,
@@ -171,17 +168,29 @@ def build_language_model(
         language=facts.to_json(),
     )
     path = export_library(out, compiled.executable, apart or None, manifest)
-    _copy_texts(Path(checkpoint), path.parent)
+    copy_texts(Path(checkpoint), path.parent)
     return path
 
 
-def _row_bits(activations: str) -> int:
+def step_kernels(target: Target, activations: str | None) -> StepKernels:
+    """Kernels of a target, which round rows to these integers beside weights of 8 bits.
+
+    Raises
+    ------
+    UsageError : there are no such integers.
+    TargetError : the target has no kernels for language models, or cannot round so.
+    """
+    kernels = target.step_kernels
+    if kernels is None:
+        raise TargetError(f"target {target.kind} has no kernels for language models", hint="use --target cpu")
+    if activations is None:
+        return kernels
     if activations not in _ROW_BITS:
         raise UsageError(f"rows cannot be rounded to {activations!r}", hint=f"one of {', '.join(_ROW_BITS)}")
-    return _ROW_BITS[activations]
+    return kernels.rounding(_ROW_BITS[activations])
 
 
-def _described(storage: Storage, activations: str | None) -> str:
+def described(storage: Storage, activations: str | None) -> str:
     """The precision in words."""
     text = f"{storage.name} in groups of {storage.group}" if storage.bits else storage.name
     return text if activations is None else f"{text}, rows in {activations}"
@@ -192,7 +201,8 @@ def _source(pair: EncoderDecoder) -> SourceFacts:
     return SourceFacts(encoder.context, 0 if encoder.mels else encoder.vocab, encoder.mels, pair.start)
 
 
-def _open(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint at a path; :class:`ModelError` when it is damaged, or none."""
     if not path.exists():
         raise ModelError(f"{path} does not exist")
     if path.suffix == ".gguf":
@@ -240,7 +250,7 @@ def _signature(facts: LanguageFacts) -> Signature:
     return Signature(inputs, (TensorSpec("logits", ("results", facts.vocab), "float32"),))
 
 
-def _copy_texts(source: Path, out: Path) -> None:
+def copy_texts(source: Path, out: Path) -> None:
     """The tokenizer beside the library, where the checkpoint has one."""
     for name in _TEXT_FILES:
         if (source / name).is_file() and (source / name).resolve() != (out / name).resolve():
