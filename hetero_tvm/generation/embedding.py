@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import CapacityError, InputError, LibraryError, UsageError, did_you_mean, shortened
+from hetero_tvm.generation.facts import EMBEDDING
 from hetero_tvm.generation.text import Tokenizer
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.opening import load
 from hetero_tvm.runtime.signature import TensorSpec
 
 VERSION = 1
-KEY = "embedding"
-"""Entry of a manifest's ``language`` that holds the facts."""
 NORMALIZE = "normalize"
 DENSE_ENTRY = "main_dense_{}"
 """Function of a library that maps pooled rows; ``{}`` is its number among the steps behind the pooling."""
@@ -80,12 +79,12 @@ class EmbeddingFacts:
     @classmethod
     def from_json(cls, language: Mapping[str, Any], name: str) -> EmbeddingFacts:
         """Facts of the library ``name``; :class:`LibraryError` when it embeds no texts."""
-        if KEY not in language:
+        if EMBEDDING not in language:
             raise LibraryError(
                 f"{name} embeds no texts",
                 hint="build one that does: python -m hetero_tvm.build SENTENCE_TRANSFORMERS_FOLDER --out DIR",
             )
-        data = language[KEY]
+        data = language[EMBEDDING]
         if data.get("version") != VERSION:
             raise LibraryError(f"{name} was built by another hetero_tvm", hint="build the model again")
         values = {field.name: data[field.name] for field in dataclasses.fields(cls)}
@@ -124,13 +123,13 @@ class EmbeddingModel:
         """The tokenizer beside the library; :class:`LibraryError` when there is none."""
         return Tokenizer(self.library.path.parent)
 
-    def tokens(self, text: str, prompt: str | None = None, cut: bool = True) -> list[int]:
+    def tokens(self, text: str, prompt: str | None = None, longest: int | None = None) -> list[int]:
         """Tokens of a text.
 
         Parameters
         ----------
         prompt : name of the text that stands before it; None for the model's own choice, "" for none.
-        cut : a text that is too long loses its end, as with sentence-transformers.
+        longest : the end of a text of more tokens is cut off; None for all of it.
 
         Raises
         ------
@@ -146,12 +145,13 @@ class EmbeddingModel:
             )
         text = f.prompts.get(name, "") + text
         text = text.strip().lower() if f.lower else text.strip()
-        return self.tokenizer.encode(text, longest=f.context if cut else None)
+        return self.tokenizer.encode(text, longest=longest)
 
     def embed(
         self, texts: Sequence[str], *, prompt: str | None = None, dimensions: int | None = None
     ) -> np.ndarray:
-        """Embeddings of texts, float32 [texts, width].
+        """Embeddings of texts, float32 [texts, width]; one that is too long loses its end, as with
+        sentence-transformers.
 
         Parameters
         ----------
@@ -165,7 +165,8 @@ class EmbeddingModel:
         """
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InputError("texts are a list of str", hint="for one text: model.embed([text])[0]")
-        return self.embed_tokens([self.tokens(text, prompt) for text in texts], dimensions)
+        longest = self.facts.context
+        return self.embed_tokens([self.tokens(text, prompt, longest) for text in texts], dimensions)
 
     def embed_tokens(self, texts: Sequence[Sequence[int]], dimensions: int | None = None) -> np.ndarray:
         """Embeddings of texts that are tokens already, with those that mark beginning and end.

@@ -15,6 +15,8 @@ from hetero_tvm.generation.rules import TextRules
 from hetero_tvm.generation.sampling import Sampling
 
 VERSION = 2
+EMBEDDING = "embedding"
+"""Entry of a manifest's ``language`` of a library that embeds texts, in the place of these facts."""
 _KEYS = 16
 _SCALES = 4
 
@@ -107,6 +109,11 @@ class LanguageFacts:
             raise LibraryError(
                 f"{name} is no language model",
                 hint="build one: python -m hetero_tvm.build CHECKPOINT_FOLDER --out DIR",
+            )
+        if EMBEDDING in data:
+            raise LibraryError(
+                f"{name} embeds texts, and continues none",
+                hint="python -m hetero_tvm.serve_text DIR, or in Python hetero_tvm.load_embedding_model",
             )
         if data.get("version") != VERSION:
             raise LibraryError(f"{name} was built by another hetero_tvm", hint="build the model again")

@@ -13,7 +13,8 @@ from hetero_tvm.compile.build import merged
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.weights import set_apart
 from hetero_tvm.errors import BuildError, HeteroTVMError, ModelError, UsageError, expect, last_line
-from hetero_tvm.generation.embedding import DENSE_ENTRY, KEY, EmbeddingFacts
+from hetero_tvm.generation.embedding import DENSE_ENTRY, EmbeddingFacts
+from hetero_tvm.generation.facts import EMBEDDING
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.language.architectures import kind_of
 from hetero_tvm.language.build import copy_texts, described, open_checkpoint, step_kernels
@@ -130,7 +131,7 @@ def build_embedding_model(
         kernels=json.loads(rows.attrs[KERNELS]),
         memory=memory.to_json(),
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        language={KEY: facts.to_json()},
+        language={EMBEDDING: facts.to_json()},
     )
     path = export_library(out, compiled.executable, apart or None, manifest)
     for texts in dict.fromkeys((folder, modules.encoder)):
