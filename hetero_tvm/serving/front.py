@@ -1,4 +1,4 @@
-"""What all applications have: the key, the model's name, errors in the words of OpenAI's API."""
+"""Parts of all applications: the key, the model's name, errors in the words of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Front:
         return [Route("/v1/models", self._models), Route("/v1/models/{name:path}", self._model)]
 
     def handlers(self) -> dict[Any, Any]:
-        """What answers where a route does not."""
+        """Answers where a route gives none, by exception."""
         return {HeteroTVMError: _failure, HTTPException: self._no_route}
 
     def stranger(self, http: HttpRequest) -> Response | None:

@@ -22,7 +22,7 @@ _INSTEAD: Mapping[str, str] = {
     "functions": "it is the old form of tools: send tools, and tool_choice for function_call",
     "suffix": "texts are continued only, never filled in; write the model's own marks of the gap into prompt",
 }
-"""What to do in the place of a field that is not built, where that is not to leave it out."""
+"""Advice on fields that are not built, where it is not to leave them out."""
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "functions": ([],),

@@ -38,7 +38,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Modules:
-    """What a folder of sentence-transformers says of its model.
+    """Description of a model by its folder of sentence-transformers.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _inside(path: str) -> str:
 
 
 def _poolings(folder: Path) -> tuple[str, ...]:
-    """What rows are pooled by, in the order in which vectors are joined."""
+    """Poolings of rows, in the order in which their vectors are joined."""
     path = folder / "config.json"
     config = read_json(path)
     if config.get("include_prompt", True) is False:
