@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hetero_tvm.errors import CapacityError, InputError, LibraryError, UsageError, did_you_mean, shortened
-from hetero_tvm.generation.facts import EMBEDDING
+from hetero_tvm.generation.facts import EMBEDDING, LanguageFacts
+from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.text import Tokenizer
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.opening import load
@@ -104,6 +106,12 @@ class EmbeddingModel:
     def __init__(self, library: Library):
         self.library = library
         self.facts = EmbeddingFacts.from_json(library.manifest.language, library.path.name)
+        language = {name: value for name, value in library.manifest.language.items() if name != EMBEDDING}
+        self._decoder: LanguageModel | None = None
+        if language:
+            self._decoder = LanguageModel(library, facts=LanguageFacts.from_json(language, library.path.name))
+            most = min(self.facts.context, self._decoder.context)
+            self.facts = dataclasses.replace(self.facts, context=most)
         self._steps: list[Callable[[np.ndarray], np.ndarray]] = []
         width = self.facts.channels * len(self.facts.poolings)
         for number, step in enumerate(self.facts.steps):
@@ -183,8 +191,7 @@ class EmbeddingModel:
             raise UsageError(f"dimensions is {dimensions!r}, expected 1 to {f.width}")
         self._check(texts)
         pooled = np.empty((len(texts), f.channels * len(f.poolings)), np.float32)
-        for number, tokens in enumerate(texts):
-            rows = self.library(np.asarray(tokens, np.int32), np.arange(len(tokens), dtype=np.int32))
+        for number, rows in enumerate(self._rows(texts)):
             pooled[number] = np.concatenate([POOLINGS[name](rows) for name in f.poolings])
         for step in self._steps if len(texts) else ():
             pooled = step(pooled)
@@ -192,6 +199,30 @@ class EmbeddingModel:
             return pooled.reshape(len(texts), f.width)
         cut = np.ascontiguousarray(pooled[:, :dimensions])
         return _normalized(cut) if f.steps[-1:] == (NORMALIZE,) else cut
+
+    def _rows(self, texts: Sequence[Sequence[int]]) -> Iterator[np.ndarray]:
+        """Rows of each text, those that the pooling looks at."""
+        decoder = self._decoder
+        if decoder is None:
+            for tokens in texts:
+                yield self.library(np.asarray(tokens, np.int32), np.arange(len(tokens), dtype=np.int32))
+            return
+        last_only = self.facts.poolings == ("lasttoken",)
+        page, done = decoder.facts.page, 0
+        while done < len(texts):  # as many together as the cache has room for
+            room, count = decoder.pool.pages, 0
+            while done + count < len(texts) and count < decoder.facts.rows:
+                room -= -(-len(texts[done + count]) // page)
+                if room < 0:
+                    break
+                count += 1
+            group = texts[done : done + count]
+            last = [1 if last_only else len(tokens) for tokens in group]
+            with contextlib.ExitStack() as stack:
+                work = [(stack.enter_context(decoder.session()), tokens) for tokens in group]
+                found = decoder.step(work, last)
+            yield from np.split(found, np.cumsum(last)[:-1])
+            done += count
 
     def _check(self, texts: Sequence[Sequence[int]]) -> None:
         f, problems = self.facts, []

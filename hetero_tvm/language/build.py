@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import os
@@ -22,7 +23,7 @@ from hetero_tvm.errors import (
     expect,
     last_line,
 )
-from hetero_tvm.generation.facts import LanguageFacts, SourceFacts
+from hetero_tvm.generation.facts import EMBEDDING, LanguageFacts, SourceFacts
 from hetero_tvm.generation.source import ENTRY
 from hetero_tvm.language.architectures import describe
 from hetero_tvm.language.bitsandbytes import BitsAndBytesFolder
@@ -107,18 +108,50 @@ def build_language_model(
     for given, what in ((checkpoint, "checkpoint is the path of a folder or file"), (out, "out is a folder")):
         expect(given, (str, os.PathLike), what)
     source = open_checkpoint(Path(checkpoint))
+    path = export_step(
+        source, Path(checkpoint), out, target, storage, activations, cache, context, rows=rows, page=page
+    )
+    copy_texts(Path(checkpoint), path.parent)
+    return path
+
+
+def export_step(
+    source: Checkpoint,
+    checkpoint: Path,
+    out: str | os.PathLike[str],
+    target: Target,
+    storage: Storage,
+    activations: str | None = None,
+    cache: str | None = None,
+    context: int | None = None,
+    *,
+    rows: int = 512,
+    page: int = 64,
+    embedding: Mapping[str, Any] | None = None,
+) -> Path:
+    """Build the step of a checkpoint and export its library.
+
+    Parameters
+    ----------
+    source : the checkpoint that lies at ``checkpoint``, whose name the library has.
+    embedding : facts of a model that embeds texts, whose step gives rows in the place of logits.
+
+    The others are those of :func:`build_language_model`, which says what is raised.
+    """
     pair = describe_pair(source.config) if is_encoder_decoder(source.config) else None
     decoder, names = (pair.decoder, pair.decoder_names) if pair else describe(source.config)
     names = source.names(names)
+    if embedding is not None:  # such models are saved without what makes logits
+        names = dataclasses.replace(names, prefixes=(*names.prefixes, ""))
     if activations is not None and storage.bits != 8 and type(source) is SafetensorsFolder:
         raise UsageError("rows are rounded as told beside weights of 8 bits", hint="add --precision int8")
     _check(decoder, cache, context, rows, page)
     kernels = step_kernels(target, activations)
-    cache = cache or ("f32" if precision == "f32" else "f16")
+    cache = cache or ("f32" if storage.name == "f32" else "f16")
     heads = heads_of(decoder, page, CACHES[cache])
     weights = DecoderWeights(decoder, names, source, storage)
     try:
-        step, read = build_step(weights, heads, kernels, rows)
+        step, read = build_step(weights, heads, kernels, rows, embedding is not None)
         lowered, memory = lower(step)
         if pair is not None:
             halves = DecoderWeights(pair.encoder, pair.encoder_names, source, storage)
@@ -131,7 +164,7 @@ def build_language_model(
         raise
     except Exception as error:  # TVM raises many kinds
         raise BuildError(
-            f"compiling the step of {Path(checkpoint).name} failed: {last_line(error)}",
+            f"compiling the step of {checkpoint.name} failed: {last_line(error)}",
             hint="set HETERO_TVM_DEBUG=1 for the whole story",
         ) from error
     most = max((rope.most for rope in decoder.ropes), default=0)
@@ -150,6 +183,7 @@ def build_language_model(
         long_ropes=tuple((rope.longer or rope.inverse, rope.factor) for rope in decoder.ropes if most),
         short_texts=most,
         values=heads.values,
+        results=0 if embedding is None else decoder.width,
         rotated=decoder.rotated,
         stop=decoder.stop,
         repetition_penalty=penalty_of(source.config),
@@ -158,18 +192,16 @@ def build_language_model(
         source=None if pair is None else _source(pair),
     )
     manifest = Manifest(
-        name=Path(checkpoint).resolve().name,
+        name=checkpoint.resolve().name,
         signature=_signature(facts),
         target=TargetInfo.from_json(target.describe()),
         versions=current_versions(),
         kernels=json.loads(step.attrs[KERNELS]),
         memory=memory.to_json(),
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        language=facts.to_json(),
+        language=facts.to_json() | ({} if embedding is None else {EMBEDDING: embedding}),
     )
-    path = export_library(out, compiled.executable, apart or None, manifest)
-    copy_texts(Path(checkpoint), path.parent)
-    return path
+    return export_library(out, compiled.executable, apart or None, manifest)
 
 
 def step_kernels(target: Target, activations: str | None) -> StepKernels:
@@ -247,7 +279,7 @@ def _signature(facts: LanguageFacts) -> Signature:
         shapes += [("rows",), ("sequences", "source_pages"), ("sources", *keys), ("sources", *values)]
         dtypes += ["int32"] * 2 + [facts.cache] * 2
     inputs = tuple(TensorSpec(*spec) for spec in zip(names, shapes, dtypes, strict=True))
-    return Signature(inputs, (TensorSpec("logits", ("results", facts.vocab), "float32"),))
+    return Signature(inputs, (TensorSpec("logits", ("results", facts.results or facts.vocab), "float32"),))
 
 
 def copy_texts(source: Path, out: Path) -> None:

@@ -16,8 +16,8 @@ from hetero_tvm.errors import BuildError, HeteroTVMError, ModelError, UsageError
 from hetero_tvm.generation.embedding import DENSE_ENTRY, EmbeddingFacts
 from hetero_tvm.generation.facts import EMBEDDING
 from hetero_tvm.host.tvm import IRModule
-from hetero_tvm.language.architectures import kind_of
-from hetero_tvm.language.build import copy_texts, described, open_checkpoint, step_kernels
+from hetero_tvm.language.architectures import ARCHITECTURES, describe, kind_of
+from hetero_tvm.language.build import copy_texts, described, export_step, open_checkpoint, step_kernels
 from hetero_tvm.language.checkpoint import SafetensorsFolder, read_json
 from hetero_tvm.language.decoder import Decoder, Names
 from hetero_tvm.language.embedding.families import ENCODERS, describe_encoder, is_encoder
@@ -84,6 +84,19 @@ def build_embedding_model(
     folder = Path(checkpoint)
     modules = read_modules(folder)
     source = open_checkpoint(modules.encoder)
+    if kind_of(source.config) in ARCHITECTURES:
+        facts = _decoder_facts(source.config, modules, described(storage, activations), context)
+        path = export_step(
+            source,
+            folder,
+            out,
+            target,
+            storage,
+            activations,
+            context=facts.context,
+            embedding=facts.to_json(),
+        )
+        return _with_texts(path, folder, modules)
     encoder, names = _describe(source.config, folder)
     longest = _longest(encoder, modules, context)
     width = encoder.width * len(modules.poolings)
@@ -133,10 +146,45 @@ def build_embedding_model(
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         language={EMBEDDING: facts.to_json()},
     )
-    path = export_library(out, compiled.executable, apart or None, manifest)
+    return _with_texts(export_library(out, compiled.executable, apart or None, manifest), folder, modules)
+
+
+def _with_texts(path: Path, folder: Path, modules: Modules) -> Path:
+    """The library, with the tokenizer beside it."""
     for texts in dict.fromkeys((folder, modules.encoder)):
         copy_texts(texts, path.parent)
     return path
+
+
+def _decoder_facts(
+    config: Mapping[str, Any], modules: Modules, precision: str, context: int | None
+) -> EmbeddingFacts:
+    """Facts of a decoder whose rows are pooled."""
+    decoder, _ = describe(config)
+    problems = []
+    if config.get("is_causal") is False or config.get("use_bidirectional_attention"):
+        problems.append("its tokens see those that follow, where decoders here see those before")
+    if any(isinstance(step, Dense) for step in modules.steps):
+        problems.append("it has a dense layer behind the pooling")
+    if problems:
+        raise ModelError(
+            f"this {decoder.architecture} embeds texts in a way that is not built",
+            problems=problems,
+            hint="export the model to ONNX or by torch.export.save(program, 'net.pt2') and build that file",
+        )
+    return EmbeddingFacts(
+        architecture=decoder.architecture,
+        precision=precision,
+        vocab=decoder.vocab,
+        channels=decoder.width,
+        width=decoder.width * len(modules.poolings),
+        context=_longest(decoder, modules, context),
+        poolings=modules.poolings,
+        steps=tuple(step for step in modules.steps if isinstance(step, str)),
+        lower=modules.lower,
+        prompts=dict(modules.prompts),
+        prompt=modules.prompt,
+    )
 
 
 def _describe(config: Mapping[str, Any], folder: Path) -> tuple[Decoder, Names]:
@@ -144,7 +192,7 @@ def _describe(config: Mapping[str, Any], folder: Path) -> tuple[Decoder, Names]:
         raise ModelError(
             f"{folder}: there is no encoder of type {kind_of(config)!r}",
             hint="export the model to ONNX or by torch.export.save(program, 'net.pt2') and build that file; "
-            f"known: {', '.join(sorted(ENCODERS))}",
+            f"known: {', '.join(sorted(ENCODERS))}, and the decoders that generate",
         )
     return describe_encoder(config)
 
