@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import threading
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from hetero_tvm.serving.front import Front, read_body
 
 _MOST_TEXTS = 2048
 """Texts of one request, as many as OpenAI takes."""
+_TURN = 32
+"""Texts of one request that go through the model before another's."""
 _FORMATS = ("float", "base64")
 
 
@@ -27,7 +28,7 @@ class EmbeddingServer(Front):
 
     Parameters
     ----------
-    model : the model; requests go through it one after the other, each on all of its threads.
+    model : the model, on all of its threads; requests take turns, some texts each.
     name : what clients call it.
     key : what clients must send as their API key; None for no key.
     """
@@ -35,7 +36,7 @@ class EmbeddingServer(Front):
     def __init__(self, model: EmbeddingModel, name: str, key: str | None = None):
         super().__init__(name, key, model.facts.context, "POST /v1/embeddings")
         self.model = model
-        self._turn = threading.Lock()
+        self._turn = asyncio.Lock()
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -57,12 +58,17 @@ class EmbeddingServer(Front):
         body = await read_body(http)
         if isinstance(body, dict) and (unknown := self.unknown(body.get("model"))) is not None:
             return unknown
-        return await asyncio.to_thread(self._answer, body)
+        wishes = await asyncio.to_thread(_read, body, self.model)
+        texts, done = wishes["texts"], []
+        for start in range(0, len(texts), _TURN):
+            async with self._turn:  # whoever waits longest is next
+                if await http.is_disconnected():
+                    return Response(status_code=499)  # nobody reads it
+                turn = texts[start : start + _TURN]
+                done.append(await asyncio.to_thread(self.model.embed_tokens, turn, wishes["dimensions"]))
+        return self._answer(wishes, np.concatenate(done))
 
-    def _answer(self, body: Any) -> Response:
-        wishes = _read(body, self.model)
-        with self._turn:
-            vectors = self.model.embed_tokens(wishes["texts"], wishes["dimensions"])
+    def _answer(self, wishes: dict[str, Any], vectors: np.ndarray) -> Response:
         written = _written if wishes["format"] == "base64" else np.ndarray.tolist
         data = [
             {"object": "embedding", "index": number, "embedding": written(vector)}

@@ -3,6 +3,7 @@
 import base64
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -48,6 +49,15 @@ def test_texts_and_tokens(client, model):
     for given in ("w5 w6", [5, 6]):
         [one] = ask(client, input=given).json()["data"]
         np.testing.assert_array_equal(np.float32(one["embedding"]), expected[0])
+
+
+def test_many_texts_of_several_clients(client, model):
+    texts = [[n % 97, 5] for n in range(70)]
+    expected = model.embed_tokens(texts)
+    with ThreadPoolExecutor(3) as pool:
+        for response in pool.map(lambda _: ask(client, input=texts), range(3)):
+            got = [one["embedding"] for one in response.json()["data"]]
+            np.testing.assert_array_equal(np.float32(got), expected)
 
 
 def test_base64_fewer_dimensions_and_prompts(client, model):
