@@ -108,7 +108,7 @@ def _run_language(options: argparse.Namespace) -> int:
     wanted["precision"] = options.precision or "f32"
     if is_embedder(options.model):
         if options.cache is not None:
-            raise UsageError("--cache: a model that embeds texts keeps no keys and values")
+            raise UsageError("--cache is for models that generate, and this one embeds texts")
         path = api.build_embedding_model(options.model, options.out, options.target, **wanted)
     else:
         wanted["cache"] = options.cache

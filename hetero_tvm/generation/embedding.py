@@ -89,9 +89,14 @@ class EmbeddingFacts:
         data = language[EMBEDDING]
         if data.get("version") != VERSION:
             raise LibraryError(f"{name} was built by another hetero_tvm", hint="build the model again")
-        values = {field.name: data[field.name] for field in dataclasses.fields(cls)}
-        for entry in ("poolings", "steps"):
-            values[entry] = tuple(values[entry])
+        try:
+            values = {field.name: data[field.name] for field in dataclasses.fields(cls)}
+            for entry in ("poolings", "steps"):
+                values[entry] = tuple(values[entry])
+        except (KeyError, TypeError) as error:
+            raise LibraryError(
+                f"the facts of {name} are damaged: {error}", hint="build the model again"
+            ) from error
         return cls(**values)
 
 

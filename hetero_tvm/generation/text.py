@@ -89,6 +89,9 @@ class Tokenizer:
         tokens = list(self._tokenizer.encode(text, add_special_tokens=special).ids)
         if longest is None or len(tokens) <= longest:
             return tokens
+        # The package neither cuts a text to fewer tokens than mark it, nor ever ends with as many.
+        if longest <= (self._tokenizer.num_special_tokens_to_add(False) if special else 0):
+            return tokens[:longest]
         cutting = type(self._tokenizer).from_str(self._tokenizer.to_str())
         cutting.enable_truncation(longest)
         return list(cutting.encode(text, add_special_tokens=special).ids)

@@ -61,6 +61,8 @@ def test_a_library_says_what_it_is_for(model):
         EmbeddingFacts.from_json({"version": 2}, "x.so")
     with pytest.raises(LibraryError, match="another hetero_tvm"):
         EmbeddingFacts.from_json({EMBEDDING: {"version": 0}}, "x.so")
+    with pytest.raises(LibraryError, match="damaged: 'architecture'"):
+        EmbeddingFacts.from_json({EMBEDDING: {"version": 1}}, "x.so")
     with pytest.raises(LibraryError, match="no language model"):
         LanguageFacts.from_json({}, "x.so")
 

@@ -42,6 +42,9 @@ def test_a_cut_text_keeps_its_marks(tmp_path):
     assert tokenizer.encode("w5 w6 w7", longest=4) == [1, 5, 6, 2]
     assert tokenizer.encode("w5 w6", longest=4) == [1, 5, 6, 2]
     assert tokenizer.encode("w5 w6 w7") == [1, 5, 6, 7, 2]
+    cut = {n: tokenizer.encode("w5 w6 w7", longest=n) for n in (1, 2, 3)}
+    assert cut == {1: [1], 2: [1, 5], 3: [1, 5, 2]}
+    assert tokenizer.encode("w5 w6 w7", special=False, longest=2) == [5, 6]
 
 
 class Bytes:
