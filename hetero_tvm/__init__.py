@@ -21,11 +21,13 @@ __version__ = VERSION
 __all__ = [
     "HeteroTVMError",
     "Span",
+    "build_embedding_model",
     "build_language_model",
     "build_model",
     "design_space",
     "import_model",
     "load",
+    "load_embedding_model",
     "load_language_model",
     "optimize_model",
     "tune_model",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _COMPILER = (
+    "build_embedding_model",
     "build_language_model",
     "build_model",
     "import_model",
@@ -82,6 +85,10 @@ def _find(name: str) -> Any:
         from hetero_tvm.runtime.opening import load
 
         return load
+    if name == "load_embedding_model":
+        from hetero_tvm.generation.embedding import load_embedding_model
+
+        return load_embedding_model
     if name == "load_language_model":
         from hetero_tvm.generation.model import load_language_model
 

@@ -17,6 +17,7 @@ from hetero_tvm.errors import UsageError, expect, expect_number
 from hetero_tvm.frontend.functions.importer import import_function
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.language.build import build_language_model
+from hetero_tvm.language.embedding.build import build_embedding_model
 from hetero_tvm.records.choose import Choice, choose, default_choice
 from hetero_tvm.records.store import RecordFolders, RecordStore
 from hetero_tvm.schedules.sampled import SampledSpace
@@ -29,6 +30,7 @@ __all__ = [
     "BuiltModel",
     "OptimizedModel",
     "TunedModel",
+    "build_embedding_model",
     "build_language_model",
     "build_model",
     "import_model",

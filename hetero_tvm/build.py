@@ -32,7 +32,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--verify", action="store_true", help="check the memory plan independently of the planner"
     )
     language = parser.add_argument_group(
-        "language models (MODEL is a folder of transformers, or a GGUF file)"
+        "language models, and models that embed texts (MODEL is a folder of transformers or "
+        "sentence-transformers, or a GGUF file)"
     )
     language.add_argument(
         "--group", type=cli_common.positive, metavar="N", help="weights that share a scale: 32, 64 or 128"
@@ -59,9 +60,10 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm import api
     from hetero_tvm.compile.report_page import report_html, write_report
     from hetero_tvm.language.build import is_checkpoint
+    from hetero_tvm.language.embedding.build import is_embedder
 
     find_compiler()  # not after a minute: the library is linked at the end
-    if is_checkpoint(options.model):
+    if is_embedder(options.model) or is_checkpoint(options.model):
         if options.lengths is not None:
             raise UsageError("--lengths: a language model's library is for every length as it is")
         return _run_language(options)
@@ -95,23 +97,22 @@ def _run_language(options: argparse.Namespace) -> int:
     from hetero_tvm import api
     from hetero_tvm.language.checkpoint import read_json
     from hetero_tvm.language.configuration import hints_of
+    from hetero_tvm.language.embedding.build import is_embedder
 
     given = [name for name in ("batch", "sequence", "inputs", "shape") if getattr(options, name)]
     if given:
         names = ", ".join("--" + name for name in given)
         raise UsageError(f"{names}: a language model takes texts of any length and number")
     cli_common.check_out(options.out)
-    path = api.build_language_model(
-        options.model,
-        options.out,
-        options.target,
-        precision=options.precision or "f32",
-        group=options.group,
-        zero_points=options.zero_points,
-        activations=options.activations,
-        cache=options.cache,
-        context=options.context,
-    )
+    wanted = {name: getattr(options, name) for name in ("group", "zero_points", "activations", "context")}
+    wanted["precision"] = options.precision or "f32"
+    if is_embedder(options.model):
+        if options.cache is not None:
+            raise UsageError("--cache is for models that generate, and this one embeds texts")
+        path = api.build_embedding_model(options.model, options.out, options.target, **wanted)
+    else:
+        wanted["cache"] = options.cache
+        path = api.build_language_model(options.model, options.out, options.target, **wanted)
     cli_common.say(options, f"wrote {path}")
     generation = path.parent / "generation_config.json"
     hints = hints_of(read_json(generation)) if generation.is_file() else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.cli.parsing import add_output_options, command_parser
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.install import extra_command
 
 if TYPE_CHECKING:
     from hetero_tvm.generation.batch import Request
@@ -129,7 +131,7 @@ def _text_of(file: Path, option: str = "--prompt-file") -> str:
 def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.generation.chat import ChatTemplate
     from hetero_tvm.generation.model import load_language_model
-    from hetero_tvm.generation.text import FILE, Tokenizer
+    from hetero_tvm.generation.text import Tokenizer
 
     about = bool(options.source or options.source_ids or options.features or options.audio)
     if not options.prompts and not about:
@@ -141,7 +143,7 @@ def _run(options: argparse.Namespace) -> int:
     model = load_language_model(options.model, threads=options.threads, cache_tokens=options.cache_tokens)
     folder = model.library.path.parent
     words = options.source or options.stop or any(isinstance(prompt, str) for prompt in options.prompts)
-    tokenizer = Tokenizer(folder) if words or (folder / FILE).is_file() else None
+    tokenizer = Tokenizer(folder) if words else _words_if_any(folder, options)
     requests = _requests(model, tokenizer, ChatTemplate(folder) if options.chat else None, options)
     if options.json_schema or options.regex is not None:
         _constrain(model, Tokenizer(folder), requests, options)
@@ -157,6 +159,23 @@ def _run(options: argparse.Namespace) -> int:
         if request.error is not None:
             raise request.error
     return 0
+
+
+def _words_if_any(folder: Path, options: argparse.Namespace) -> Tokenizer | None:
+    """The tokenizer of a library, where it has one; tokens that were given need no package for words."""
+    from hetero_tvm.generation.text import FILE, Tokenizer
+
+    if not (folder / FILE).is_file():
+        return None
+    if importlib.util.find_spec("tokenizers") is None:
+        if not options.quiet:
+            hint = extra_command("generate")
+            print(
+                f"note: tokens only, no words: the package tokenizers is not installed ({hint})",
+                file=sys.stderr,
+            )
+        return None
+    return Tokenizer(folder)
 
 
 def _check(options: argparse.Namespace, about: bool) -> None:

@@ -61,6 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     import hetero_tvm
     from hetero_tvm.benchmarking.subject import Sizes, from_library
+    from hetero_tvm.generation.facts import EMBEDDING
     from hetero_tvm.runtime.opening import resolve
     from hetero_tvm.targets.registry import target_class
 
@@ -72,6 +73,9 @@ def _run(options: argparse.Namespace) -> int:
     before = None if options.compare is None else _read(options.compare)
     net = hetero_tvm.load(path, threads=options.threads)
     kind = target_class(net.manifest.target.kind)
+    if EMBEDDING in net.manifest.language and not options.shape and options.inputs is None:
+        hint = f"python -m hetero_tvm.profile {path.parent} --shape ids=128 --shape positions=128"
+        raise UsageError("a model that embeds texts is profiled at a number of tokens", hint=hint)
     if net.manifest.language and not options.shape and options.inputs is None:
         from hetero_tvm.benchmarking.decode import one_token
         from hetero_tvm.generation.model import LanguageModel

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -40,7 +41,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="ADDRESS",
         help="address to listen on (default: 127.0.0.1; 0.0.0.0 for all)",
     )
-    parser.add_argument("--port", type=_port, default=9090, metavar="N", help="default: 9090")
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=9090,
+        metavar="N",
+        help="default: 9090; 0: a free one, which is printed",
+    )
     parser.add_argument(
         "--tracker",
         metavar="HOST:PORT",
@@ -59,10 +66,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _port(text: str) -> int:
-    """A TCP port that has a successor, which the server tries too; an argparse type."""
-    port = cli_common.positive(text)
+    """A TCP port that has a successor, which the server tries too, or 0; an argparse type."""
+    port = cli_common.count(text)
     if port > 65534:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 1 to 65534")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 1 to 65534, or 0 for any that is free")
     return port
 
 
@@ -85,11 +92,7 @@ def _run(options: argparse.Namespace) -> int:
     _put_gate(server)
     multiprocessing.set_start_method("fork", force=True)  # a session inherits the functions just made known
     signal.signal(signal.SIGTERM, lambda *_: _leave())
-    say = f"serving on {options.host}:{options.port}"
-    if tracker is not None:
-        say += f", known to {options.tracker} as {options.key!r}"
-    elif options.token is None and TOKEN_VARIABLE not in os.environ:
-        say += f", for --rpc {token}@HOST:{options.port}"
+    port, said = options.port or _free_port(options.host), False
     if not cli_common.is_loopback(options.host):
         print(
             f"warning: {options.host} is seen by other machines: the token crosses the network in plain "
@@ -103,23 +106,43 @@ def _run(options: argparse.Namespace) -> int:
             try:
                 made = server.PopenRPCServerState(
                     options.host,
-                    options.port,
-                    options.port + 1,
+                    port,
+                    port + 1,
                     tracker_addr=tracker,
                     key=options.key or token,
                 )
             except (OSError, ValueError) as error:
-                raise UsageError(f"cannot listen on {options.host}:{options.port}: {error}") from error
-            if say:
-                print(f"{say}; Ctrl-C ends it", flush=True)
+                raise UsageError(f"cannot listen on {options.host}:{port}: {error}") from error
+            if not said:
+                print(f"{_place(options, token, port)}; Ctrl-C ends it", flush=True)
                 for line in _devices():
                     print(line, flush=True)
-                say = ""
+                said = True
             made.thread.join()  # ends when a session's process died of more than a candidate
             made.sock.close()
     except KeyboardInterrupt:
         _leave()
     return 0
+
+
+def _free_port(host: str) -> int:
+    """A port that is free now; TVM's server takes no 0."""
+    try:
+        family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+        with socket.create_server((host, 0), family=family) as listening:
+            return int(listening.getsockname()[1])
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}: {error}") from error
+
+
+def _place(options: argparse.Namespace, token: str, port: int) -> str:
+    """Address of the server, and what its clients type."""
+    place = f"serving on {options.host}:{port}"
+    if options.tracker is not None:
+        return f"{place}, known to {options.tracker} as {options.key!r}"
+    if options.token is None and TOKEN_VARIABLE not in os.environ:
+        return f"{place}, for --rpc {token}@HOST:{port}"
+    return place
 
 
 def _put_gate(server: Any) -> None:

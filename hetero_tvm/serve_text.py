@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     text = (
         "Serve a language model that was built: /v1/completions and /v1/chat/completions, whole or as a "
-        "stream. Texts of all clients are generated together."
+        "stream, whose texts are generated together for all clients; or, of one that embeds texts, "
+        "/v1/embeddings."
     )
     parser = command_parser("serve_text", text, _EXAMPLES, _EXITS)
     parser.add_argument("model", metavar="DIR", help="folder of the library, or its .so")
@@ -64,10 +65,14 @@ def make_parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     try:
         from hetero_tvm.serving.app import Server
+        from hetero_tvm.serving.embeddings import EmbeddingServer
         from hetero_tvm.serving.listening import listen
     except ModuleNotFoundError as error:
         raise UsageError(f"the package {error.name} is not installed", hint=extra_command("serve")) from None
-    from hetero_tvm.generation.model import load_language_model
+    from hetero_tvm.generation.embedding import EmbeddingModel
+    from hetero_tvm.generation.facts import EMBEDDING
+    from hetero_tvm.generation.model import LanguageModel
+    from hetero_tvm.runtime.opening import load
 
     if options.port > 65535:
         raise UsageError(f"{options.port} is not a port", hint="1 to 65535, or 0 for any that is free")
@@ -75,13 +80,18 @@ def _run(options: argparse.Namespace) -> int:
     if key is None and not cli_common.is_loopback(options.host):
         key = secrets.token_urlsafe(24)
         print(f"API key: {key}", flush=True)
-    model = load_language_model(options.model, threads=options.threads, cache_tokens=options.cache_tokens)
+    library = load(options.model, threads=options.threads)
+    name = options.name or library.path.resolve().parent.name
+    if EMBEDDING in library.manifest.language:
+        embedding = EmbeddingModel(library)
+        _ = embedding.tokenizer  # what is missing is told now, not to the first client
+        return 0 if listen(EmbeddingServer(embedding, name, key).app(), options.host, options.port) else 2
+    model = LanguageModel(library, options.cache_tokens)
     if model.sources is not None:
         raise UsageError(
             f"a {model.facts.architecture} model needs a source for every text: the API has no place for it",
             hint="python -m hetero_tvm.generate DIR --source TEXT",
         )
-    name = options.name or model.library.path.resolve().parent.name
     app = Server(model, name, key, options.most).app()
     return 0 if listen(app, options.host, options.port) else 2
 

@@ -1,6 +1,8 @@
+import importlib.util
 import io
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -92,6 +94,19 @@ def test_words_of_a_tokenizer(capsys, with_words):
     assert generate.main([str(with_words), "--chat", "--system", "w5", "--prompt", "w6", *rest]) == 0
     assert capsys.readouterr().out.strip() == want
     assert "new tokens" in captured.err
+
+
+def test_tokens_need_no_package_for_words(capsys, monkeypatch, with_words):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "tokenizers" else find(name)
+    )
+    given = [str(with_words), "--prompt-ids", "5,6,7", "--max-new-tokens", "4", "--json", "--ignore-stop"]
+    assert generate.main(given) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["tokens"] == tiny_llama.greedy([5, 6, 7], 4)
+    assert "tokenizers is not installed" in said.err
 
 
 @pytest.mark.parametrize("form", [(), ("--json",), ("--draft",)])

@@ -54,11 +54,20 @@ from tests.campaign.encoder_decoders import reference
 features, others, _ = reference("whisper", Path("whisper"))[0]
 model = hetero_tvm.load_language_model(hetero_tvm.build_language_model("whisper", "heard"))
 """
+BERT_FOLDER = """
+import tokenizers
+
+from tests import tiny_bert
+from tests.generation.test_text import write_tokenizer
+
+hetero_tvm.build_embedding_model(tiny_bert.write(Path("bert")), "out")
+write_tokenizer(tokenizers, Path("out"))
+"""
 BEFORE = {
     "README.md": [BERT, NET + "ids = x\n", "del ids, mask\n" + BERT],
     "pytorch.md": [NET + "ids = x\n"],
     "own-operators.md": [],
-    "language-models.md": [LLAMA, SPEECH],
+    "language-models.md": [LLAMA, SPEECH, BERT_FOLDER],
     "stablehlo.md": ["def predict(ids):\n    return (ids * 2).sum(-1)\n\n\n"],
     "concepts.md": [],
     "sessions.md": [],
@@ -69,6 +78,7 @@ SMALLER = {
     "(1, 128)": "(1, 16)",
     "cache_tokens=16384": "cache_tokens=512",
     "max_new_tokens=64": "max_new_tokens=4",
+    "dimensions=128": "dimensions=8",
 }
 
 

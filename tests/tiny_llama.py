@@ -84,6 +84,12 @@ def write(folder, config=CONFIG, tensors=None):
 
 def logits(tokens, tensors=None, config=CONFIG, factors=1.0):
     """Logits after each token, float64 [tokens, vocab]; ``factors`` of the wave lengths of positions."""
+    matrix = (tensors or weights(config))["lm_head.weight"].astype(np.float64)
+    return rows(tokens, tensors, config, factors) @ matrix.T
+
+
+def rows(tokens, tensors=None, config=CONFIG, factors=1.0):
+    """Rows that logits are made of, float64 [tokens, width]."""
     w = {name: array.astype(np.float64) for name, array in (tensors or weights(config)).items()}
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     dim = config["hidden_size"] // heads
@@ -114,7 +120,7 @@ def logits(tokens, tensors=None, config=CONFIG, factors=1.0):
         h = norm(x, base + "post_attention_layernorm")
         gate, up = (h @ w[base + f"mlp.{n}_proj.weight"].T for n in ("gate", "up"))
         x = x + (gate / (1 + np.exp(-gate)) * up) @ w[base + "mlp.down_proj.weight"].T
-    return norm(x, "model.norm") @ w["lm_head.weight"].T
+    return norm(x, "model.norm")
 
 
 def greedy(prompt, count):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_tvm.errors import UsageError, did_you_mean
+from hetero_tvm.generation.facts import EMBEDDING
 from hetero_tvm.reference.given import checked_inputs, read_inputs
 from hetero_tvm.runtime import Signature, TensorSpec, read_manifest
 from hetero_tvm.runtime.signature import size_of
@@ -75,6 +76,11 @@ def from_library(
     files: dict[str, Path | None] = {"library": library, "model": None, "clean_model": None}
     given = None if sizes.given is None else read_inputs(sizes.given)
     if model is None:
+        if EMBEDDING in manifest.language and given is None and not sizes.shapes:
+            raise UsageError(
+                "inputs of a model that embeds texts are the tokens of one",
+                hint=f"python -m hetero_tvm.bench {library.parent} --shape ids=128 --shape positions=128",
+            )
         if manifest.language and given is None and not sizes.shapes:
             raise UsageError(
                 "inputs of a language model are texts",

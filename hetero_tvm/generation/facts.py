@@ -15,6 +15,8 @@ from hetero_tvm.generation.rules import TextRules
 from hetero_tvm.generation.sampling import Sampling
 
 VERSION = 2
+EMBEDDING = "embedding"
+"""Entry of a manifest's ``language`` of a library that embeds texts, in the place of these facts."""
 _KEYS = 16
 _SCALES = 4
 
@@ -62,6 +64,7 @@ class LanguageFacts:
     repetition_penalty : of :class:`~hetero_tvm.generation.sampling.Sampling`, where nobody asks for another.
     rules : about the tokens that may come next.
     values : channels of a value; 0 where they are as many as a key's.
+    results : channels of what a step gives of a row, where these are no logits; 0 for logits.
     long_ropes, short_texts : like ``ropes``, of texts of more than so many tokens; 0 where there are none.
     """
 
@@ -83,6 +86,7 @@ class LanguageFacts:
     long_ropes: tuple[tuple[tuple[float, ...], float], ...] = ()
     short_texts: int = 0
     values: int = 0
+    results: int = 0
     repetition_penalty: float = 1.0
     rules: TextRules = TextRules()
 
@@ -108,9 +112,14 @@ class LanguageFacts:
                 f"{name} is no language model",
                 hint="build one: python -m hetero_tvm.build CHECKPOINT_FOLDER --out DIR",
             )
+        if EMBEDDING in data:
+            raise LibraryError(
+                f"{name} embeds texts, and continues none",
+                hint="python -m hetero_tvm.serve_text DIR, or in Python hetero_tvm.load_embedding_model",
+            )
         if data.get("version") != VERSION:
             raise LibraryError(f"{name} was built by another hetero_tvm", hint="build the model again")
-        values = {"long_ropes": (), "short_texts": 0, "values": 0, "repetition_penalty": 1.0}
+        values = {"long_ropes": (), "short_texts": 0, "values": 0, "results": 0, "repetition_penalty": 1.0}
         values["rules"] = TextRules()
         values |= {
             f.name: data[f.name] for f in dataclasses.fields(cls) if f.name in data or f.name not in values

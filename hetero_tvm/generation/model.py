@@ -34,11 +34,12 @@ class LanguageModel:
     library : the library, loaded.
     cache_tokens : tokens that all sessions may hold together; default four times the context, at most 4 x
         4096 and a quarter of the machine's memory.  Memory is taken when it is first used.
+    facts : of the model; default those that the library tells.
     """
 
-    def __init__(self, library: Library, cache_tokens: int | None = None):
+    def __init__(self, library: Library, cache_tokens: int | None = None, facts: LanguageFacts | None = None):
         self.library = library
-        self.facts = LanguageFacts.from_json(library.manifest.language, library.path.name)
+        self.facts = facts or LanguageFacts.from_json(library.manifest.language, library.path.name)
         page = self.facts.page
         most = max(1, _memory() // _SHARE_OF_MEMORY // self.facts.page_bytes)
         if cache_tokens is None:
@@ -185,7 +186,7 @@ class LanguageModel:
     def _run(
         self, work: Sequence[tuple[Session, Sequence[int]]], before: Sequence[int], last: Sequence[int]
     ) -> np.ndarray:
-        logits = np.empty((sum(last), self.facts.vocab), np.float32)
+        logits = np.empty((sum(last), self.facts.results or self.facts.vocab), np.float32)
         firsts = [b + len(tokens) - n for b, (_, tokens), n in zip(before, work, last, strict=True)]
         places = np.cumsum([0, *last])
         # Number of the session, position, token; of short texts and of long ones.

@@ -62,10 +62,18 @@ class Tokenizer:
             self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # what its native code raises has no type of its own
             raise LibraryError(f"cannot read {path}: {error}") from error
+        # The file has what training cut and filled texts to, which is no part of how a text is written.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         self._told: frozenset[int] = frozenset()
 
-    def encode(self, text: str, special: bool = True) -> list[int]:
-        """Tokens of a text; ``special`` adds those that the model wants at its start.
+    def encode(self, text: str, special: bool = True, longest: int | None = None) -> list[int]:
+        """Tokens of a text.
+
+        Parameters
+        ----------
+        special : with those that the model wants at its start and end.
+        longest : the end of a text of more tokens is cut off, and the special ones stay.
 
         Raises
         ------
@@ -78,7 +86,15 @@ class Tokenizer:
                 f"character {error.start} of the text is {text[error.start]!r}, half of a surrogate pair",
                 hint="cut texts between letters",
             ) from None
-        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        tokens = list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        if longest is None or len(tokens) <= longest:
+            return tokens
+        # The package neither cuts a text to fewer tokens than mark it, nor ever ends with as many.
+        if longest <= (self._tokenizer.num_special_tokens_to_add(False) if special else 0):
+            return tokens[:longest]
+        cutting = type(self._tokenizer).from_str(self._tokenizer.to_str())
+        cutting.enable_truncation(longest)
+        return list(cutting.encode(text, add_special_tokens=special).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without those that only mark its structure."""

@@ -42,7 +42,12 @@ def describe(config: Config) -> tuple[Decoder, Names]:
         lack = _LACKING.get(kind)
         raise ModelError(
             f"there is no language model of type {kind!r}" + (f": it has {lack}" if lack else ""),
-            hint="export the model to ONNX or by torch.export.save(program, 'net.pt2') and "
+            hint=(
+                "hetero_tvm.build_embedding_model makes what embeds texts of it; "
+                if kind in EMBEDDERS
+                else ""
+            )
+            + "export the model to ONNX or by torch.export.save(program, 'net.pt2') and "
             "build that file, or run it in PyTorch by torch.compile(model, backend='hetero_tvm')"
             + ("" if lack else f"; known: {', '.join(sorted(ARCHITECTURES))}"),
         )
@@ -61,6 +66,8 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     return decoder, names
 
 
+EMBEDDERS = ("bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
+"""Types that ``language/embedding`` builds, and that continue no text."""
 _LACKING = {
     **dict.fromkeys(
         ("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"),

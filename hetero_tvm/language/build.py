@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import os
@@ -22,7 +23,7 @@ from hetero_tvm.errors import (
     expect,
     last_line,
 )
-from hetero_tvm.generation.facts import LanguageFacts, SourceFacts
+from hetero_tvm.generation.facts import EMBEDDING, LanguageFacts, SourceFacts
 from hetero_tvm.generation.source import ENTRY
 from hetero_tvm.language.architectures import describe
 from hetero_tvm.language.bitsandbytes import BitsAndBytesFolder
@@ -42,6 +43,7 @@ from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.base.compiling import StepKernels
 from hetero_tvm.targets.registry import parse_target
 
 CACHES = {"f32": "float32", "f16": "float16", "int8": "int8"}
@@ -105,23 +107,51 @@ def build_language_model(
     storage = Storage.named(precision, group, zero_points)
     for given, what in ((checkpoint, "checkpoint is the path of a folder or file"), (out, "out is a folder")):
         expect(given, (str, os.PathLike), what)
-    source = _open(Path(checkpoint))
+    source = open_checkpoint(Path(checkpoint))
+    path = export_step(
+        source, Path(checkpoint), out, target, storage, activations, cache, context, rows=rows, page=page
+    )
+    copy_texts(Path(checkpoint), path.parent)
+    return path
+
+
+def export_step(
+    source: Checkpoint,
+    checkpoint: Path,
+    out: str | os.PathLike[str],
+    target: Target,
+    storage: Storage,
+    activations: str | None = None,
+    cache: str | None = None,
+    context: int | None = None,
+    *,
+    rows: int = 512,
+    page: int = 64,
+    embedding: Mapping[str, Any] | None = None,
+) -> Path:
+    """Build the step of a checkpoint and export its library.
+
+    Parameters
+    ----------
+    source : the checkpoint that lies at ``checkpoint``, whose name the library has.
+    embedding : facts of a model that embeds texts, whose step gives rows in the place of logits.
+
+    The others are those of :func:`build_language_model`, which says what is raised.
+    """
     pair = describe_pair(source.config) if is_encoder_decoder(source.config) else None
     decoder, names = (pair.decoder, pair.decoder_names) if pair else describe(source.config)
     names = source.names(names)
+    if embedding is not None:  # such models are saved without what makes logits
+        names = dataclasses.replace(names, prefixes=(*names.prefixes, ""))
     if activations is not None and storage.bits != 8 and type(source) is SafetensorsFolder:
         raise UsageError("rows are rounded as told beside weights of 8 bits", hint="add --precision int8")
     _check(decoder, cache, context, rows, page)
-    kernels = target.step_kernels
-    if kernels is None:
-        raise TargetError(f"target {target.kind} has no kernels for language models", hint="use --target cpu")
-    if activations is not None:
-        kernels = kernels.rounding(_row_bits(activations))
-    cache = cache or ("f32" if precision == "f32" else "f16")
+    kernels = step_kernels(target, activations)
+    cache = cache or ("f32" if storage.name == "f32" else "f16")
     heads = heads_of(decoder, page, CACHES[cache])
     weights = DecoderWeights(decoder, names, source, storage)
     try:
-        step, read = build_step(weights, heads, kernels, rows)
+        step, read = build_step(weights, heads, kernels, rows, embedding is not None)
         lowered, memory = lower(step)
         if pair is not None:
             halves = DecoderWeights(pair.encoder, pair.encoder_names, source, storage)
@@ -134,13 +164,13 @@ def build_language_model(
         raise
     except Exception as error:  # TVM raises many kinds
         raise BuildError(
-            f"compiling the step of {Path(checkpoint).name} failed: {last_line(error)}",
+            f"compiling the step of {checkpoint.name} failed: {last_line(error)}",
             hint="set HETERO_TVM_DEBUG=1 for the whole story",
         ) from error
     most = max((rope.most for rope in decoder.ropes), default=0)
     facts = LanguageFacts(
         architecture=decoder.architecture,
-        precision=_described(storage, activations),
+        precision=described(storage, activations),
         vocab=decoder.vocab,
         context=min(decoder.context, context or decoder.context),
         rows=rows,
@@ -153,6 +183,7 @@ def build_language_model(
         long_ropes=tuple((rope.longer or rope.inverse, rope.factor) for rope in decoder.ropes if most),
         short_texts=most,
         values=heads.values,
+        results=0 if embedding is None else decoder.width,
         rotated=decoder.rotated,
         stop=decoder.stop,
         repetition_penalty=penalty_of(source.config),
@@ -161,27 +192,37 @@ def build_language_model(
         source=None if pair is None else _source(pair),
     )
     manifest = Manifest(
-        name=Path(checkpoint).resolve().name,
+        name=checkpoint.resolve().name,
         signature=_signature(facts),
         target=TargetInfo.from_json(target.describe()),
         versions=current_versions(),
         kernels=json.loads(step.attrs[KERNELS]),
         memory=memory.to_json(),
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        language=facts.to_json(),
+        language=facts.to_json() | ({} if embedding is None else {EMBEDDING: embedding}),
     )
-    path = export_library(out, compiled.executable, apart or None, manifest)
-    _copy_texts(Path(checkpoint), path.parent)
-    return path
+    return export_library(out, compiled.executable, apart or None, manifest)
 
 
-def _row_bits(activations: str) -> int:
+def step_kernels(target: Target, activations: str | None) -> StepKernels:
+    """Kernels of a target, which round rows to these integers beside weights of 8 bits.
+
+    Raises
+    ------
+    UsageError : there are no such integers.
+    TargetError : the target has no kernels for language models, or cannot round so.
+    """
+    kernels = target.step_kernels
+    if kernels is None:
+        raise TargetError(f"target {target.kind} has no kernels for language models", hint="use --target cpu")
+    if activations is None:
+        return kernels
     if activations not in _ROW_BITS:
         raise UsageError(f"rows cannot be rounded to {activations!r}", hint=f"one of {', '.join(_ROW_BITS)}")
-    return _ROW_BITS[activations]
+    return kernels.rounding(_ROW_BITS[activations])
 
 
-def _described(storage: Storage, activations: str | None) -> str:
+def described(storage: Storage, activations: str | None) -> str:
     """The precision in words."""
     text = f"{storage.name} in groups of {storage.group}" if storage.bits else storage.name
     return text if activations is None else f"{text}, rows in {activations}"
@@ -192,7 +233,8 @@ def _source(pair: EncoderDecoder) -> SourceFacts:
     return SourceFacts(encoder.context, 0 if encoder.mels else encoder.vocab, encoder.mels, pair.start)
 
 
-def _open(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint at a path; :class:`ModelError` when it is damaged, or none."""
     if not path.exists():
         raise ModelError(f"{path} does not exist")
     if path.suffix == ".gguf":
@@ -237,10 +279,10 @@ def _signature(facts: LanguageFacts) -> Signature:
         shapes += [("rows",), ("sequences", "source_pages"), ("sources", *keys), ("sources", *values)]
         dtypes += ["int32"] * 2 + [facts.cache] * 2
     inputs = tuple(TensorSpec(*spec) for spec in zip(names, shapes, dtypes, strict=True))
-    return Signature(inputs, (TensorSpec("logits", ("results", facts.vocab), "float32"),))
+    return Signature(inputs, (TensorSpec("logits", ("results", facts.results or facts.vocab), "float32"),))
 
 
-def _copy_texts(source: Path, out: Path) -> None:
+def copy_texts(source: Path, out: Path) -> None:
     """The tokenizer beside the library, where the checkpoint has one."""
     for name in _TEXT_FILES:
         if (source / name).is_file() and (source / name).resolve() != (out / name).resolve():

@@ -86,7 +86,8 @@ class SafetensorsFolder:
             self.config = {**self.config, **told, **rules}
         self._tensors: dict[str, tuple[memoryview, str, tuple[int, ...]]] = {}
         for path in self._files():
-            self._tensors.update(read_safetensors(path, self._types))
+            found = read_safetensors(path, self._types)
+            self._tensors.update({_renamed(name): tensor for name, tensor in found.items()})
 
     def names(self, names: Names) -> Names:
         """The names as they are."""
@@ -131,6 +132,13 @@ class SafetensorsFolder:
         """A tensor as it is stored."""
         data, kind, shape = self._tensors[name]
         return np.frombuffer(data, self._types[kind]).reshape(shape)
+
+
+def _renamed(name: str) -> str:
+    """A tensor's name as transformers spells it now: scales and shifts of old BERTs are gamma and beta."""
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        name = name.removesuffix(old) + new if name.endswith(old) else name
+    return name
 
 
 def read_safetensors(

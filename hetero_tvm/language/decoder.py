@@ -194,6 +194,7 @@ class Names:
         halves of a head; empty where the checkpoint has this order.
     transposed : matrices are [in, out].
     embed : the table; ``shared`` is looked for where there is none of this name.
+    segments : table of the parts of a text, whose first row is added to all positions; empty for none.
     project_in, project_out : matrices from the embeddings' channels and to them.
     router, expert : matrix that picks experts; what stands before the names of an expert's matrices, which
         are one array for all experts where it has no ``{}``.
@@ -215,6 +216,7 @@ class Names:
     prefixes: tuple[str, ...] = ("model.",)
     embed: str = "embed_tokens"
     positions: str = ""
+    segments: str = ""
     layer: str = "layers.{}."
     attention_norm: str = "input_layernorm"
     attention_post_norm: str = ""

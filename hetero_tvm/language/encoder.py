@@ -42,7 +42,31 @@ def build_encoder(
     return _Encoder(weights, decoder, heads, kernels).build()
 
 
-class _Encoder(LayerBuilder):
+class EncoderLayers(LayerBuilder):
+    """Layers whose rows see each other in both directions."""
+
+    def biases(self, positions: Expr) -> list[Expr]:
+        """Biases of scores by distance; empty where the model has none."""
+        d, n = self.decoder, self.rows
+        if d.relative is None:
+            return []
+        table = constant(self.weights.relative(d.context, both=True))
+        ty = relax.TensorType([d.heads, n, n], "float32")
+        return [self.call(RelativeBias(d.heads, d.context), [positions, table], ty)]
+
+    def layer(self, x: Expr, biases: list[Expr], number: int) -> Expr:
+        """Rows after one layer."""
+        d, names = self.decoder, self.weights.names
+        base, width = names.layer.format(number), d.heads * d.dim
+        normed = self.before(x, base + names.attention_norm)
+        qkv = self.linear(normed, [base + name for name in names.qkv], 3 * width, d.width)
+        attention = SourceAttention(d.heads, d.dim, d.scale, d.context, bool(biases))
+        out = self.call(attention, [qkv, *biases], self.type(self.rows, width))
+        x = self.added(x, out, base + names.out, width, base + names.attention_norm)
+        return self.feed_forward(x, base)
+
+
+class _Encoder(EncoderLayers):
     def __init__(self, weights: DecoderWeights, decoder: DecoderWeights, heads: Heads, kernels: StepKernels):
         super().__init__(weights, kernels, weights.decoder.context if weights.decoder.mels else symbol("n"))
         self._across, self._heads = decoder, heads
@@ -63,13 +87,9 @@ class _Encoder(LayerBuilder):
                 source, *places = inputs[:4]
                 positions, pools = places[0], list(inputs[4:])
                 x = self._audio(source) if d.mels else self._tokens(source, positions)
-                biases = []
-                if d.relative is not None:
-                    table = constant(self.weights.relative(d.context, both=True))
-                    ty = relax.TensorType([d.heads, n, n], "float32")
-                    biases = [self.call(RelativeBias(d.heads, d.context), [positions, table], ty)]
+                biases = self.biases(positions)
                 for number in range(len(d.layers)):
-                    x = self._layer(x, biases, number)
+                    x = self.layer(x, biases, number)
                 if not d.norms_after:
                     x = self.norm(x, self.weights.names.norm)
                 pools = self._keys_and_values(x, places, pools)
@@ -101,16 +121,6 @@ class _Encoder(LayerBuilder):
             x = self.product(x, weight, op, frames, bias, residual=positions if last else None)
             width = d.width
         return x
-
-    def _layer(self, x: Expr, biases: list[Expr], number: int) -> Expr:
-        d, names = self.decoder, self.weights.names
-        base, width = names.layer.format(number), d.heads * d.dim
-        normed = self.before(x, base + names.attention_norm)
-        qkv = self.linear(normed, [base + name for name in names.qkv], 3 * width, d.width)
-        attention = SourceAttention(d.heads, d.dim, d.scale, d.context, bool(biases))
-        out = self.call(attention, [qkv, *biases], self.type(self.rows, width))
-        x = self.added(x, out, base + names.out, width, base + names.attention_norm)
-        return self.feed_forward(x, base)
 
     def _keys_and_values(self, x: Expr, places: list[Expr], pools: list[Expr]) -> list[Expr]:
         """Keys and values of the source for every layer of the decoder."""

@@ -31,15 +31,16 @@ _UNBOUNDED = 1 << 24
 
 
 def build_step(
-    weights: DecoderWeights, heads: Heads, kernels: StepKernels, rows: int
+    weights: DecoderWeights, heads: Heads, kernels: StepKernels, rows: int, embeds: bool = False
 ) -> tuple[IRModule, int]:
-    """The step for at most ``rows`` new tokens at once.
+    """The step for at most ``rows`` new tokens at once; one that ``embeds`` gives the normalised rows that
+    logits are made of, [r, width], in their place.
 
     Returns
     -------
     The module, whose ``main`` calls kernels only; and bytes of weights that a step of one token reads.
     """
-    return _Step(weights, heads, kernels).build(rows)
+    return _Step(weights, heads, kernels, embeds).build(rows)
 
 
 def heads_of(decoder: Decoder, page: int, cache: str) -> Heads:
@@ -49,9 +50,9 @@ def heads_of(decoder: Decoder, page: int, cache: str) -> Heads:
 
 
 class _Step(LayerBuilder):
-    def __init__(self, weights: DecoderWeights, heads: Heads, kernels: StepKernels):
+    def __init__(self, weights: DecoderWeights, heads: Heads, kernels: StepKernels, embeds: bool):
         super().__init__(weights, kernels, symbol("n"))
-        self._heads = heads
+        self._heads, self._embeds = heads, embeds
         self._picked = symbol("r")
         self._biases: list[Expr] = []
 
@@ -93,6 +94,8 @@ class _Step(LayerBuilder):
     def _embedding(self, ids: Expr, positions: Expr):
         """Rows of the stream; and what makes logits of rows, whose matrix may be the same table."""
         d, weights = self.decoder, self.weights
+        if self._embeds:
+            return self.embedding(ids, positions)[0], lambda rows: rows
         name = weights.head()
         matrix = stored(weights.checkpoint.matrix(name or weights.embeddings()), weights.storage)
         bias = weights.head_bias()
@@ -117,7 +120,8 @@ class _Step(LayerBuilder):
         name = names.norm
         if d.norms_after:
             name = names.layer.format(len(d.layers) - 1) + names.mlp_norm
-        return self.norm(x, name, picked=picked, rows=self._picked, scale=d.final_scale)
+        scale = 1.0 if self._embeds else d.final_scale
+        return self.norm(x, name, picked=picked, rows=self._picked, scale=scale)
 
     def _layer(self, x: Expr, pools: list[Expr], number: int, layer: Layer) -> tuple[Expr, list[Expr]]:
         d, names = self.decoder, self.weights.names

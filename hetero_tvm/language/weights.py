@@ -116,7 +116,10 @@ class DecoderWeights:
         """Table of positions, float32 [rows, width]: the checkpoint's, or sinusoids."""
         d = self.decoder
         if not d.sinusoids:
-            return self.table(self.need(self.names.positions), d.learned, d.width).astype(np.float32)
+            table = self.table(self.need(self.names.positions), d.learned, d.width).astype(np.float32)
+            if self.names.segments:
+                table = table + self.checkpoint.array(self.need(self.names.segments))[0]
+            return table
         half = -(-d.width // 2)
         at = np.arange(d.learned)[:, None]
         table = np.zeros((d.learned, d.width), np.float32)

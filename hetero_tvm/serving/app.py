@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import secrets
 import threading
-import time
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from hetero_tvm.errors import BusyError, CapacityError, HeteroTVMError, InputError, LibraryError
+from hetero_tvm.errors import HeteroTVMError, LibraryError
 from hetero_tvm.generation.batch import Request
 from hetero_tvm.generation.chat import ChatTemplate
 from hetero_tvm.generation.grammar import Grammar, GrammarOfText, Grammars
@@ -27,16 +24,13 @@ from hetero_tvm.generation.text import Tokenizer
 from hetero_tvm.serving.answer import Answer, Piece
 from hetero_tvm.serving.engine import Engine
 from hetero_tvm.serving.form import Form
+from hetero_tvm.serving.front import Front, error_document, read_body
 from hetero_tvm.serving.scores import chat_scores, completion_scores
 from hetero_tvm.serving.tools import CallFormat, CallReader, format_of
 from hetero_tvm.serving.wishes import Wishes, read
 
-_LARGEST_BODY = 16 << 20
-_ROUTES = "there are POST /v1/completions, POST /v1/chat/completions, GET /v1/models and GET /health"
-_STATUS = {InputError: 400, CapacityError: 400, LibraryError: 400, BusyError: 503}
 
-
-class Server:
+class Server(Front):
     """Routes over one model.
 
     Parameters
@@ -48,7 +42,8 @@ class Server:
     """
 
     def __init__(self, model: LanguageModel, name: str, key: str | None = None, most: int = 32):
-        self.model, self.name, self._key = model, name, key
+        super().__init__(name, key, model.context, "POST /v1/completions, POST /v1/chat/completions")
+        self.model = model
         self.engine = Engine(model, most)
         folder = model.library.path.parent
         self._tokenizer = Tokenizer(folder)
@@ -60,7 +55,6 @@ class Server:
             self._no_template = error
         self._grammars: Grammars | None = None
         self._grammar_lock = threading.Lock()
-        self._created = int(time.time())
 
     def app(self) -> Starlette:
         """The ASGI application; its lifespan starts and ends the thread that generates."""
@@ -76,58 +70,27 @@ class Server:
         return Starlette(
             routes=[
                 Route("/health", self._health),
-                Route("/v1/models", self._models),
-                Route("/v1/models/{name:path}", self._model),
+                *self.routes(),
                 Route("/v1/completions", self._complete, methods=["POST"]),
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
             ],
             lifespan=lifespan,
-            exception_handlers={HeteroTVMError: _failure, HTTPException: _no_route},
+            exception_handlers=self.handlers(),
         )
 
     async def _health(self, http: HttpRequest) -> Response:
         free, pages = self.model.pool.free, self.model.pool.pages
         return JSONResponse({"status": "ok", "texts": self.engine.load, "cache_free": free / pages})
 
-    async def _models(self, http: HttpRequest) -> Response:
-        if (refused := self._stranger(http)) is not None:
-            return refused
-        return JSONResponse({"object": "list", "data": [self._facts()]})
-
-    async def _model(self, http: HttpRequest) -> Response:
-        if (refused := self._stranger(http)) is not None:
-            return refused
-        return self._unknown(http.path_params["name"]) or JSONResponse(self._facts())
-
-    def _unknown(self, name: Any) -> Response | None:
-        """The refusal of a name that is not the model's, as OpenAI and vLLM refuse it; who gives none means
-        the one that is here."""
-        if not name or name == self.name:
-            return None
-        text = f"The model {name!r} does not exist"
-        hint = f"there is {self.name!r} (--name gives it another name)"
-        return _error(404, text, hint, param="model", code="model_not_found")
-
-    def _facts(self) -> dict[str, Any]:
-        facts = {"id": self.name, "object": "model", "created": self._created, "owned_by": "hetero_tvm"}
-        return {**facts, "max_model_len": self.model.context}
-
     async def _complete(self, http: HttpRequest) -> Response:
-        return self._stranger(http) or await self._answer(http, chat=False)
+        return self.stranger(http) or await self._answer(http, chat=False)
 
     async def _chat(self, http: HttpRequest) -> Response:
-        return self._stranger(http) or await self._answer(http, chat=True)
-
-    def _stranger(self, http: HttpRequest) -> Response | None:
-        """The refusal of who does not know the key."""
-        given = http.headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if self._key is None or secrets.compare_digest(given, self._key.encode()):
-            return None
-        return _error(401, "the API key is missing or wrong", "send it as Authorization: Bearer KEY")
+        return self.stranger(http) or await self._answer(http, chat=True)
 
     async def _answer(self, http: HttpRequest, chat: bool) -> Response:
-        body = await _body(http)
-        if isinstance(body, dict) and (unknown := self._unknown(body.get("model"))) is not None:
+        body = await read_body(http)
+        if isinstance(body, dict) and (unknown := self.unknown(body.get("model"))) is not None:
             return unknown
         wishes = read(body, chat)
         prompts = self._prompts(wishes, chat)
@@ -260,7 +223,7 @@ async def _events(form: Form, usage: bool) -> AsyncIterator[str]:
                 queue.put_nowait(form.calls(answer, calls))
             queue.put_nowait(form.end(answer, bool(calls)))
         except HeteroTVMError as error:
-            queue.put_nowait(_document(str(error), "server_error"))
+            queue.put_nowait(error_document(str(error), "server_error"))
         finally:
             queue.put_nowait(None)
 
@@ -281,39 +244,3 @@ async def _events(form: Form, usage: bool) -> AsyncIterator[str]:
             task.cancel()
         for answer in form.answers:
             answer.text.request.cancel()
-
-
-async def _body(http: HttpRequest) -> Any:
-    parts, size = [], 0
-    async for part in http.stream():
-        size += len(part)
-        if size > _LARGEST_BODY:
-            raise InputError(f"the body has more than {_LARGEST_BODY:,} bytes")
-        parts.append(part)
-    try:
-        return json.loads(b"".join(parts))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the body is not JSON: {error}") from error
-
-
-async def _failure(http: HttpRequest, error: Exception) -> Response:
-    too_long = isinstance(error, CapacityError)
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-    return _error(status, str(error), code="context_length_exceeded" if too_long else None)
-
-
-async def _no_route(http: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _error(error.status_code, f"{http.method} {http.url.path}: {error.detail}", _ROUTES)
-
-
-def _error(
-    status: int, text: str, hint: str = "", param: str | None = None, code: str | None = None
-) -> Response:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    document = _document(": ".join(filter(None, [text, hint])), kind, param, code)
-    return JSONResponse(document, status_code=status)
-
-
-def _document(text: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": text, "type": kind, "param": param, "code": code}}

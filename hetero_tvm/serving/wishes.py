@@ -18,9 +18,15 @@ from hetero_tvm.serving.tools import Tools
 _MOST_CHOICES = 16
 _MOST_STOPS = 16
 _TEXT_PARTS = {"text", "input_text", "output_text", "refusal"}
+_INSTEAD: Mapping[str, str] = {
+    "functions": "it is the old form of tools: send tools, and tool_choice for function_call",
+    "suffix": "texts are continued only, never filled in; write the model's own marks of the gap into prompt",
+}
+"""Advice on fields that are not built, where it is not to leave them out."""
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "functions": ([],),
+    "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "documents": ([],),
     "add_generation_prompt": (True,),
@@ -107,7 +113,7 @@ def read(body: Any, chat: bool) -> Wishes:
     usage = isinstance(options, dict) and options.get("include_usage") is True
     for name, neutral in _NEUTRAL.items():
         if body.get(name) is not None and body[name] not in neutral:
-            fields.problems.append(f"{name} is not built: leave it out")
+            fields.problems.append(f"{name} is not built: {_INSTEAD.get(name, 'leave it out')}")
     logprobs = fields.likeliest(chat)
     ends, endless = fields.tokens("stop_token_ids"), fields.flag("ignore_eos")
     least = fields.number("min_tokens", int, 0, 0)

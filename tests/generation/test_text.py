@@ -19,6 +19,34 @@ def test_there_and_back(tmp_path):
     assert tokenizer.decode([3, 14]) == "w3 w14"
 
 
+def test_what_training_cut_and_filled_texts_to_is_no_part_of_a_prompt(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    write_tokenizer(tokenizers, tmp_path)
+    made = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    made.enable_truncation(4)
+    made.enable_padding(length=4, pad_id=0, pad_token="w0")
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.encode("w3") == [3]
+    assert tokenizer.encode("w1 w2 w3 w4 w5 w6") == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_cut_text_keeps_its_marks(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    write_tokenizer(tokenizers, tmp_path)
+    made = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    marks = [("w1", 1), ("w2", 2)]
+    made.post_processor = tokenizers.processors.TemplateProcessing("w1 $A w2", special_tokens=marks)
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.encode("w5 w6 w7", longest=4) == [1, 5, 6, 2]
+    assert tokenizer.encode("w5 w6", longest=4) == [1, 5, 6, 2]
+    assert tokenizer.encode("w5 w6 w7") == [1, 5, 6, 7, 2]
+    cut = {n: tokenizer.encode("w5 w6 w7", longest=n) for n in (1, 2, 3)}
+    assert cut == {1: [1], 2: [1, 5], 3: [1, 5, 2]}
+    assert tokenizer.encode("w5 w6 w7", special=False, longest=2) == [5, 6]
+
+
 class Bytes:
     """A tokenizer whose tokens are bytes: letters take several of them."""
 
