@@ -52,6 +52,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
 from hetero_tvm.frontend.onnx.graph.draws import refuse_undrawn
 from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
 from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms, settle_pools
+from hetero_tvm.frontend.onnx.graph.operands import settle_operands
 from hetero_tvm.frontend.onnx.graph.rounds import note_rounds
 from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vectors
 from hetero_tvm.frontend.onnx.oldest import to_opset_7
@@ -341,6 +342,7 @@ def _simplify(
     for _ in range(_MOST_ROUNDS):
         check_size(model, limits, "written_nodes")
         settle_vectors(model.graph, pool, constant_value)
+        settle_operands(model.graph)
         # Before anything is folded: the extents of padded tensors are not those that the model asks for.
         while tracker.is_active and tracker.follow(
             model.graph, _types(_infer(model, pool, limits, strict=False).graph), pool, opset
