@@ -75,9 +75,7 @@ _INEXACT_DEFAULTS = frozenset({"HardSigmoid", "LRN", "LeakyRelu"}) | {
 """Operators with defaults that are no float32 numbers: those next to them count in float64."""
 _MOST_ROUNDS = 64
 #: Elements of vectors whose values ONNX may follow; of a tensor whose size may be a range; step of a slice.
-_MOST_PROPAGATED = 1 << 20
-_MOST_RANGED = 1 << 26
-_MOST_STEP = 1 << 30
+_MOST_PROPAGATED, _MOST_RANGED, _MOST_STEP = 1 << 20, 1 << 26, 1 << 30
 
 
 def clean(
@@ -335,8 +333,7 @@ def _simplify(
     promises: Promises,
     open_sizes: bool,
 ) -> tuple[onnx.GraphProto, Sizing]:
-    """Inline, fold and remove until nothing changes; returns the graph with its inferred types, and what was
-    computed of sizes."""
+    """Inline, fold and remove until nothing changes; the graph with its inferred types, and its sizes."""
     folder = Folder(pool, {o.domain: o.version for o in model.opset_import}, limits, open_sizes)
     tracker, opset = Tracker(), opset_of(model)
     for _ in range(_MOST_ROUNDS):
