@@ -52,6 +52,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
 from hetero_tvm.frontend.onnx.graph.draws import refuse_undrawn
 from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
 from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms, settle_pools
+from hetero_tvm.frontend.onnx.graph.operands import settle_operands
 from hetero_tvm.frontend.onnx.graph.rounds import note_rounds
 from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vectors
 from hetero_tvm.frontend.onnx.oldest import to_opset_7
@@ -74,9 +75,7 @@ _INEXACT_DEFAULTS = frozenset({"HardSigmoid", "LRN", "LeakyRelu"}) | {
 """Operators with defaults that are no float32 numbers: those next to them count in float64."""
 _MOST_ROUNDS = 64
 #: Elements of vectors whose values ONNX may follow; of a tensor whose size may be a range; step of a slice.
-_MOST_PROPAGATED = 1 << 20
-_MOST_RANGED = 1 << 26
-_MOST_STEP = 1 << 30
+_MOST_PROPAGATED, _MOST_RANGED, _MOST_STEP = 1 << 20, 1 << 26, 1 << 30
 
 
 def clean(
@@ -334,13 +333,13 @@ def _simplify(
     promises: Promises,
     open_sizes: bool,
 ) -> tuple[onnx.GraphProto, Sizing]:
-    """Inline, fold and remove until nothing changes; returns the graph with its inferred types, and what was
-    computed of sizes."""
+    """Inline, fold and remove until nothing changes; the graph with its inferred types, and its sizes."""
     folder = Folder(pool, {o.domain: o.version for o in model.opset_import}, limits, open_sizes)
     tracker, opset = Tracker(), opset_of(model)
     for _ in range(_MOST_ROUNDS):
         check_size(model, limits, "written_nodes")
         settle_vectors(model.graph, pool, constant_value)
+        settle_operands(model.graph)
         # Before anything is folded: the extents of padded tensors are not those that the model asks for.
         while tracker.is_active and tracker.follow(
             model.graph, _types(_infer(model, pool, limits, strict=False).graph), pool, opset

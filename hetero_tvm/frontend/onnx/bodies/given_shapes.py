@@ -5,12 +5,16 @@ Each is written for the promised shape (see ``promised.py``), and gives False wh
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
+
+_MOST_CHOICES = 64
+"""Choices of axes of extent 1 that a check tells apart."""
 
 
 def reshape(b: PromisedBody) -> bool:
@@ -28,6 +32,9 @@ def reshape(b: PromisedBody) -> bool:
         kept = [n < len(given) and given[n] == size for n, size in enumerate(wanted)]
         zero = b.op("And", b.op("Equal", shape, b.ints(0)), b.const(kept, "bool"))
         fits = b.op("Or", fits, zero)
+    rest = b.op("Cast", b.op("Equal", shape, b.ints(-1)), to=TensorProto.INT64)
+    one_rest = b.op("Less", b.reduce("ReduceSum", rest, [0], 1, axes_as_input=13), b.ints([2]))
+    fits = b.op("And", fits, one_rest)
     b.end(0, b.op("Reshape", b.guard(b.input(0), fits), b.ints(wanted)))
     return True
 
@@ -39,21 +46,38 @@ def squeeze(b: PromisedBody) -> bool:
         return False
     rank = max(len(wanted), len(given))
     axes = b.from_end(b.whole(b.input(1)), rank)
-    longer = wanted if len(wanted) > len(given) else given
-    single = b.const([size == 1 for size in longer], "bool")
-    b.end(0, b.op("Reshape", b.guard(b.input(0), b.op("Gather", single, axes, axis=0)), b.ints(wanted)))
+    longer, shorter = sorted((tuple(wanted), tuple(given)), key=len, reverse=True)
+    count = rank - len(shorter)
+    single = [axis for axis, size in enumerate(longer) if size == 1]
+    if math.comb(len(single), count) > _MOST_CHOICES:
+        return False
+    # Sums of these numbers differ for any two choices of so many axes, also where one is named twice.
+    weights = (count + 1) ** np.arange(rank, dtype=np.int64)
+    fitting = [
+        sum(weights[list(chosen)])
+        for chosen in itertools.combinations(single, count)
+        if shorter == tuple(size for axis, size in enumerate(longer) if axis not in chosen)
+    ]
+    total = b.reduce("ReduceSum", b.op("Gather", b.ints(weights), axes, axis=0), [0], 1, axes_as_input=13)
+    same = b.op("Cast", b.op("Equal", total, b.ints(fitting)), to=TensorProto.INT64)
+    fits = b.op("Less", b.ints([0]), b.reduce("ReduceSum", same, [0], 1, axes_as_input=13))
+    b.end(0, b.op("Reshape", b.guard(b.input(0), fits), b.ints(wanted)))
     return True
 
 
 def expand(b: PromisedBody) -> bool:
-    """Expand: the promised extents are the larger ones of operand and values."""
+    """Expand: its values are the promised extents, or 1 where the operand has them."""
     wanted, given, count = b.promised(), b.shape(b.input(0)), b.shape(b.input(1))
     if wanted is None or given is None or count is None or max(len(given), count[0]) != len(wanted):
         return False
     own = [1] * (count[0] - len(given)) + list(given[max(0, len(given) - count[0]) :])
     last = wanted[len(wanted) - count[0] :]
-    larger = b.op("Max", b.whole(b.input(1)), b.ints(own)) if count[0] else b.ints([])
-    x = b.guard(b.input(0), b.op("Equal", larger, b.ints(last))) if count[0] else b.input(0)
+    x = b.input(0)
+    if count[0]:
+        values = b.whole(b.input(1))
+        kept = b.const([size == extent for size, extent in zip(own, last, strict=True)], "bool")
+        one = b.op("And", b.op("Equal", values, b.ints(1)), kept)
+        x = b.guard(x, b.op("Or", b.op("Equal", values, b.ints(last)), one))
     b.end(0, b.op("Expand", x, b.ints(wanted)))
     return True
 

@@ -1,7 +1,10 @@
 """Shapes that come at run time: the declared ones, equal to ONNX's own evaluator."""
 
 import numpy as np
+import pytest
 
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import LibraryError
 from tests.frontend.onnx.helpers import against_reference, text_model
 
 
@@ -38,6 +41,27 @@ def test_views_and_copies():
             "row": np.arange(4, dtype=np.float32)[None],
         },
     )
+
+
+BROKEN = {
+    "another axis of extent 1": ("Squeeze", (1, 5, 1), (5, 1), ints(2)),
+    "one axis twice": ("Squeeze", (1, 1, 5), (5,), ints(0, 0)),
+    "no extent that fits": ("Expand", (3, 1), (3, 2), ints(2, 2)),
+    "two extents left open": ("Reshape", (3, 4), (2, 6), ints(-1, -1)),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_values_that_another_shape_or_none_belongs_to_are_errors(case):
+    kind, given, declared, values = BROKEN[case]
+    shapes = (",".join(map(str, shape)) for shape in (given, declared))
+    x, y = (f"float[{shape}]" for shape in shapes)
+    model = text_model(
+        f"g ({x} x, int64[{len(values)}] values) => ({y} y) {{ y = {kind} (x, values) }}", opset=18
+    )
+    built = build_model(optimize_model(import_model(model)))
+    with pytest.raises(LibraryError, match=f"{kind}.*the values of values must give the shapes"):
+        built.run({"x": np.zeros(given, np.float32), "values": values})
 
 
 def test_counts_and_parts():

@@ -343,10 +343,20 @@ def _causal(b: Body, query: str, key: str, window: int = -1) -> str:
 def _cache_places(b: Body, x: str, by_sequence: list[int], by_step: list[int]) -> str:
     """Places in the caches of GroupQueryAttention of the new steps of ``x`` [B, N, S, D].
 
-    Input 5 has the number of keys of each sequence, with the new ones, less one.
+    Input 5 has the number of keys of each sequence, with the new ones, less one.  The steps of a prompt,
+    where input 6 (the greatest number of keys) is the number of steps, begin at 0: shorter sequences have
+    padding behind them.
     """
     lengths = b.op("Cast", b.input(5), to=TensorProto.INT64)
-    first = b.op("Sub", b.op("Add", lengths, b.const(1, "int64")), b.extent(x, 2))
+    steps = b.extent(x, 2)
+    first = b.op("Sub", b.op("Add", lengths, b.const(1, "int64")), steps)
+    if b.input(6) and (b.shape(b.input(0)) or (None, None))[1] != 1:
+        most = b.op("Reshape", b.op("Cast", b.input(6), to=TensorProto.INT64), b.const([1], "int64"))
+        zero = b.const(0, "int64")
+        outside = b.op("Or", b.op("Less", lengths, zero), b.op("Less", zero, first))
+        # A length that no prompt of so many steps has becomes a place that the cache refuses.
+        start = b.op("Where", outside, b.const(-1, "int64"), zero)
+        first = b.op("Where", b.op("Equal", most, steps), start, first)
     return b.op("Add", b.op("Reshape", first, b.const(by_sequence, "int64")), _range(b, x, by_step))
 
 
@@ -356,7 +366,9 @@ def _cached(b: Body, past: str, x: str) -> str:
         past = b.op("Concat", past, b.op("ConstantOfShape", b.op("Shape", x)), axis=2)
     places = _cache_places(b, x, [-1, 1, 1, 1], [1, 1, -1, 1])
     rows = b.op("Expand", places, b.op("Shape", x))
-    return b.op("ScatterElements", past, rows, x, axis=2)
+    present = b.op("ScatterElements", past, rows, x, axis=2)
+    b.count_from_0()  # lengths below the number of new steps are an error, as in ONNX Runtime
+    return present
 
 
 def _is_buffer(b: Body) -> bool:

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.errors import LibraryError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
 from tests.frontend.onnx.helpers import add_weight, contrib_model, run_onnxruntime, text_model
 from tests.frontend.onnx.test_contrib import FLOAT, Model
@@ -335,6 +335,39 @@ def test_group_query_attention_with_past_keys(rotary, window):
     outputs = {"y": (B, 1, HEADS * 16), "keys": shape, "values": shape}
     options = {"num_heads": HEADS, "kv_num_heads": 2, "do_rotary": rotary, "local_window_size": window}
     caches("GroupQueryAttention", (*x, *past, lengths, total, *tables), outputs, **options)
+
+
+@pytest.mark.parametrize("rotary", [0, 1])
+def test_prompts_of_several_lengths_stand_at_the_begin_of_their_buffers(rotary):
+    """Padding behind the shorter prompt; lengths that no prompt of so many steps has are errors."""
+    steps, room, lengths = 5, 8, np.array([2, 4], np.int32)
+    values = [array(B, steps, n * 16, seed=n) for n in (HEADS, 2, 2)]
+    values += [*(array(B, 2, room, 16, seed=n) for n in range(2)), lengths, np.array([steps], np.int32)]
+    values += [array(room, 8, seed=n) for n in range(2 * rotary)]
+    infos = [
+        helper.make_tensor_value_info(f"v{n}", helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for n, value in enumerate(values)
+    ]
+    shapes = {"y": (B, steps, HEADS * 16), "keys": (B, 2, room, 16), "values": (B, 2, room, 16)}
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()
+    ]
+    options = {"num_heads": HEADS, "kv_num_heads": 2, "do_rotary": rotary}
+    names = [info.name for info in infos]
+    node = helper.make_node(
+        "GroupQueryAttention", names, list(shapes), "node", domain="com.microsoft", **options
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "prompts", infos, outputs)
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    built, inputs = build_model(optimize_model(import_model(model))), dict(zip(names, values, strict=True))
+    for n, (have, want) in enumerate(zip(built.run(inputs), run_onnxruntime(model, inputs), strict=True)):
+        for sequence, last in enumerate(lengths):
+            rows = (sequence, ..., slice(last + 1), slice(None))
+            np.testing.assert_allclose(have[rows], want[rows], rtol=1e-5, atol=1e-5, err_msg=str(n))
+    for wrong in (-1, steps, room):
+        with pytest.raises(LibraryError, match="node/.* an index lies outside"):
+            built.run({**inputs, "v5": np.array([wrong, 4], np.int32)})
 
 
 @pytest.mark.parametrize("form", ["sinks", "smooth"])
