@@ -40,6 +40,11 @@ _FEW_LINES = 8
 """Lines of pixels that come from L2 together without a wait."""
 
 
+_SHARED_LINE = 16.0
+"""Cycles of a store to a cache line that other cores hold, too: they must give it up first.  It takes 25 on
+one chip where their L2 has it, 100 where they are on another chip (Zen 4), and 2 where no other core has it."""
+
+
 @dataclass(frozen=True)
 class CpuModel:
     """A CPU as the design spaces see it.
@@ -74,6 +79,10 @@ class CpuModel:
 
     sorted_choices = False
     whole_models = False
+
+    def shared_lines(self, nbytes: float) -> float:
+        """Cycles that a thread waits because several cores read ``nbytes`` that others write again."""
+        return _SHARED_LINE * nbytes / 64 / self.threads if self.threads > 1 else 0.0
 
     def roofs(self) -> None:
         """None: peaks of a CPU are measured."""

@@ -109,7 +109,10 @@ class ExpandDepthwiseSpace(DesignSpace):
         if ((rows - 1) * stride + kernel) * pitch * machine.lanes * 4 > machine.l1:
             item += _BEYOND_L1 * wide * pitch
         work = -(-op.filters // machine.lanes) * blocks * op.batch
-        return item * -(-work // machine.threads)
+        shared = 0.0
+        if blocks * op.batch < machine.threads:  # what is before it and behind it shares out rows
+            shared = machine.shared_lines(op.inputs[0].nbytes + op.output.nbytes)
+        return item * -(-work // machine.threads) + shared
 
     def pack(self, op: ExpandDepthwise, point: Point, machine: CpuModel) -> dict[int, Packer]:
         lanes, first = machine.lanes, 2 + (BIAS in op.expand_epilogue)
@@ -176,9 +179,9 @@ def _row_cycles(op: ExpandDepthwise, pixels: tuple[int, int], whole: bool, machi
 
 
 def _depthwise_cycles(op: ExpandDepthwise, tile: tuple[int, int], machine: CpuModel) -> float:
-    """Cycles of the depthwise convolution of one channel block."""
-    one = dataclasses.replace(op, batch=1, filters=machine.lanes)
-    return _DEPTHWISE.estimate(between_blocks(one, machine), {"tile": tile, "blocks": 1}, machine)
+    """Cycles of the depthwise convolution of one channel block on one thread."""
+    one, alone = dataclasses.replace(op, batch=1, filters=machine.lanes), dataclasses.replace(machine, threads=1)
+    return _DEPTHWISE.estimate(between_blocks(one, machine), {"tile": tile, "blocks": 1}, alone)
 
 
 class ExpandDepthwiseKernel(DepthwiseKernel):

@@ -181,25 +181,16 @@ def _cost(op: Conv2d, point: Point, machine: CpuModel) -> float:
     plane += wide * tile(low, columns) + tile(low, narrow)
     work = min(point["blocks"], -(-op.out_height // rows)) * -(-op.filters // machine.lanes) * op.batch
     total = plane * -(-op.filters // machine.lanes) * op.batch
-    foreign = _foreign_bytes(op, point["blocks"], machine) / _FROM_OTHERS
+    # What is before it and behind it shares out rows.
+    foreign = 0.0
+    if work_of_rows(op, point["blocks"]) < machine.threads:
+        foreign = machine.shared_lines(4.0 * op.batch * op.channels * op.height * op.width)
     return total * -(-work // machine.threads) / work + 40.0 * work / machine.threads + foreign
 
 
-_FROM_OTHERS = 5.0
-"""Bytes per cycle of what lies in another core's cache."""
-
-_LARGE = 3
-"""Images of this many L2 caches come from 1x1 convolutions whose threads share pixels, not filters."""
-
-
-def _foreign_bytes(op: Conv2d, blocks: int, machine: CpuModel) -> float:
-    """Bytes of X that a thread reads and another has written, as a rule."""
-    size = 4.0 * op.batch * op.channels * op.height * op.width
-    by_rows = op.batch == 1 and blocks % machine.threads == 0
-    by_rows_before = op.batch == 1 and size > _LARGE * machine.l2
-    if by_rows == by_rows_before:
-        return 0.0
-    return size * (1 - 1 / machine.threads) / machine.threads
+def work_of_rows(op: Conv2d, blocks: int) -> int:
+    """Pieces of images that no two threads read."""
+    return op.batch * blocks
 
 
 class DepthwiseKernel:
