@@ -41,8 +41,8 @@ _FEW_LINES = 8
 
 
 _SHARED_LINE = 16.0
-"""Cycles of a store to a cache line that other cores hold, too: they must give it up first.  It takes 25 on
-one chip where their L2 has it, 100 where they are on another chip (Zen 4), and 2 where no other core has it."""
+"""Cycles of a store to a cache line that other cores hold, too: they must give it up first.  It takes 25
+where they are on the same chip, 100 on another one (Zen 4), and 2 where no other core has the line."""
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,10 @@ def _row_cycles(op: ExpandDepthwise, pixels: tuple[int, int], whole: bool, machi
 
 def _depthwise_cycles(op: ExpandDepthwise, tile: tuple[int, int], machine: CpuModel) -> float:
     """Cycles of the depthwise convolution of one channel block on one thread."""
-    one, alone = dataclasses.replace(op, batch=1, filters=machine.lanes), dataclasses.replace(machine, threads=1)
+    one, alone = (
+        dataclasses.replace(op, batch=1, filters=machine.lanes),
+        dataclasses.replace(machine, threads=1),
+    )
     return _DEPTHWISE.estimate(between_blocks(one, machine), {"tile": tile, "blocks": 1}, alone)
 
 

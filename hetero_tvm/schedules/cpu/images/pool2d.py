@@ -2,7 +2,7 @@
 
 Loop structure::
 
-    parallel over planes (channel blocks) x output rows:
+    parallel over images x output rows x planes (channel blocks):
         rows of the input that the window sees (at the border fewer)
         for each output column:
             acc = -inf or 0
@@ -11,7 +11,8 @@ Loop structure::
 
 A vector is the channels of one pixel: no shuffle anywhere.  The window is clipped, not padded, because
 zeros around the image would win over negative values in a maximum.  Windows over the whole image have
-several accumulators, as one would wait for its own latency.
+several accumulators, as one would wait for its own latency.  Threads share out rows, as convolutions do: each
+finds what it has written.
 """
 
 from __future__ import annotations
@@ -90,9 +91,11 @@ class PoolKernel:
         op, k = self.op, self.k
         x, y = k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)
         self.x, self.y = self.input.view(x), self.output.view(y)
-        planes = op.batch * self.input.layout.blocks(op.channels)
-        with k.parallel(planes * op.out[0], op.flops * 4) as item:
-            plane, row = k.let(tirx.floordiv(item, op.out[0])), k.let(tirx.floormod(item, op.out[0]))
+        planes = self.input.layout.blocks(op.channels)
+        with k.parallel(op.batch * planes * op.out[0], op.flops * 4) as item:
+            number = k.let(tirx.floordiv(item, planes))
+            row = k.let(tirx.floormod(number, op.out[0]))
+            plane = k.let(tirx.floordiv(number, op.out[0]) * planes + tirx.floormod(item, planes))
             top, bottom = self._window(0, row)
             with k.serial(op.out[1]) as column:
                 self._pixel(plane, row, column, top, bottom)
