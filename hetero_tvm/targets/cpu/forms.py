@@ -25,9 +25,11 @@ from hetero_tvm.relax_passes.forms.volumes.conv3d import Conv3dAsConv2d
 from hetero_tvm.relax_passes.forms.volumes.conv_transpose3d import ConvTranspose3dAsConvTranspose2d
 from hetero_tvm.relax_passes.forms.volumes.images import VolumesAsImages
 from hetero_tvm.relax_passes.forms.volumes.resize import ResizeVolumes
+from hetero_tvm.relax_passes.fusions.convolutions.expansions import FuseExpansions
 from hetero_tvm.relax_passes.fusions.pixel_shuffle import FusePixelShuffle
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
+from hetero_tvm.schedules.cpu.chains.expand_depthwise import chain_pays
 from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
 from hetero_tvm.schedules.cpu.images.lone import on_blocks
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
@@ -83,3 +85,8 @@ def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, .
             functools.partial(emit_scan, machine, ranges=ranges)
         ),  # the runtime's scan goes element by element
     )
+
+
+def chains(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
+    """Passes that make one operator of convolutions one after another."""
+    return (FuseExpansions(claims, functools.partial(chain_pays, machine=machine)),)

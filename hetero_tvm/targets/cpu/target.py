@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,6 @@ from hetero_tvm.relax_passes.forms.quantized_conv_transpose import QuantConvTran
 from hetero_tvm.relax_passes.forms.resize import PixelsAsCopies
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime, GatherAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
-from hetero_tvm.relax_passes.fusions.convolutions.expansions import FuseExpansions
 from hetero_tvm.relax_passes.fusions.convolutions.slices import ReadSlices
 from hetero_tvm.relax_passes.fusions.forest import FuseForest
 from hetero_tvm.relax_passes.fusions.integers.as_floats import IntegersAsFloats
@@ -41,13 +40,11 @@ from hetero_tvm.relax_passes.fusions.integers.stored_weights import StoreWeights
 from hetero_tvm.relax_passes.fusions.integers.sums import FuseQuantizedAdd
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
 from hetero_tvm.relax_passes.pipeline import fusions
-from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.concatenation import JoinParts
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
-from hetero_tvm.schedules.cpu.chains.expand_depthwise import chain_pays
 from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.dots import safe_pairs, wanted_pairs
 from hetero_tvm.schedules.cpu.halves.conv2d import half_cycles, halves_pay
@@ -61,7 +58,7 @@ from hetero_tvm.schedules.cpu.symbolic import kernels
 from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.targets.base import Compiled, Target
-from hetero_tvm.targets.cpu.forms import forms
+from hetero_tvm.targets.cpu.forms import chains, forms
 from hetero_tvm.targets.cpu.parts import build_in_parts
 from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
 from hetero_tvm.targets.cpu.spaces import CPU_SPACES
@@ -324,6 +321,7 @@ class CpuTarget(Target):
             x_bits = rounded if self.packed.may_round else lambda form: 0
             lower = (KeepPackedWeights(claims, self.packed, x_bits),)
         safe = safe_pairs if self.pairs_safe else lambda w: 0
+        fixed = not (self._any_rows or self._any_images)
         return (
             SplitBytes(),  # first: moves between two quantisers are moves of bytes
             SinkDequantizers(),  # likewise
@@ -344,10 +342,9 @@ class CpuTarget(Target):
                 functools.partial(slices_pay, machine=self.machine),
             ),  # after the epilogues, and before layouts are chosen
             *lower,  # after the epilogues, which it takes along
-            # It lays out what the fusions have left.
-            BlockImages(self.machine.lanes, claims, pays=self._blocks_pay),
+            BlockImages(self.machine.lanes, claims, pays=self._blocks_pay),  # what the fusions have left
             *halved,  # after it: a layout decides what float32 takes
-            *self._chains(claims),  # likewise
+            *(chains(claims, self.machine) if fixed and not lower else []),  # likewise
             FusePool2d(claims),  # after BlockImages: pooling that no neighbour wants in blocks
             DequantizeForEach(),  # after all that looks for duplicates
             *([QuantizeByReciprocal()] if "fma" in self.features else []),  # after all that reads quantisers
@@ -359,12 +356,6 @@ class CpuTarget(Target):
                 functools.partial(emit_scatter_rows, self.machine)
             ),  # whose places are checked now
         )
-
-    def _chains(self, claims: Claims) -> Iterator[GraphPass]:
-        """Convolutions one after another as one, of images of fixed sizes."""
-        plain = self.precision == "f32" and self.storage is None
-        if plain and not (self._any_rows or self._any_images):
-            yield FuseExpansions(claims, functools.partial(chain_pays, machine=self.machine))
 
     @property
     def _rounds_images(self) -> bool:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hetero_tvm.codegen.cancellation import keep_cancellation
-from hetero_tvm.codegen.divided_indices import divide_what_rises
-from hetero_tvm.codegen.divisions import DIVISIONS, reads_memory
 from hetero_tvm.codegen.extremes import begin_at_infinity
+from hetero_tvm.codegen.quotients.divided_indices import divide_what_rises
+from hetero_tvm.codegen.quotients.divisions import DIVISIONS, reads_memory
 from hetero_tvm.codegen.wrapping import wrapping_pass
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.host.tvm import (

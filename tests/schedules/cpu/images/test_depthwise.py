@@ -60,12 +60,15 @@ def test_default_is_a_choice_and_features_are_finite():
             assert np.isfinite(SPACE.features(op, point, machine)).all()
 
 
-def test_threads_share_the_rows_of_large_images_and_the_channels_of_small_ones():
-    def rows_shared(channels: int, extent: int) -> bool:
-        op = Conv2d(1, channels, extent, extent, channels, (3, 3), padding=PAD, groups=channels)
-        return SPACE.default(on(AVX2, op, "+1,1,1,1"), AVX2)["blocks"] % AVX2.threads == 0
+def test_threads_share_rows_or_images():
+    """So do convolutions: of one image all have rows, of several each has some."""
 
-    assert rows_shared(144, 56) and not rows_shared(192, 28)
+    def blocks(batch: int, channels: int, extent: int) -> int:
+        op = Conv2d(batch, channels, extent, extent, channels, (3, 3), padding=PAD, groups=channels)
+        return SPACE.default(on(AVX2, op, "+1,1,1,1"), AVX2)["blocks"]
+
+    assert blocks(1, 144, 56) > 1 and blocks(1, 192, 28) > 1
+    assert blocks(8, 192, 28) == 1
 
 
 def test_refusals():

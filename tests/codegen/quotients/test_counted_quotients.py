@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.codegen.counted_quotients import divide_counts
 from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.codegen.quotients.counted_quotients import divide_counts
 from hetero_tvm.host.tvm import tirx, tvm, tvm_ffi
 from tests.schedules.cpu.running import TARGET, llvm_of
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.codegen.divided_indices import divide_what_rises
 from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.codegen.quotients.divided_indices import divide_what_rises
 from hetero_tvm.host.tvm import Schedule, te, tirx, tvm
 
 V, W = 6, 4

@@ -1,0 +1,1 @@
+"""Quotients and remainders of integers: of indices, of counts, and of what tensors hold."""
