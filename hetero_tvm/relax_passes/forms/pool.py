@@ -9,6 +9,9 @@ from hetero_tvm.relax_passes.forms.conv1d import integers
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
+_TYPES = {True: ("float32", "int8", "uint8"), False: ("float32",)}
+"""Types of what is pooled: the largest of bytes is taken as well."""
+
 VOLUME_POOLS = ("relax.nn.max_pool3d", "relax.nn.avg_pool3d")
 
 _LAYOUTS = {
@@ -32,11 +35,12 @@ class PoolForm(NamedTuple):
     def of(cls, graph: Graph, var: Var) -> PoolForm | None:
         """The form of a pooling; None where it has none."""
         call, name = graph.value(var), graph.op_name(var)
-        if dtype_of(var) != "float32" or 0 in shape_of(var):
+        largest = "max" in name
+        if dtype_of(var) not in _TYPES[largest] or 0 in shape_of(var):
             return None
         if {str(call.attrs.layout), str(call.attrs.out_layout)} != {_LAYOUTS[name]}:
             return None
-        return cls(call, "max" in name) if set(integers(call.attrs.dilation)) == {1} else None
+        return cls(call, largest) if set(integers(call.attrs.dilation)) == {1} else None
 
     @property
     def _axes(self) -> tuple[list[int], list[int], list[int], list[int]]:

@@ -20,8 +20,6 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
-from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
-from hetero_tvm.relax_passes.forms.quantized_conv_transpose import QuantConvTransposeAsConv2d
 from hetero_tvm.relax_passes.forms.resize import PixelsAsCopies
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime, GatherAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
@@ -58,7 +56,7 @@ from hetero_tvm.schedules.cpu.symbolic import kernels
 from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.targets.base import Compiled, Target
-from hetero_tvm.targets.cpu.forms import chains, forms
+from hetero_tvm.targets.cpu.forms import chains, forms, quantized_forms
 from hetero_tvm.targets.cpu.parts import build_in_parts
 from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
 from hetero_tvm.targets.cpu.spaces import CPU_SPACES
@@ -327,8 +325,7 @@ class CpuTarget(Target):
             SinkDequantizers(),  # likewise
             QuantizeParts(),  # after it: of parts in other steps than the whole
             SinkDequantizers(),  # what has the same steps is neither dequantised nor quantised
-            QuantConv1dAsConv2d(),  # before the fusion, for which rows are images of one row
-            QuantConvTransposeAsConv2d(claims),  # likewise transposed ones: convolutions of phases
+            *quantized_forms(claims),  # before the fusion
             FuseQuantized(claims, safe, bounds=True),  # before constants are folded: it reads integers
             *([IntegersAsFloats()] if self._any_images else []),
             FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes

@@ -23,7 +23,9 @@ _MOVES = (
     "relax.image.resize2d",
     "relax.strided_slice",
     "relax.take",
+    "relax.nn.max_pool1d",
     "relax.nn.max_pool2d",
+    "relax.nn.max_pool3d",
     "relax.concat",
     *RESHAPES,
 )
