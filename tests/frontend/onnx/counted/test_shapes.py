@@ -1,9 +1,11 @@
 """Shapes of counted tensors, and what is computed from them, beside onnxruntime."""
 
+import numpy as np
 import pytest
 
-from hetero_tvm.errors import UnsupportedOperatorError
-from tests.frontend.onnx.counted.helpers import agrees
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import LibraryError, UnsupportedOperatorError
+from tests.frontend.onnx.counted.helpers import agrees, model_of
 from tests.frontend.onnx.counted.test_sources import sparse
 
 FOUND = "i = NonZero(x) t = Transpose<perm = [1, 0]>(i)"
@@ -54,6 +56,17 @@ def test_reshape_that_brings_together_what_counts():
 def test_reshape_by_a_count():
     check("int64[N,1,2] y", "s = Shape<end = 1>(t) rest = Constant<value = int64[2] {1, 2}>() "
           "k = Concat<axis = 0>(s, rest) y = Reshape(t, k)")  # fmt: skip
+
+
+def test_reshape_of_a_tensor_of_fixed_shape_to_as_many_elements_as_count():
+    """As PyTorch's exporter writes ``positions[:, mask] = values``: all elements of the mask have to hold."""
+    body = f"""(float[2,3] x, int64[6] v) => (int64[N,1] y) {{ {FOUND} s = Shape<end = 1>(t)
+        one = Constant<value = int64[1] {{1}}>() k = Concat<axis = 0>(s, one) y = Reshape(v, k) }}"""
+    full, values = np.ones((2, 3), np.float32), np.arange(6)
+    agrees(body, {"x": full, "v": values})
+    built = build_model(optimize_model(import_model(model_of(body))))
+    with pytest.raises(LibraryError, match="the values of k must give the shapes"):
+        built.run({"x": full - np.eye(2, 3, dtype=np.float32), "v": values})
 
 
 def test_flatten():
