@@ -119,7 +119,7 @@ def slices(b: Step) -> None:
             raise Unfit("it cuts a counted axis from its end, or in steps")
         if isinstance(end, Count):
             if count is not None and count != end:
-                raise Unfit("it cuts a counted axis by another count")
+                end = b.lesser(count, end)
             if count is None and end.most > extents[axis]:
                 end = b.least(end, extents[axis])
             own[axis] = b.less(end, start)

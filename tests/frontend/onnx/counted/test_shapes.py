@@ -90,6 +90,16 @@ def test_the_least_of_a_count_and_a_number():
     )
 
 
+def test_a_cut_by_another_count():
+    """As PyTorch's exporter writes ``x[mask] = values``: values up to the number of places."""
+    other = "j = NonZero(b) u = Transpose<perm = [1, 0]>(j) s = Shape<end = 1>(u)"
+    body = "zero = Constant<value = int64[1] {0}>() y = Slice(t, zero, s, zero) z = GatherND(x, y)"
+    given = [{"x": sparse(4, 5), "b": np.arange(6) < n} for n in (0, 2, 6)]
+    given += [{"x": sparse(4, 5) * 0 + scale, "b": np.arange(6) < 3} for scale in (0, 1)]
+    given = [{name: v.astype(bool if name == "b" else "f4") for name, v in case.items()} for case in given]
+    agrees(f"(float[4,5] x, bool[6] b) => (int64[N,2] y, float[N] z) {{ {FOUND} {other} {body} }}", *given)
+
+
 def test_a_cut_from_the_end_is_refused():
     with pytest.raises(UnsupportedOperatorError, match="Slice.*from its end"):
         check("int64[N,2] y", "a = Constant<value = int64[1] {-2}>() b = Constant<value = int64[1] {99}>() "
