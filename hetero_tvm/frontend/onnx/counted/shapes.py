@@ -119,7 +119,7 @@ def slices(b: Step) -> None:
             raise Unfit("it cuts a counted axis from its end, or in steps")
         if isinstance(end, Count):
             if count is not None and count != end:
-                raise Unfit("it cuts a counted axis by another count")
+                end = b.lesser(count, end)
             if count is None and end.most > extents[axis]:
                 end = b.least(end, extents[axis])
             own[axis] = b.less(end, start)
@@ -155,7 +155,8 @@ def reshape(b: Step) -> None:
         if not b.attributes.get("allowzero", 0):
             wanted = [own.get(n, extents[n]) if v == 0 else v for n, v in enumerate(wanted)]
     if not own:
-        raise Unfit("a tensor of fixed shape gets the extents of a counted one")
+        _filled(b, wanted)
+        return
     total = math.prod(extents)
     rest = math.prod(value for value in padded(wanted) if value != -1)
     if -1 in wanted and (not rest or total % rest):
@@ -182,6 +183,17 @@ def reshape(b: Step) -> None:
             raise Unfit("it divides a counted axis into parts that do not fit")
     b.again_as("Reshape", {0: b.input(0), 1: b.ints(out)})
     b.mark(0, axes)
+
+
+def _filled(b: Step, wanted: list[Value]) -> None:
+    """A Reshape of a tensor of fixed shape to the extents of a counted one: all elements have to count."""
+    counted, out = counts(wanted), padded(wanted)
+    if len(counted) != 1 or -1 in out or math.prod(out) != math.prod(b.extents(0)):
+        raise Unfit("a tensor of fixed shape gets the extents of a counted one, which holds another number")
+    for count in counted.values():
+        x = b.guard(b.input(0), b.op("Equal", count.name, b.ints(count.most)))
+        b.again_as("Reshape", {0: x, 1: b.ints(out)})
+    b.mark(0, counted)
 
 
 def _brought_together(b: Step, axis: int, count: Count, out: list[int], place: int) -> None:

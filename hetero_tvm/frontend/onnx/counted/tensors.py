@@ -151,6 +151,11 @@ class Step(PromisedBody):
         name = self.op("Min", count.name, self.ints(limit))
         return Count(f"min({_text(count)},{limit})", name, limit)
 
+    def lesser(self, one: Count, other: Count) -> Count:
+        """The less of two counts."""
+        name = self.op("Min", one.name, other.name)
+        return Count(f"min({_text(one)},{_text(other)})", name, min(one.most, other.most))
+
     def less(self, count: Count, number: int) -> Count:
         """Rest of a count after the first ``number``."""
         if not number:

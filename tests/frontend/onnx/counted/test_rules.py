@@ -80,6 +80,23 @@ def test_scatter_writes_what_counts_only():
         check("float[5,6] y", f'u = Exp(g) y = ScatterND<reduction = "{kind}">(w, t, u)')
 
 
+@pytest.mark.parametrize("kind", ["none", "add"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scatter_of_batches_of_rows(kind, axis):
+    """As PyTorch's exporter writes ``w[:, mask] = u`` for several planes, with rows in front or behind."""
+    turned = "0,1,2" if axis == 0 else "1,0,2"
+    body = f"""(float[5] x, float[5,2,3] w) => (float[5,2,3] y) {{
+        i = NonZero(x) t = Transpose<perm = [1, 0]>(i) n = Shape<end = 1>(t)
+        {ONE} two = Constant<value = int64[1] {{2}}>()
+        e = Concat<axis = 0>(n, two) e3 = Concat<axis = 0>(e, one)
+        wide = Expand(t, e) rows = Unsqueeze(wide, two) planes = Constant<value = int64[1,2,1] {{0, 1}}>()
+        columns = Expand(planes, e3) both = Concat<axis = -1>(rows, columns)
+        index = Transpose<perm = [{turned}]>(both) g = GatherND(w, index) u = Exp(g)
+        y = ScatterND<reduction = "{kind}">(w, index, u) }}"""
+    w = RNG.standard_normal((5, 2, 3)).astype("float32")
+    agrees(body, *({"x": np.array(x, "f4"), "w": w} for x in ([0, 1, 0, 2, 1], [1] * 5, [0] * 5)))
+
+
 def test_scatter_of_elements():
     wide = "e = Shape(g) i6 = Expand(t, e) u = Exp(g)"
     for kind in ("none", "add", "max"):

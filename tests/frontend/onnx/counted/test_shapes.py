@@ -1,9 +1,11 @@
 """Shapes of counted tensors, and what is computed from them, beside onnxruntime."""
 
+import numpy as np
 import pytest
 
-from hetero_tvm.errors import UnsupportedOperatorError
-from tests.frontend.onnx.counted.helpers import agrees
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import LibraryError, UnsupportedOperatorError
+from tests.frontend.onnx.counted.helpers import agrees, model_of
 from tests.frontend.onnx.counted.test_sources import sparse
 
 FOUND = "i = NonZero(x) t = Transpose<perm = [1, 0]>(i)"
@@ -56,6 +58,17 @@ def test_reshape_by_a_count():
           "k = Concat<axis = 0>(s, rest) y = Reshape(t, k)")  # fmt: skip
 
 
+def test_reshape_of_a_tensor_of_fixed_shape_to_as_many_elements_as_count():
+    """As PyTorch's exporter writes ``positions[:, mask] = values``: all elements of the mask have to hold."""
+    body = f"""(float[2,3] x, int64[6] v) => (int64[N,1] y) {{ {FOUND} s = Shape<end = 1>(t)
+        one = Constant<value = int64[1] {{1}}>() k = Concat<axis = 0>(s, one) y = Reshape(v, k) }}"""
+    full, values = np.ones((2, 3), np.float32), np.arange(6)
+    agrees(body, {"x": full, "v": values})
+    built = build_model(optimize_model(import_model(model_of(body))))
+    with pytest.raises(LibraryError, match="the values of k must give the shapes"):
+        built.run({"x": full - np.eye(2, 3, dtype=np.float32), "v": values})
+
+
 def test_flatten():
     check("int64[N,2] y", "y = Flatten(t)")
 
@@ -75,6 +88,16 @@ def test_the_least_of_a_count_and_a_number():
         "s = Shape<end = 1>(t) three = Constant<value = int64[1] {3}>() k = Min(s, three) "
         "c = GatherND(x, t) v, p = TopK(c, k)",
     )
+
+
+def test_a_cut_by_another_count():
+    """As PyTorch's exporter writes ``x[mask] = values``: values up to the number of places."""
+    other = "j = NonZero(b) u = Transpose<perm = [1, 0]>(j) s = Shape<end = 1>(u)"
+    body = "zero = Constant<value = int64[1] {0}>() y = Slice(t, zero, s, zero) z = GatherND(x, y)"
+    given = [{"x": sparse(4, 5), "b": np.arange(6) < n} for n in (0, 2, 6)]
+    given += [{"x": sparse(4, 5) * 0 + scale, "b": np.arange(6) < 3} for scale in (0, 1)]
+    given = [{name: v.astype(bool if name == "b" else "f4") for name, v in case.items()} for case in given]
+    agrees(f"(float[4,5] x, bool[6] b) => (int64[N,2] y, float[N] z) {{ {FOUND} {other} {body} }}", *given)
 
 
 def test_a_cut_from_the_end_is_refused():

@@ -109,11 +109,12 @@ def masked_attention(b: Body) -> None:
 
 
 def group_query_attention(b: Body) -> None:
-    """Write out GroupQueryAttention, causal, with or without a rotary embedding."""
+    """Write out GroupQueryAttention, with or without a rotary embedding and norms of queries and keys."""
     # query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache, sin_cache,
-    # position_ids, attention_bias, head_sink, ... -> output, present_key, present_value
-    options = {i: "an option" for i in range(12, 16)}
-    _refuse(b, inputs=options, outputs={3: "its scores"}, qk_output=0)
+    # position_ids, attention_bias, head_sink, k_scale, v_scale, q_norm_weight, k_norm_weight, query_seqlens
+    # -> output, present_key, present_value, scores
+    options = dict.fromkeys((12, 13), "quantized past keys and values")
+    _refuse(b, inputs=options, outputs={3: "its scores"}, qk_output=0, sliding_window_cache=0)
     has_past = not b.is_empty(b.input(3))
     heads, kv_heads = int(b.attributes["num_heads"]), int(b.attributes["kv_num_heads"])
     if b.input(1):
@@ -126,6 +127,7 @@ def group_query_attention(b: Body) -> None:
         ends = np.cumsum([0, heads, kv_heads, kv_heads])
         query, key, value = (b.cut(packed, 2, int(ends[i]), int(ends[i + 1])) for i in range(3))
     query, key, value = (_to_front(b, x) for x in (query, key, value))
+    query, key = (_normed(b, x, 14 + n, "qk"[n]) for n, x in enumerate((query, key)))
     if int(b.attributes.get("do_rotary", 0)):
         positions = b.input(9) or (_cache_places(b, query, [-1, 1], [1, -1]) if has_past else "")
         tables = [_table(b, b.input(i), positions, query) for i in (7, 8)]
@@ -138,13 +140,17 @@ def group_query_attention(b: Body) -> None:
     if heads != kv_heads:
         key, value = (_repeated(b, x, heads, heads // kv_heads) for x in (key, value))
     window = int(b.attributes.get("local_window_size", -1))
-    if has_past:
+    if not int(b.attributes.get("causal", 1)):
+        lengths = b.op("Cast", b.input(5), to=TensorProto.INT64)
+        last = b.op("Reshape", lengths, b.const([-1, 1, 1, 1], "int64"))
+        masks = [_seen(b, _range(b, key, [1, 1, 1, -1]), last, -1)]
+    elif has_past:
         last = _cache_places(b, query, [-1, 1, 1, 1], [1, 1, -1, 1])
         masks = [_seen(b, _range(b, key, [1, 1, 1, -1]), last, window)]
     else:
         masks = [_causal(b, query, key, window)]
     if b.input(10):
-        masks.append(b.input(10))
+        masks.append(_widened(b, b.input(10), key) if has_past else b.input(10))
     sinks = b.input(11)
     if not sinks and int(b.attributes.get("smooth_softmax", 0)) == 1:
         sinks = b.const([0.0] * heads)
@@ -345,12 +351,13 @@ def _cache_places(b: Body, x: str, by_sequence: list[int], by_step: list[int]) -
 
     Input 5 has the number of keys of each sequence, with the new ones, less one.  The steps of a prompt,
     where input 6 (the greatest number of keys) is the number of steps, begin at 0: shorter sequences have
-    padding behind them.
+    padding behind them.  Input 16 has the number of steps of each sequence; behind them is padding.
     """
     lengths = b.op("Cast", b.input(5), to=TensorProto.INT64)
     steps = b.extent(x, 2)
-    first = b.op("Sub", b.op("Add", lengths, b.const(1, "int64")), steps)
-    if b.input(6) and (b.shape(b.input(0)) or (None, None))[1] != 1:
+    new = b.op("Cast", b.input(16), to=TensorProto.INT64) if b.input(16) else steps
+    first = b.op("Sub", b.op("Add", lengths, b.const(1, "int64")), new)
+    if b.input(6) and not b.input(16) and (b.shape(b.input(0)) or (None, None))[1] != 1:
         most = b.op("Reshape", b.op("Cast", b.input(6), to=TensorProto.INT64), b.const([1], "int64"))
         zero = b.const(0, "int64")
         outside = b.op("Or", b.op("Less", lengths, zero), b.op("Less", zero, first))
@@ -369,6 +376,22 @@ def _cached(b: Body, past: str, x: str) -> str:
     present = b.op("ScatterElements", past, rows, x, axis=2)
     b.count_from_0()  # lengths below the number of new steps are an error, as in ONNX Runtime
     return present
+
+
+def _normed(b: Body, x: str, weight: int, letter: str) -> str:
+    """RMS norm of each head of ``x`` [B, N, S, D], where input ``weight`` [D] is there."""
+    if not b.input(weight):
+        return x
+    common = float(b.attributes.get("qk_norm_epsilon", 1e-6))
+    epsilon = b.const(float(b.attributes.get(f"{letter}_norm_epsilon", common)))
+    root = b.op("Sqrt", b.op("Add", b.mean(b.op("Mul", x, x)), epsilon))
+    return b.op("Mul", b.op("Div", x, root), b.input(weight))
+
+
+def _widened(b: Body, mask: str, key: str) -> str:
+    """``mask`` [B or 1, N or 1, S, T] with zeros behind T, for keys that other masks hide."""
+    room = b.op("Sub", b.extent(key, 2), b.extent(mask, 3))
+    return b.op("Pad", mask, b.op("Concat", b.const([0] * 7, "int64"), room, axis=0))
 
 
 def _is_buffer(b: Body) -> bool:

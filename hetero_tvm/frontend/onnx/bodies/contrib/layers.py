@@ -136,9 +136,9 @@ def short_convolution(b: Body) -> None:
     weight, gap = b.shape(b.input(1)), int(b.attributes.get("dilation", 1))
     others = {
         "ndim": 1, "channels_last": 0, "state_window": 0, "state_update_capacity": 0, "state_length": 0,
-        "input_channels": 0, "input_channel_offset": 0,
+        "input_channels": 0, "input_channel_offset": 0, "state_channels_last": 0,
     }  # fmt: skip
-    given = {k: int(b.attributes.get(k, usual)) for k, usual in others.items()}
+    given = {k: max(0, int(b.attributes.get(k, usual))) for k, usual in others.items()}
     bad = [f"{k}={value}" for k, value in given.items() if value != others[k]]
     if weight is None or None in weight:
         bad.append("weights of unknown size")

@@ -31,6 +31,8 @@ def linear_attention(b: Body) -> None:
         reason = f"has the rule {rule!r}, to which its operand {lacking[0]} does not belong or is missing"
     elif heads % kv_heads:
         reason = f"has {heads} heads of queries for {kv_heads} of keys, which is no multiple"
+    elif kept := int(b.attributes.get("state_window", 0)):
+        reason = f"keeps the states of {kept} steps (state_window={kept}); the last one alone is supported"
     if reason:
         raise UnsupportedOperatorError(
             f"Node {b.node.name!r} ({b.node.op_type}) {reason}.", hint="Export the model with one of these."

@@ -153,6 +153,8 @@ def n_bits(b: Body) -> None:
     # a, weights, scales, zero points, group indices, bias
     rows, columns = int(b.attributes["N"]), int(b.attributes["K"])
     bits, block = int(b.attributes.get("bits", 4)), int(b.attributes["block_size"])
+    if layout := int(b.attributes.get("weight_prepacked", 0)):
+        raise _refusal(b, f"weights in the layout of a GPU's kernels (weight_prepacked={layout})")
     count = -(-columns // block)
     group = np.arange(columns) // block
     if b.input(4):

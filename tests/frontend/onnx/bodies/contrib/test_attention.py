@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.errors import LibraryError, UnsupportedOperatorError
+from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
 from tests.frontend.onnx.helpers import add_weight, contrib_model, run_onnxruntime, text_model
 from tests.frontend.onnx.test_contrib import FLOAT, Model
@@ -284,100 +284,3 @@ def test_lengths_with_starts_are_refused():
     add_weight(source, "b", np.ones(24, np.float32))
     with pytest.raises(UnsupportedOperatorError, match="'/attention' .* mask of 4 numbers for 2 sequences"):
         import_onnx(source)
-
-
-def caches(kind, inputs, outputs, **attributes):
-    """A node with caches, run by ONNX Runtime as it is and as it is imported."""
-    names = ["" if value is None else f"v{n}" for n, value in enumerate(inputs)]
-    infos = []
-    for name, value in zip(names, inputs, strict=True):
-        if name:
-            element = helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
-            infos.append(helper.make_tensor_value_info(name, element, np.shape(value)))
-    graph = helper.make_graph(
-        [helper.make_node(kind, names, list(outputs), "node", domain="com.microsoft", **attributes)],
-        "cached",
-        infos,
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-    )
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    values = {name: np.asarray(value) for name, value in zip(names, inputs, strict=True) if name}
-    expected, got = (run_onnxruntime(m, values) for m in (model, import_onnx(model).onnx_model))
-    for ours, theirs in zip(got, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-def test_attention_with_past_keys():
-    past = array(2, B, HEADS, 3, D)
-    outputs = {"y": (B, S, WIDTH), "present": (2, B, HEADS, S + 3, D)}
-    inputs = (array(B, S, 8), array(8, 3 * WIDTH), array(3 * WIDTH), None, past)
-    caches("Attention", inputs, outputs, num_heads=HEADS, unidirectional=1)
-
-
-def test_multi_head_attention_with_past_keys():
-    x = [array(B, 1, WIDTH) for _ in range(3)]
-    past = [array(B, HEADS, 3, D) for _ in range(2)]
-    shape = (B, HEADS, 4, D)
-    outputs = {"y": (B, 1, WIDTH), "keys": shape, "values": shape}
-    caches("MultiHeadAttention", (*x, None, None, None, *past), outputs, num_heads=HEADS)
-
-
-@pytest.mark.parametrize("rotary", [0, 1])
-@pytest.mark.parametrize("window", [-1, 2])
-def test_group_query_attention_with_past_keys(rotary, window):
-    """One step of two sequences: all keys of the cache count, and it grows."""
-    x = [array(B, 1, n * 16) for n in (HEADS, 2, 2)]
-    past = [array(B, 2, 4, 16) for _ in range(2)]
-    lengths, total = np.full(B, 4, np.int32), np.int32(5)
-    tables = [array(16, 8) for _ in range(2)] if rotary else [None, None]
-    shape = (B, 2, 5, 16)
-    outputs = {"y": (B, 1, HEADS * 16), "keys": shape, "values": shape}
-    options = {"num_heads": HEADS, "kv_num_heads": 2, "do_rotary": rotary, "local_window_size": window}
-    caches("GroupQueryAttention", (*x, *past, lengths, total, *tables), outputs, **options)
-
-
-@pytest.mark.parametrize("rotary", [0, 1])
-def test_prompts_of_several_lengths_stand_at_the_begin_of_their_buffers(rotary):
-    """Padding behind the shorter prompt; lengths that no prompt of so many steps has are errors."""
-    steps, room, lengths = 5, 8, np.array([2, 4], np.int32)
-    values = [array(B, steps, n * 16, seed=n) for n in (HEADS, 2, 2)]
-    values += [*(array(B, 2, room, 16, seed=n) for n in range(2)), lengths, np.array([steps], np.int32)]
-    values += [array(room, 8, seed=n) for n in range(2 * rotary)]
-    infos = [
-        helper.make_tensor_value_info(f"v{n}", helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-        for n, value in enumerate(values)
-    ]
-    shapes = {"y": (B, steps, HEADS * 16), "keys": (B, 2, room, 16), "values": (B, 2, room, 16)}
-    outputs = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()
-    ]
-    options = {"num_heads": HEADS, "kv_num_heads": 2, "do_rotary": rotary}
-    names = [info.name for info in infos]
-    node = helper.make_node(
-        "GroupQueryAttention", names, list(shapes), "node", domain="com.microsoft", **options
-    )
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    graph = helper.make_graph([node], "prompts", infos, outputs)
-    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    built, inputs = build_model(optimize_model(import_model(model))), dict(zip(names, values, strict=True))
-    for n, (have, want) in enumerate(zip(built.run(inputs), run_onnxruntime(model, inputs), strict=True)):
-        for sequence, last in enumerate(lengths):
-            rows = (sequence, ..., slice(last + 1), slice(None))
-            np.testing.assert_allclose(have[rows], want[rows], rtol=1e-5, atol=1e-5, err_msg=str(n))
-    for wrong in (-1, steps, room):
-        with pytest.raises(LibraryError, match="node/.* an index lies outside"):
-            built.run({**inputs, "v5": np.array([wrong, 4], np.int32)})
-
-
-@pytest.mark.parametrize("form", ["sinks", "smooth"])
-@pytest.mark.parametrize("softcap", [0.0, 2.0])
-def test_sinks_take_their_share_of_every_softmax(form, softcap):
-    """A score per head without a value, as in gpt-oss; a smooth softmax has one of zero."""
-    x, past = [array(B, 1, n * 16) for n in (HEADS, 2, 2)], [array(B, 2, 4, 16) for _ in range(2)]
-    lengths, total, shape = np.full(B, 4, np.int32), np.int32(5), (B, 2, 5, 16)
-    outputs = {"y": (B, 1, HEADS * 16), "keys": shape, "values": shape}
-    sinks = [None] * 4 + [array(HEADS, seed=5)] if form == "sinks" else []
-    more = {"smooth_softmax": 1} if form == "smooth" else {}
-    options = {"num_heads": HEADS, "kv_num_heads": 2, "softcap": softcap, **more}
-    caches("GroupQueryAttention", (*x, *past, lengths, total, *sinks), outputs, **options)

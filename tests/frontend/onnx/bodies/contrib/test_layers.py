@@ -115,6 +115,11 @@ def test_norms_of_groups_of_channels(last, activation):
         np.testing.assert_allclose(y, turned(norm(added)), rtol=1e-4, atol=1e-5)
 
 
+def test_short_convolutions_with_a_state_in_another_layout_are_refused():
+    with pytest.raises(UnsupportedOperatorError, match="has state_channels_last=1"):
+        ours("CausalConvWithState", SHORT, {"state_channels_last": 1}, 2)
+
+
 def test_biases():
     x, bias, more = floats(2, 5, 16), floats(16), floats(2, 5, 16)
     (y,) = ours("BiasAdd", (x, bias, more), {})

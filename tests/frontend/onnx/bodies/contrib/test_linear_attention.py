@@ -58,5 +58,7 @@ def test_refusals():
     given, options = operands("linear", 2, 2, False, False)
     with pytest.raises(UnsupportedOperatorError, match="has the rule 'other'; linear, gated, delta"):
         import_model(written(given, {**options, "update_rule": "other"})[0])
+    with pytest.raises(UnsupportedOperatorError, match="state_window=2"):
+        import_model(written(given, {**options, "state_window": 2})[0])
     with pytest.raises(UnsupportedOperatorError, match="its operand beta"):
         import_model(written(given, {**options, "update_rule": "delta"})[0])

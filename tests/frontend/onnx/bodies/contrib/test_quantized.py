@@ -179,6 +179,13 @@ def test_weights_that_are_not_constants_are_refused():
         import_onnx(model)
 
 
+def test_weights_in_the_layout_of_a_gpu_are_refused():
+    kind, values, attributes, dtype = CASES["4 bits"]
+    model, _ = model_of(kind, values, {**attributes, "weight_prepacked": 1}, dtype)
+    with pytest.raises(UnsupportedOperatorError, match=r"weights in the layout .*weight_prepacked=1"):
+        import_onnx(model)
+
+
 @pytest.mark.parametrize("by_channel", [False, True])
 def test_recurrent_weights_become_floats(by_channel):
     """As an LSTM with the same weights in floats, and near ONNX Runtime, which rounds states too."""
