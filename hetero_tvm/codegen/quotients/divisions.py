@@ -13,6 +13,7 @@ from typing import Any
 from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
 
 DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_FLOORED = (tirx.FloorDiv, tirx.FloorMod)
 
 _FLOATS = {8: "float32", 16: "float32", 32: "float64"}
 """Bits of an integer -> a float that holds all such integers, and products of divisors and quotients."""
@@ -36,7 +37,11 @@ def _safe_division(division: Expr) -> Expr:
     The smallest integer by -1 is itself, and its remainder 0, as if numbers wrapped around.
     """
     a, b, dtype = division.a, division.b, tvm.DataType(str(division.ty.dtype))
-    if "int" not in str(dtype) or dtype.lanes != 1 or not reads_memory(b):
+    if "int" not in str(dtype) or dtype.lanes != 1:
+        return division
+    if isinstance(b, tirx.IntImm) and int(b) < 0 and isinstance(division, _FLOORED) and reads_memory(a):
+        return _by_a_negative_constant(division)
+    if not reads_memory(b):
         return division
     trap = tirx.EQ(b, tirx.const(0, dtype))
     if dtype.bits in _FLOATS:
@@ -47,12 +52,25 @@ def _safe_division(division: Expr) -> Expr:
     return type(division)(a, tirx.Select(trap, tirx.const(1, dtype), b))
 
 
+def _by_a_negative_constant(division: Expr) -> Expr:
+    """A floored division from one that rounds to zero.
+
+    TVM adds a number to the dividend to divide by the opposite constant, which overflows near the ends of
+    the type, and the smallest integer has no opposite.
+    """
+    a, b = division.a, division.b
+    rest, zero = tirx.Mod(a, b), tirx.const(0, str(division.ty.dtype))
+    if isinstance(division, tirx.FloorMod):
+        return rest + tirx.Select(rest > zero, b, zero)
+    return tirx.Div(a, b) - tirx.Select(rest > zero, tirx.const(1, str(division.ty.dtype)), zero)
+
+
 def _by_floats(kind: type, a: Expr, b: Expr, dtype: tvm.DataType) -> Expr:
     """The quotient or remainder of two integers that floats hold."""
     wide = _FLOATS[dtype.bits]
     dividend, divisor = tirx.Cast(wide, a), tirx.Cast(wide, b)
     quotient = tirx.Div(dividend, divisor)
-    whole = tirx.floor(quotient) if kind in (tirx.FloorDiv, tirx.FloorMod) else tirx.trunc(quotient)
+    whole = tirx.floor(quotient) if kind in _FLOORED else tirx.trunc(quotient)
     if kind in (tirx.Mod, tirx.FloorMod):
         whole = dividend - whole * divisor
     if dtype.bits < 32:

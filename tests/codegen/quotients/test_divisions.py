@@ -49,6 +49,10 @@ def divided(operation, a, b):
     return te.compute(a.shape, lambda i: operation(a[i], b[i]))
 
 
+def by_constant(operation, x, divisor):
+    return te.compute(x.shape, lambda i: operation(x[i], tirx.const(divisor, x.dtype)))
+
+
 @pytest.fixture(scope="module")
 def library():
     module = {}
@@ -71,3 +75,26 @@ def test_all_pairs(library, kind, name):
     bits = np.iinfo(kind).bits
     truth = np.array([int(value) % 2**bits for value in expected(name, a, b)], f"uint{bits}").view(kind)
     np.testing.assert_array_equal(result.numpy(), truth)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("int")])
+def test_negative_constants(kind):
+    """Dividends next to the ends, by constants that TVM would take the opposite of."""
+    least = int(np.iinfo(kind).min)
+    divisors = [-3, -7, -100, least // 2 - 1, least + 1, least]
+    a = np.unique(np.concatenate([operands(kind)[0][:1000], np.arange(least, least + 9, dtype=kind)]))
+    a = np.unique(np.concatenate([a, np.array(range(-least - 9, -least), kind)]))
+    module = {}
+    for divisor in divisors:
+        for name, operation in OPERATIONS.items():
+            x = te.placeholder((len(a),), kind, "x")
+            symbol = f"{name}_{-divisor}"
+            y = by_constant(operation, x, divisor)
+            module[symbol] = te.create_prim_func([x, y]).with_attr("global_symbol", symbol)
+    library = compile_kernels(tvm.IRModule(module), TARGET).jit()
+    for divisor in divisors:
+        for name in OPERATIONS:
+            result = tvm.runtime.tensor(np.zeros(len(a), kind))
+            library[f"{name}_{-divisor}"](tvm.runtime.tensor(a), result)
+            wanted = expected(name, a, np.full(len(a), divisor, kind)).astype(kind)
+            np.testing.assert_array_equal(result.numpy(), wanted, err_msg=f"{name} by {divisor}")
