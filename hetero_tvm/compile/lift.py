@@ -142,6 +142,8 @@ class _Lifting:
 
     def _value(self, values: Sequence[Expr], var: Var, types: Sequence[Any]) -> Expr:
         first = values[0]
+        if isinstance(first, relax.If):
+            raise Unfit("it is a choice between branches (If), which have fixed sizes")
         if is_call_tir(first):
             return self._call_tir(values, types)
         if isinstance(first, tvm.ir.Call):

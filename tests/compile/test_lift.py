@@ -132,6 +132,19 @@ def test_a_model_that_is_another_one_at_other_sizes_is_refused_with_its_node(cap
     assert capfd.readouterr().err == ""  # a builder tells of blocks that it is left with
 
 
+def test_a_choice_between_branches_is_refused_as_one():
+    text = """
+        <ir_version: 10, opset_import: ["" : 17]>
+        net (bool c, float[n, 3] a, float[n, 3] b) => (float[n, 3] y) {
+          y = If (c) <then_branch = one () => (float[n, 3] s) { s = Add (a, b) },
+                      else_branch = two () => (float[n, 3] p) { p = Mul (a, b) }>
+        }"""
+    model = import_model(onnx.parser.parse_model(text), shapes={"a": (Span(2, 9), 3)})
+    with pytest.raises(BuildError, match=r"for n = 2\.\.9: at .*, it is a choice between branches"):
+        build_model(optimize_model(model))
+
+
+
 def test_kernels_of_one_size_are_left_out(tmp_path):
     """Resizing and positions of extrema have kernels whose constants belong to one size."""
     text = """
