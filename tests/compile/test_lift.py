@@ -144,7 +144,6 @@ def test_a_choice_between_branches_is_refused_as_one():
         build_model(optimize_model(model))
 
 
-
 def test_kernels_of_one_size_are_left_out(tmp_path):
     """Resizing and positions of extrema have kernels whose constants belong to one size."""
     text = """

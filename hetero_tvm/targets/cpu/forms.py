@@ -16,8 +16,10 @@ from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
 from hetero_tvm.relax_passes.forms.gather import TakeOfKnownPlaces
 from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsKernel
 from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
-from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
-from hetero_tvm.relax_passes.forms.quantized_conv_transpose import QuantConvTransposeAsConv2d
+from hetero_tvm.relax_passes.forms.quantized.quantized_conv1d import QuantConv1dAsConv2d
+from hetero_tvm.relax_passes.forms.quantized.quantized_conv3d import QuantConv3dAsConv2d
+from hetero_tvm.relax_passes.forms.quantized.quantized_conv_transpose import QuantConvTransposeAsConv2d
+from hetero_tvm.relax_passes.forms.quantized.quantized_pool import QuantAverageAsConv2d
 from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel, ResizeAsOpenKernel
 from hetero_tvm.relax_passes.forms.roi_align import RoiAlignAsKernel
 from hetero_tvm.relax_passes.forms.rows_as_images import RowsAsImages
@@ -26,7 +28,6 @@ from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKerne
 from hetero_tvm.relax_passes.forms.volumes.conv3d import Conv3dAsConv2d
 from hetero_tvm.relax_passes.forms.volumes.conv_transpose3d import ConvTranspose3dAsConvTranspose2d
 from hetero_tvm.relax_passes.forms.volumes.images import VolumesAsImages
-from hetero_tvm.relax_passes.forms.volumes.quantized_conv3d import QuantConv3dAsConv2d
 from hetero_tvm.relax_passes.forms.volumes.resize import ResizeVolumes
 from hetero_tvm.relax_passes.fusions.convolutions.expansions import FuseExpansions
 from hetero_tvm.relax_passes.fusions.pixel_shuffle import FusePixelShuffle
@@ -98,6 +99,7 @@ def chains(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
 def quantized_forms(claims: Claims) -> tuple[GraphPass, ...]:
     """Convolutions of bytes in terms of those of images, which the fusion of quantised operators takes."""
     return (
+        QuantAverageAsConv2d(),  # means between two quantisers
         QuantConv3dAsConv2d(),  # slices of volumes are images
         QuantConv1dAsConv2d(),  # rows are images of one row
         QuantConvTransposeAsConv2d(claims),  # a transposed one is a convolution of phases

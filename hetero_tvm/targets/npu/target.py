@@ -13,7 +13,7 @@ from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.machines.npu.spec import NPUSpec, presets
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
+from hetero_tvm.relax_passes.forms.quantized.quantized_conv1d import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.forms.rules import FORMS
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
 from hetero_tvm.relax_passes.forms.split import SplitAsSlices

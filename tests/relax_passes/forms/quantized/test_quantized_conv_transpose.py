@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.forms.quantized_conv_transpose import QuantConvTransposeAsConv2d
+from hetero_tvm.relax_passes.forms.quantized.quantized_conv_transpose import QuantConvTransposeAsConv2d
 from tests.relax_passes.compiled import check_results
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite
