@@ -32,8 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--verify", action="store_true", help="check the memory plan independently of the planner"
     )
     language = parser.add_argument_group(
-        "language models, and models that embed texts (MODEL is a folder of transformers or "
-        "sentence-transformers, or a GGUF file)"
+        "language and embedding models (MODEL is a folder of transformers, or a GGUF file)"
     )
     language.add_argument(
         "--group", type=cli_common.positive, metavar="N", help="weights that share a scale: 32, 64 or 128"

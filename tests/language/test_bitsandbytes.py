@@ -7,7 +7,7 @@ import pytest
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.language.bitsandbytes import BitsAndBytesFolder
-from hetero_tvm.language.build import _open
+from hetero_tvm.language.build import open_checkpoint
 from tests import tiny_llama
 
 PLAN = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
@@ -60,7 +60,7 @@ def four_bits(nested):
 def test_four_bits(tmp_path, nested):
     tensors, wanted = four_bits(nested)
     plain = np.ones((2, 3), np.float32)
-    read = _open(write(tmp_path / "c", {**tensors, "b.weight": plain}))
+    read = open_checkpoint(write(tmp_path / "c", {**tensors, "b.weight": plain}))
     assert isinstance(read, BitsAndBytesFolder) and "quantization_config" not in read.config
     np.testing.assert_allclose(read.matrix("a.weight"), wanted, rtol=1e-6)
     np.testing.assert_array_equal(read.array("b.weight"), plain)
@@ -69,7 +69,7 @@ def test_four_bits(tmp_path, nested):
 def test_eight_bits(tmp_path):
     q = np.random.default_rng(1).integers(-127, 128, (N, K)).astype(np.int8)
     scale = np.random.default_rng(2).uniform(0.1, 2, N).astype(np.float32)
-    read = _open(write(tmp_path / "c", {"a.weight": q, "a.SCB": scale}))
+    read = open_checkpoint(write(tmp_path / "c", {"a.weight": q, "a.SCB": scale}))
     np.testing.assert_allclose(read.array("a.weight"), q * (scale / 127)[:, None], rtol=1e-6)
 
 
@@ -85,8 +85,8 @@ def test_parts_that_are_missing_or_do_not_fit(tmp_path, part, match):
     tensors, _ = four_bits(False)
     del tensors[part]
     with pytest.raises(ModelError, match=match):
-        _open(write(tmp_path / "c", tensors)).matrix("a.weight")
+        open_checkpoint(write(tmp_path / "c", tensors)).matrix("a.weight")
     tensors, _ = four_bits(False)
     tensors["a.weight"] = tensors["a.weight"][:-1].copy()
     with pytest.raises(ModelError, match="do not fit together"):
-        _open(write(tmp_path / "d", tensors)).matrix("a.weight")
+        open_checkpoint(write(tmp_path / "d", tensors)).matrix("a.weight")
