@@ -25,6 +25,7 @@ from hetero_tvm.errors import (
 )
 from hetero_tvm.generation.facts import EMBEDDING, LanguageFacts, SourceFacts
 from hetero_tvm.generation.source import ENTRY
+from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.language.architectures import describe
 from hetero_tvm.language.bitsandbytes import BitsAndBytesFolder
 from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder, read_json
@@ -36,6 +37,7 @@ from hetero_tvm.language.gguf import GgufFile
 from hetero_tvm.language.packed import Mxfp4Folder, PackedFolder
 from hetero_tvm.language.step import INPUTS, KERNELS, SOURCE_INPUTS, build_step, heads_of
 from hetero_tvm.language.weights import DecoderWeights
+from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.ops.decoding.contracts import KEYS
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.pipeline import lower
@@ -191,17 +193,30 @@ def export_step(
         read=read,
         source=None if pair is None else _source(pair),
     )
-    manifest = Manifest(
+    language = facts.to_json() | ({} if embedding is None else {EMBEDDING: embedding})
+    manifest = manifest_of(checkpoint, _signature(facts), target, step, memory, language)
+    return export_library(out, compiled.executable, apart or None, manifest)
+
+
+def manifest_of(
+    checkpoint: Path,
+    signature: Signature,
+    target: Target,
+    step: IRModule,
+    memory: MemoryPlan,
+    language: dict[str, Any],
+) -> Manifest:
+    """The manifest of a checkpoint's library, whose ``step`` names its kernels."""
+    return Manifest(
         name=checkpoint.resolve().name,
-        signature=_signature(facts),
+        signature=signature,
         target=TargetInfo.from_json(target.describe()),
         versions=current_versions(),
         kernels=json.loads(step.attrs[KERNELS]),
         memory=memory.to_json(),
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        language=facts.to_json() | ({} if embedding is None else {EMBEDDING: embedding}),
+        language=language,
     )
-    return export_library(out, compiled.executable, apart or None, manifest)
 
 
 def step_kernels(target: Target, activations: str | None) -> StepKernels:

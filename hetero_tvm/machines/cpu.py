@@ -80,9 +80,10 @@ class CpuModel:
     sorted_choices = False
     whole_models = False
 
-    def shared_lines(self, nbytes: float) -> float:
-        """Cycles that a thread waits because several cores read ``nbytes`` that others write again."""
-        return _SHARED_LINE * nbytes / 64 / self.threads if self.threads > 1 else 0.0
+    def shared_lines(self, nbytes: float, pieces: int) -> float:
+        """Cycles that a thread waits because several cores read ``nbytes`` that others write again; none
+        where each has one of ``pieces``."""
+        return _SHARED_LINE * nbytes / 64 / self.threads if pieces < self.threads else 0.0
 
     def roofs(self) -> None:
         """None: peaks of a CPU are measured."""

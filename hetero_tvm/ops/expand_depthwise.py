@@ -118,24 +118,25 @@ class ExpandDepthwise(FusedOp):
         kernel = f"k{self.kernel[0]}x{self.kernel[1]}s{self.strides[0]}"
         return "_".join(["expand_depthwise", shape, *self.expand_epilogue, kernel, *self.epilogue])
 
-    def _first(self) -> int:
-        """Number of operands of the 1x1 convolution."""
+    @property
+    def expand_operands(self) -> int:
+        """Number of operands of the 1x1 convolution, which come first."""
         return 2 + (BIAS in self.expand_epilogue)
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
-        first = self._first()
+        first = self.expand_operands
         between = self.expand.reference(*arrays[:first])
         return self.depthwise.reference(between, *arrays[first:])
 
     def admissible(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        first = self._first()
+        first = self.expand_operands
         return [*self.expand.admissible(arrays[:first]), *arrays[first:]]
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.ops.te_workload import prim_func
 
         def compute(*tensors):
-            first = self._first()
+            first = self.expand_operands
             return self.depthwise.result(self.expand.result(*tensors[:first]), *tensors[first:])
 
         return prim_func(self, compute)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,18 +15,23 @@ from hetero_tvm.generation.embedding import DENSE_ENTRY, EmbeddingFacts
 from hetero_tvm.generation.facts import EMBEDDING
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.language.architectures import ARCHITECTURES, describe, kind_of
-from hetero_tvm.language.build import copy_texts, described, export_step, open_checkpoint, step_kernels
+from hetero_tvm.language.build import (
+    copy_texts,
+    described,
+    export_step,
+    manifest_of,
+    open_checkpoint,
+    step_kernels,
+)
 from hetero_tvm.language.checkpoint import SafetensorsFolder, read_json
 from hetero_tvm.language.decoder import Decoder, Names
 from hetero_tvm.language.embedding.families import ENCODERS, describe_encoder, is_encoder
 from hetero_tvm.language.embedding.modules import MODULES, Dense, Modules, read_modules
 from hetero_tvm.language.embedding.rows import INPUTS, build_dense, build_rows
 from hetero_tvm.language.encoder_decoders import is_encoder_decoder
-from hetero_tvm.language.step import KERNELS
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.pipeline import lower
-from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 from hetero_tvm.targets.base import Target
@@ -85,7 +88,8 @@ def build_embedding_model(
     modules = read_modules(folder)
     source = open_checkpoint(modules.encoder)
     if kind_of(source.config) in ARCHITECTURES:
-        facts = _decoder_facts(source.config, modules, described(storage, activations), context)
+        decoder = _pooled_decoder(source.config, modules)
+        facts = _facts(decoder, modules, described(storage, activations), context)
         path = export_step(
             source,
             folder,
@@ -98,13 +102,7 @@ def build_embedding_model(
         )
         return _with_texts(path, folder, modules)
     encoder, names = _describe(source.config, folder)
-    longest = _longest(encoder, modules, context)
-    width = encoder.width * len(modules.poolings)
-    for step in modules.steps:
-        if isinstance(step, Dense):
-            if step.k != width:
-                raise ModelError(f"{step.folder} takes {step.k} channels, and there are {width} before it")
-            width = step.n
+    facts = _facts(encoder, modules, described(storage, activations), context)
     kernels = step_kernels(target, activations)
     weights = DecoderWeights(encoder, names, source, storage)
     try:
@@ -121,31 +119,10 @@ def build_embedding_model(
             f"compiling the encoder of {folder.name} failed: {last_line(error)}",
             hint="set HETERO_TVM_DEBUG=1 for the whole story",
         ) from error
-    facts = EmbeddingFacts(
-        architecture=encoder.architecture,
-        precision=described(storage, activations),
-        vocab=encoder.vocab,
-        channels=encoder.width,
-        width=width,
-        context=longest,
-        poolings=modules.poolings,
-        steps=tuple(step.n if isinstance(step, Dense) else step for step in modules.steps),
-        lower=modules.lower,
-        prompts=dict(modules.prompts),
-        prompt=modules.prompt,
-    )
     inputs = tuple(TensorSpec(name, ("rows",), "int32") for name in INPUTS)
     outputs = (TensorSpec("rows", ("rows", encoder.width), "float32"),)
-    manifest = Manifest(
-        name=folder.resolve().name,
-        signature=Signature(inputs, outputs),
-        target=TargetInfo.from_json(target.describe()),
-        versions=current_versions(),
-        kernels=json.loads(rows.attrs[KERNELS]),
-        memory=memory.to_json(),
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        language={EMBEDDING: facts.to_json()},
-    )
+    language = {EMBEDDING: facts.to_json()}
+    manifest = manifest_of(folder, Signature(inputs, outputs), target, rows, memory, language)
     return _with_texts(export_library(out, compiled.executable, apart or None, manifest), folder, modules)
 
 
@@ -156,10 +133,31 @@ def _with_texts(path: Path, folder: Path, modules: Modules) -> Path:
     return path
 
 
-def _decoder_facts(
-    config: Mapping[str, Any], modules: Modules, precision: str, context: int | None
-) -> EmbeddingFacts:
-    """Facts of a decoder whose rows are pooled."""
+def _facts(model: Decoder, modules: Modules, precision: str, context: int | None) -> EmbeddingFacts:
+    """Facts of a model whose rows are pooled."""
+    longest, width = _longest(model, modules, context), model.width * len(modules.poolings)
+    for step in modules.steps:
+        if isinstance(step, Dense):
+            if step.k != width:
+                raise ModelError(f"{step.folder} takes {step.k} channels, and there are {width} before it")
+            width = step.n
+    return EmbeddingFacts(
+        architecture=model.architecture,
+        precision=precision,
+        vocab=model.vocab,
+        channels=model.width,
+        width=width,
+        context=longest,
+        poolings=modules.poolings,
+        steps=tuple(step.n if isinstance(step, Dense) else step for step in modules.steps),
+        lower=modules.lower,
+        prompts=dict(modules.prompts),
+        prompt=modules.prompt,
+    )
+
+
+def _pooled_decoder(config: Mapping[str, Any], modules: Modules) -> Decoder:
+    """The decoder of a configuration, whose rows are pooled; :class:`ModelError` where that is not built."""
     decoder, _ = describe(config)
     problems = []
     if config.get("is_causal") is False or config.get("use_bidirectional_attention"):
@@ -172,19 +170,7 @@ def _decoder_facts(
             problems=problems,
             hint="export the model to ONNX or by torch.export.save(program, 'net.pt2') and build that file",
         )
-    return EmbeddingFacts(
-        architecture=decoder.architecture,
-        precision=precision,
-        vocab=decoder.vocab,
-        channels=decoder.width,
-        width=decoder.width * len(modules.poolings),
-        context=_longest(decoder, modules, context),
-        poolings=modules.poolings,
-        steps=tuple(step for step in modules.steps if isinstance(step, str)),
-        lower=modules.lower,
-        prompts=dict(modules.prompts),
-        prompt=modules.prompt,
-    )
+    return decoder
 
 
 def _describe(config: Mapping[str, Any], folder: Path) -> tuple[Decoder, Names]:

@@ -33,6 +33,12 @@ def integers(values: Iterable[Any]) -> list[int]:
     return [int(v) for v in values]
 
 
+def paddings(values: Iterable[Any], axes: int) -> list[int]:
+    """Padding before each of ``axes``, then after each, of one number for all, for both sides, or each."""
+    given = integers(values)
+    return given * (2 * axes // len(given))
+
+
 class Conv1dAsConv2d(Rule):
     """``conv1d(x [N, C, W], w)`` -> a convolution of images with one row, with the bias behind it.
 

@@ -12,7 +12,7 @@ import numpy as np
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.interleave import Interleave
-from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
+from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers, paddings
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
@@ -127,8 +127,7 @@ class Plan(NamedTuple):
         strides, dilation, extra = (
             integers(values) for values in (attrs.strides, attrs.dilation, attrs.output_padding)
         )
-        padding = integers(attrs.padding)
-        padding = padding * (2 * len(extents) // len(padding))
+        padding = paddings(attrs.padding, len(extents))
         sides = list(zip(padding[: len(extents)], padding[len(extents) :], strict=True))
         if isinstance(weight, np.ndarray):
             weight = _spread(weight, dilation)
@@ -403,8 +402,7 @@ class ConvTransposeAsConv2d(Rule):
         reaches = (k > s for k, s in zip(weight.shape[2:], integers(attrs.strides), strict=True))
         if groups == 1 and any(reaches):
             return None
-        padding = integers(attrs.padding)
-        padding = padding * (4 // len(padding))
+        padding = paddings(attrs.padding, 2)
         strides, dilation, extra = (
             integers(v) for v in (attrs.strides, attrs.dilation, attrs.output_padding)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
-from hetero_tvm.relax_passes.forms.conv1d import integers
+from hetero_tvm.relax_passes.forms.conv1d import integers, paddings
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -46,8 +46,8 @@ class PoolForm(NamedTuple):
     def _axes(self) -> tuple[list[int], list[int], list[int], list[int]]:
         """Window, step, and what is added before and after, along each axis."""
         attrs = self.call.attrs
-        kernel, padding = integers(attrs.pool_size), integers(attrs.padding)
-        padding = padding * (2 * len(kernel) // len(padding))
+        kernel = integers(attrs.pool_size)
+        padding = paddings(attrs.padding, len(kernel))
         return kernel, integers(attrs.strides), padding[: len(kernel)], padding[len(kernel) :]
 
     @property

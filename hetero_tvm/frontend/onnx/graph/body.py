@@ -154,10 +154,10 @@ class Body:
     def norm(self, x: str, scale: str, shift: str, default_eps: float, *, centered: bool) -> None:
         """Write layer or RMS norm of ``x`` as output 0."""
         eps = float(self.attributes.get("epsilon", default_eps))
-        base = x
-        if centered:
-            base = self.op("Sub", x, self.mean(x))
-        variance = self.mean(self.op("Mul", base, base))
-        deviation = self.op("Sqrt", self.op("Add", variance, self.const(eps)))
-        y = self.op("Mul", self.op("Div", base, deviation), scale)
+        y = self.op("Mul", self.rms_norm(self.op("Sub", x, self.mean(x)) if centered else x, eps), scale)
         self.end(0, self.op("Add", y, shift) if shift else y)
+
+    def rms_norm(self, x: str, eps: float) -> str:
+        """``x`` by the root of the mean of its squares along the last axis, plus ``eps``."""
+        variance = self.mean(self.op("Mul", x, x))
+        return self.op("Div", x, self.op("Sqrt", self.op("Add", variance, self.const(eps))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
+from hetero_tvm.relax_passes.forms.conv1d import paddings
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -45,7 +46,7 @@ class QuantConv1dAsConv2d(Rule):
     def rewrite(self, graph: Graph, var: Var, found: tuple[Call, list[Var]]) -> None:
         call, chain = found
         attrs, top = call.attrs, chain[-1]
-        padding = [int(p) for p in attrs.padding] * (2 // len(attrs.padding))
+        padding = paddings(attrs.padding, 1)
 
         def bind(value: Expr) -> Var:
             return graph.insert_before(top, value, f"{top.name}#row", [var])

@@ -9,7 +9,8 @@ import numpy as np
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.integers.quantized import OFFSET
-from hetero_tvm.relax_passes.forms.conv1d import integers
+from hetero_tvm.relax_passes.forms.conv1d import integers, paddings
+from hetero_tvm.relax_passes.forms.quantized.following import following
 from hetero_tvm.relax_passes.fusions.integers.moves import parameters_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -21,7 +22,7 @@ class _Found(NamedTuple):
     """The dequantiser of the volume."""
     weight: Call
     """The dequantiser of the constant filters."""
-    bias: Expr | None
+    bias: np.ndarray | None
     chain: list[Var]
     """The convolution and what follows: bias, relu, quantiser."""
 
@@ -48,24 +49,12 @@ class QuantConv3dAsConv2d(Rule):
             return None
         if len(shape_of(weight.args[1])) and int(weight.attrs.axis) % 5:
             return None
-        chain, bias = [var], None
-        user = graph.only_user(var)
-        if user is not None and graph.op_name(user) == "relax.add":
-            bias = _bias(graph, user, var)
-            chain += [user] if bias is not None else []
-        for name in ("relax.nn.relu", "relax.quantize"):
-            user = graph.only_user(chain[-1])
-            if user is None or graph.op_name(user) != name:
-                continue
-            if name == "relax.quantize" and parameters_of(graph, graph.value(user)) is None:
-                break  # by channel
-            chain.append(user)
+        chain, bias = following(graph, var)
         return _Found(call, x, weight, bias, chain)
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         call, x, weight, bias, chain = found
-        top, padding = chain[-1], integers(call.attrs.padding)
-        padding = padding if len(padding) == 6 else padding * (6 // len(padding))
+        top, padding = chain[-1], paddings(call.attrs.padding, 3)
         bind = graph.binder(top, [var])
         filters, each, taps, *kernel = shape_of(weight.args[0])
         numbers = array_of(graph.value(weight.args[0])).transpose(0, 2, 1, 3, 4)
@@ -84,7 +73,7 @@ class QuantConv3dAsConv2d(Rule):
             "conv2d",
         )
         if bias is not None:
-            y = bind(relax.op.add(y, bind(relax.op.reshape(bias, (1, filters, 1, 1)), "bias")), "sum")
+            y = bind(relax.op.add(y, constant(bias.reshape(1, filters, 1, 1))), "bias")
         for step in chain[1:]:
             value = graph.value(step)
             if value.op.name == "relax.nn.relu":
@@ -122,13 +111,3 @@ class QuantConv3dAsConv2d(Rule):
             ]
             slices = bind(relax.op.concat(seen, 2), "windows") if taps > 1 else seen[0]
         return bind(relax.op.reshape(slices, (batch * depth, taps * channels, *plane)), "images")
-
-
-def _bias(graph: Graph, total: Var, term: Var) -> Expr | None:
-    """The bias of each filter, of any shape: a constant, or what dequantises one."""
-    args = graph.value(total).args
-    others = [arg for arg in args if not (isinstance(arg, relax.Var) and arg.same_as(term))]
-    if len(others) != 1 or shape_of(others[0]) != (1, shape_of(term)[1], 1, 1, 1):
-        return None
-    view = graph.call(others[0], "relax.reshape")
-    return others[0] if view is None else view.args[0]

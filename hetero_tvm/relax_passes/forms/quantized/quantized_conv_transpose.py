@@ -11,6 +11,7 @@ import numpy as np
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.relax_passes.forms.conv_transpose import LAYOUTS, Plan, filters_of, interleaved
+from hetero_tvm.relax_passes.forms.quantized.following import following
 from hetero_tvm.relax_passes.fusions.integers.quantized import constant_of, scalar_value
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
@@ -61,21 +62,7 @@ class QuantConvTransposeAsConv2d(Rule):
         pads = [kind.padding(axis) for (kind,), axis in zip(plan.together, plan.axes, strict=True)]
         if min(map(min, pads)) < 0:
             return None
-        chain, bias = [var], None
-        user = graph.only_user(var)
-        if user is not None and graph.op_name(user) == "relax.add":
-            arrays = [constant_of(graph, arg) for arg in graph.value(user).args]
-            wanted = (1, shape_of(var)[1], *[1] * (len(shape_of(var)) - 2))
-            bias = next((array for array in arrays if array is not None and array.shape == wanted), None)
-            if bias is not None:
-                chain.append(user)
-        for name in ("relax.nn.relu", "relax.quantize"):
-            user = graph.only_user(chain[-1])
-            if user is None or graph.op_name(user) != name:
-                continue
-            if name == "relax.quantize" and any(shape_of(arg) for arg in graph.value(user).args[1:]):
-                break  # by channel
-            chain.append(user)
+        chain, bias = following(graph, var)
         return _Found(call, plan, scale.reshape(-1), zero.reshape(-1), stored.dtype, bias, chain)
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:

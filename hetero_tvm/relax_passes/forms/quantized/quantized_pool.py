@@ -9,7 +9,7 @@ import numpy as np
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Var, relax
 from hetero_tvm.ops.integers.quantized import OFFSET
-from hetero_tvm.relax_passes.forms.conv1d import integers
+from hetero_tvm.relax_passes.forms.conv1d import integers, paddings
 from hetero_tvm.relax_passes.fusions.integers.moves import parameters_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -37,8 +37,7 @@ class QuantAverageAsConv2d(Rule):
         user = graph.only_user(var)
         if user is None or graph.op_name(user) != "relax.quantize" or 0 in shape_of(var):
             return None
-        kernel, padding = tuple(integers(attrs.pool_size)), integers(attrs.padding)
-        padding = padding if len(padding) == 4 else padding * (4 // len(padding))
+        kernel, padding = tuple(integers(attrs.pool_size)), paddings(attrs.padding, 2)
         if str(attrs.layout) != "NCHW" or str(attrs.out_layout) != "NCHW" or math.prod(kernel) > _MOST_TAPS:
             return None
         if set(integers(attrs.dilation)) != {1} or (any(padding) and not bool(attrs.count_include_pad)):

@@ -12,7 +12,7 @@ from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.ops.volumes.slice_windows import SliceWindows
-from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
+from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers, paddings
 from hetero_tvm.relax_passes.forms.volumes.images import images_of, volume_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -50,8 +50,7 @@ class Conv3dAsConv2d(Rule):
             return None
         if str(call.attrs.data_layout) != "NCDHW" or str(call.attrs.kernel_layout) != "OIDHW":
             return None
-        padding = integers(call.attrs.padding)
-        padding = padding if len(padding) == 6 else padding * (6 // len(padding))
+        padding = paddings(call.attrs.padding, 3)
         x, more = _unpadded(graph, call.args[0])
         padding = [own + added for own, added in zip(padding, more, strict=True)]
         found = _Volume(call, x, weight, padding, *channel_bias(graph, var))

@@ -8,7 +8,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Call, Var, relax
 from hetero_tvm.ops.volumes.slice_windows import SliceWindows
-from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
+from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers, paddings
 from hetero_tvm.relax_passes.forms.conv_transpose import Axis
 from hetero_tvm.relax_passes.forms.volumes.conv3d import windowed
 from hetero_tvm.relax_passes.forms.volumes.images import images_of, volume_of
@@ -51,8 +51,7 @@ class ConvTranspose3dAsConvTranspose2d(Rule):
         strides, dilation, extra = (
             integers(values) for values in (attrs.strides, attrs.dilation, attrs.output_padding)
         )
-        padding = integers(attrs.padding)
-        padding = padding * (6 // len(padding))
+        padding = paddings(attrs.padding, 3)
         groups, each = int(attrs.groups), weight.shape[1]
         bind = graph.binder(top, [var])
 

@@ -39,7 +39,7 @@ from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile, Plane, each_column_tile, each_tile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseKernel, DepthwiseSpace
-from hetero_tvm.schedules.emit import Index, int32, pieces_of, share
+from hetero_tvm.schedules.emit import Index, as_index, int32, pieces_of, share
 
 _ROWS = (2, 4, 6, 8, 14)
 """Output rows of a chunk, where it is not the whole image."""
@@ -109,13 +109,12 @@ class ExpandDepthwiseSpace(DesignSpace):
         if ((rows - 1) * stride + kernel) * pitch * machine.lanes * 4 > machine.l1:
             item += _BEYOND_L1 * wide * pitch
         work = -(-op.filters // machine.lanes) * blocks * op.batch
-        shared = 0.0
-        if blocks * op.batch < machine.threads:  # what is before it and behind it shares out rows
-            shared = machine.shared_lines(op.inputs[0].nbytes + op.output.nbytes)
+        # What is before it and behind it shares out rows.
+        shared = machine.shared_lines(op.inputs[0].nbytes + op.output.nbytes, blocks * op.batch)
         return item * -(-work // machine.threads) + shared
 
     def pack(self, op: ExpandDepthwise, point: Point, machine: CpuModel) -> dict[int, Packer]:
-        lanes, first = machine.lanes, 2 + (BIAS in op.expand_epilogue)
+        lanes, first = machine.lanes, op.expand_operands
         planes = -(-op.filters // lanes)
         room = planes * lanes - op.filters
 
@@ -230,6 +229,7 @@ class ExpandDepthwiseKernel(DepthwiseKernel):
         self.channel_block = k.let(tirx.floormod(item, self.planes))
         plane = self.plane = k.let(self.batch * self.planes + self.channel_block)
         whole = self.chunks == 1
+        first, count = (k.let(as_index(part)) for part in share(block, self.chunks, self.blocks))
         top, left, bottom, right = pair.padding
         height = (self.rows - 1) * pair.strides[0] + pair.kernel[0]
         height = max(height, top + pair.height + bottom) if whole else height
@@ -241,16 +241,13 @@ class ExpandDepthwiseKernel(DepthwiseKernel):
             self.first_row = int32(0)
             self._clear(int32(0), top * self.pitch)
             self._clear(int32((top + pair.height) * self.pitch), (height - top - pair.height) * self.pitch)
-            count = pieces_of(pair.height, self.wide_rows)
+            tiles = pieces_of(pair.height, self.wide_rows)
             each_tile(
-                k, int32(0), count, pair.height, self.wide_rows, lambda y, n: self._expand(y + top, y, n)
+                k, int32(0), tiles, pair.height, self.wide_rows, lambda y, n: self._expand(y + top, y, n)
             )
             self._depthwise(plane, int32(0), op.out_height)
         else:
-            first, count = share(block, self.chunks, self.blocks)
-            first = k.let(first)
             each_tile(k, first, count, op.out_height, self.rows, lambda y, n: self._chunk(plane, first, y, n))
-        first, count = share(block, self.chunks, self.blocks)
         rows = tirx.min(count * self.rows, op.out_height - first * self.rows)
         ends = (block == 0, block == self.blocks - 1)
         self.out.clear_halo(plane, first * self.rows, rows, *ends)

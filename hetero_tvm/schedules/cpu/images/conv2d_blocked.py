@@ -340,7 +340,7 @@ def image_cycles(shape: BlockedShape, groups: int, blocks: int, machine: CpuMode
     taken = machine.waiting(1) if groups > 1 else 1.0
     read = shape.read_bytes * shape.op.batch * -(-pieces // machine.threads) / pieces
     exposed = machine.exposed_reads if shape.x.blocked else max(machine.exposed_reads, _EXPOSED_COPY)
-    shared = machine.shared_lines(shape.read_bytes * shape.op.batch) if pieces < machine.threads else 0.0
+    shared = machine.shared_lines(shape.read_bytes * shape.op.batch, pieces)
     return taken * exposed * read / machine.far_bytes + shared
 
 

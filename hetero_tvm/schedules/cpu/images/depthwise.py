@@ -182,15 +182,10 @@ def _cost(op: Conv2d, point: Point, machine: CpuModel) -> float:
     work = min(point["blocks"], -(-op.out_height // rows)) * -(-op.filters // machine.lanes) * op.batch
     total = plane * -(-op.filters // machine.lanes) * op.batch
     # What is before it and behind it shares out rows.
-    foreign = 0.0
-    if work_of_rows(op, point["blocks"]) < machine.threads:
-        foreign = machine.shared_lines(4.0 * op.batch * op.channels * op.height * op.width)
-    return total * -(-work // machine.threads) / work + 40.0 * work / machine.threads + foreign
-
-
-def work_of_rows(op: Conv2d, blocks: int) -> int:
-    """Pieces of images that no two threads read."""
-    return op.batch * blocks
+    shared = machine.shared_lines(
+        4.0 * op.batch * op.channels * op.height * op.width, op.batch * point["blocks"]
+    )
+    return total * -(-work // machine.threads) / work + 40.0 * work / machine.threads + shared
 
 
 class DepthwiseKernel:

@@ -383,9 +383,8 @@ def _normed(b: Body, x: str, weight: int, letter: str) -> str:
     if not b.input(weight):
         return x
     common = float(b.attributes.get("qk_norm_epsilon", 1e-6))
-    epsilon = b.const(float(b.attributes.get(f"{letter}_norm_epsilon", common)))
-    root = b.op("Sqrt", b.op("Add", b.mean(b.op("Mul", x, x)), epsilon))
-    return b.op("Mul", b.op("Div", x, root), b.input(weight))
+    epsilon = float(b.attributes.get(f"{letter}_norm_epsilon", common))
+    return b.op("Mul", b.rms_norm(x, epsilon), b.input(weight))
 
 
 def _widened(b: Body, mask: str, key: str) -> str:

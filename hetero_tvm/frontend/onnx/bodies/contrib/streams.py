@@ -91,8 +91,7 @@ def stream_norm(b: Body) -> None:
 
 
 def _rms_norm(b: Body, x: str, scale: str) -> str:
-    eps = b.const(float(b.attributes.get("epsilon", 1e-5)))
-    y = b.op("Div", x, b.op("Sqrt", b.op("Add", b.mean(b.op("Mul", x, x)), eps)))
+    y = b.rms_norm(x, float(b.attributes.get("epsilon", 1e-5)))
     return b.op("Mul", y, scale) if scale else y
 
 
