@@ -26,7 +26,8 @@ class BatchMatmul(FusedOp):
     left_at, right_at : places of A and B in them, taken as flat memory: offset, stride of each lead
         dimension (0 where it is broadcast), stride of the rows, stride of the columns.
     order : axes of [*lead, m, n] in the order of the result; the last stays the last.
-    dtype : type of A, B and Y, with float32 arithmetic; int8 has int32 sums, and Y is int32.
+    dtype : type of A, B and Y, with float32 arithmetic (float64 of float64); int8 has int32 sums, and Y is
+        int32.
     """
 
     kind: ClassVar[str] = "batch_matmul"
@@ -77,7 +78,7 @@ class BatchMatmul(FusedOp):
         from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import at_flat, prim_func
 
-        sums = "int32" if self.dtype == "int8" else "float32"
+        sums = {"int8": "int32", "float64": "float64"}.get(self.dtype, "float32")
 
         def compute(left, right):
             def element(tensor, place, *index):

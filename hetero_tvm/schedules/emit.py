@@ -237,9 +237,9 @@ class Kernel(FunctionBuilder):
         return tirx.Ramp(as_index(base), int32(1), lanes) if lanes > 1 else as_index(base)
 
     @staticmethod
-    def splat(value: Expr | float, lanes: int) -> Expr:
-        """``value`` in every lane."""
-        scalar = constant(value) if isinstance(value, (int, float)) else value
+    def splat(value: Expr | float, lanes: int, dtype: str = FLOAT) -> Expr:
+        """``value`` in every lane; a number as ``dtype``."""
+        scalar = constant(value, dtype) if isinstance(value, (int, float)) else value
         return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
 
 

@@ -14,7 +14,7 @@ from tests.plain import PLAIN
 
 
 def sample_inputs(op: FusedOp, seed: int | np.random.Generator = 0) -> list[np.ndarray]:
-    """Random float32 operands; images have zeros where their layouts have them."""
+    """Random operands, float32 unless float64; images have zeros where their layouts have them."""
     generator = np.random.default_rng(seed)
     arrays = []
     for operand in op.inputs:
@@ -24,7 +24,7 @@ def sample_inputs(op: FusedOp, seed: int | np.random.Generator = 0) -> list[np.n
             channels = (op.image if name == "x" else op.out_image)[1]
             layout = Layout.parse(getattr(op, f"{name}_layout"))
             array = layout.pack(np.ascontiguousarray(layout.unpack(array, channels)))
-        arrays.append(array)
+        arrays.append(array.astype("float64") if operand.dtype == "float64" else array)
     return arrays
 
 

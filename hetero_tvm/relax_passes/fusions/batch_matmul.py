@@ -36,11 +36,12 @@ class FuseBatchMatmul(Rule):
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
         args = graph.value(var).args
-        if min(len(shape_of(arg)) for arg in args) < 2 or any(dtype_of(x) != "float32" for x in (*args, var)):
+        dtypes = {dtype_of(x) for x in (*args, var)}
+        if min(len(shape_of(arg)) for arg in args) < 2 or dtypes not in ({"float32"}, {"float64"}):
             return None
         weight = array_of(graph.value(args[1]))
-        if 0 in shape_of(var) or (weight is not None and weight.ndim == 2):
-            return None  # one constant matrix is the matter of the matmul epilogue
+        if 0 in shape_of(var) or (weight is not None and weight.ndim == 2 and "float32" in dtypes):
+            return None  # one constant matrix of float32 is the matter of the matmul epilogue
         shape = shape_of(var)
         lead, depth = shape[:-2], shape_of(args[0])[-1]
         left, right = (_furthest(graph, arg, lead) for arg in args)
@@ -61,6 +62,7 @@ class FuseBatchMatmul(Rule):
             right=shape_of(right[0].base),
             right_at=right[1],
             order=tuple(order),
+            dtype=dtypes.pop(),
         )
         return _Found(op, [left[0].base, right[0].base], top, absorbed) if self._claims(op) else None
 

@@ -103,7 +103,7 @@ def accumulate(
             with k.unroll(tile.vectors) as v:
                 body(r, k.ramp(v * lanes, lanes))
 
-    each(lambda r, column: k.store(acc, k.splat(0.0, lanes), [r, column]))
+    each(lambda r, column: k.store(acc, k.splat(0.0, lanes, acc.dtype), [r, column]))
 
     def step(k_index: Index) -> None:
         def fma(r: Expr, column: Expr) -> None:
@@ -147,7 +147,7 @@ def _in_blocks(
     if depth < _LONG:
         steps(0, depth)
         return
-    total = k.scratch((rows, vectors * lanes))
+    total = k.scratch((rows, vectors * lanes), acc.dtype)
 
     def each(body: Callable[[list[Expr]], None]) -> None:
         with k.unroll(rows) as r, k.unroll(vectors) as v:
@@ -155,9 +155,9 @@ def _in_blocks(
 
     def begin_anew(at: list[Expr]) -> None:
         k.store(total, k.load(total, at) + k.load(acc, at), at)
-        k.store(acc, k.splat(0.0, lanes), at)
+        k.store(acc, k.splat(0.0, lanes, acc.dtype), at)
 
-    each(lambda at: k.store(total, k.splat(0.0, lanes), at))
+    each(lambda at: k.store(total, k.splat(0.0, lanes, acc.dtype), at))
     with k.serial(depth // _BLOCK) as block:
         steps(block * _BLOCK, _BLOCK)
         each(begin_anew)
@@ -189,7 +189,7 @@ def accumulate_run_time(
 
         each(fma)
 
-    each(lambda r, column: k.store(acc, k.splat(0.0, lanes), [r, column]))
+    each(lambda r, column: k.store(acc, k.splat(0.0, lanes, acc.dtype), [r, column]))
     full = k.let(tirx.truncdiv(as_index(depth), int32(unroll)))
     with k.serial(full) as ko, k.unroll(unroll) as ki:
         step(ko * unroll + ki)
@@ -219,7 +219,7 @@ def accumulate_streams(
         with k.unroll(rows) as r, k.unroll(tile.vectors) as v:
             body(r, k.ramp(v * lanes, lanes))
 
-    each(_STREAMS * tile.rows, lambda r, column: k.store(acc, k.splat(0.0, lanes), [r, column]))
+    each(_STREAMS * tile.rows, lambda r, column: k.store(acc, k.splat(0.0, lanes, acc.dtype), [r, column]))
 
     def step(at: Index, streams: int) -> None:
         for stream in range(streams):

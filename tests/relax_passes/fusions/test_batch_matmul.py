@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.relax_passes.fusions.batch_matmul import FuseBatchMatmul
+from tests.frontend.onnx.helpers import text_model
 from tests.relax_passes.graphs import (
     calls,
     constant,
@@ -54,6 +56,20 @@ def test_heads_before_and_after():
 def test_broadcasts(x, y):
     after = run({"x": x, "y": y}, lambda e, a, b: e(op.matmul(a, b)))
     assert calls(after) == {"batch_matmul": 1}
+
+
+def test_float64_takes_one_constant_matrix_too():
+    """There is no epilogue for it; a transposed operand is read where it lies."""
+    plan = optimize_model(
+        import_model(
+            text_model(
+                "g (double[13, 40] x, double[21, 40] w) => (double[13, 21] y) { y = Gemm <transB = 1> (x, w) }"
+            )
+        )
+    )
+    (product,) = contracts(plan.module, "batch_matmul")
+    assert product.dtype == "float64" and product.right_at == (0, 1, 40)
+    assert build_model(plan).check().ok
 
 
 def test_constant_matrices_of_experts():

@@ -58,17 +58,20 @@ def compiled(functions) -> list:
     )
     library = compile_kernels(module, TARGET).jit()
 
-    def caller(name, shape):
+    def caller(name, function, shape):
+        wide = "float64" in {str(buffer.dtype) for buffer in function.params}
+
         def call(*arrays):
             several = isinstance(shape, list)
             shapes = shape if several else [shape]
-            outs = [tvm.runtime.tensor(np.full(s, UNWRITTEN, "float32")) for s in shapes]
+            dtype = "float64" if wide else "float32"
+            outs = [tvm.runtime.tensor(np.full(s, UNWRITTEN, dtype)) for s in shapes]
             library[name](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays), *outs)
             return tuple(out.numpy() for out in outs) if several else outs[0].numpy()
 
         return call
 
-    return [caller(f"f{i}", shape) for i, (_, shape) in enumerate(functions)]
+    return [caller(f"f{i}", *each) for i, each in enumerate(functions)]
 
 
 def llvm_of(function) -> str:

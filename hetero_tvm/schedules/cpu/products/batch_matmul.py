@@ -21,7 +21,7 @@ always read where it lies, a scalar per row and step; so neither operand is tran
 before, nor the result after.
 
 Few rows of A with a large B whose rows are contiguous, or rows that are contiguous along the reduction:
-``few_rows.py``.
+``few_rows.py`` (float32).  A vector of float64 has half as many columns; the rest is as above.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ _WRITE_CYCLES, _SCATTERED_CYCLES = 8.0, 25.0
 """Cycles in which memory takes a vector of results, where rows are written from end to end, and where a piece
 of each row is; products go on meanwhile."""
 
+_BYTES = {"float32": 4, "float64": 8}
+"""Bytes of an element, by the types that are served."""
+
 PANELS, ROWS = "panels", "rows"
 """Orders of the register tiles: by columns of one, or by rows of one."""
 
@@ -61,8 +64,8 @@ class BatchMatmulSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, BatchMatmul):
             return "not a product of two computed tensors"
-        if op.dtype != "float32":
-            return f"dtype is {op.dtype}, expected float32"
+        if op.dtype not in _BYTES:
+            return f"dtype is {op.dtype}, expected {' or '.join(_BYTES)}"
         if 0 in (op.batch, op.m, op.n, op.k):
             return "an extent is zero"
         if op.k * machine.lanes * 4 > _PANEL_LIMIT:
@@ -70,11 +73,11 @@ class BatchMatmulSpace(DesignSpace):
         return None
 
     def knobs(self, op: BatchMatmul, machine: CpuModel) -> tuple[Knob, ...]:
-        tiles = []
+        tiles, lanes = [], lanes_of(op, machine)
         for vectors in (2, 1, 4, 3, 6) if op.m == 1 else (2, 1, 4, 3):
             for rows in (6, 4, 8, 12, 3, 2, 1):
                 fits = RegisterTile(rows, vectors).fits(machine) and rows <= op.m
-                needed = vectors == 1 or (vectors - 1) * machine.lanes < op.n
+                needed = vectors == 1 or (vectors - 1) * lanes < op.n
                 if fits and needed and op.k * vectors * machine.lanes * 4 <= _PANEL_LIMIT:
                     tiles.append((rows, vectors))
         orders = (PANELS, *([ROWS] if _fits_whole(op, machine) else []), *few_rows.orders(op))
@@ -88,7 +91,7 @@ class BatchMatmulSpace(DesignSpace):
     def features(self, op: BatchMatmul, point: Point, machine: CpuModel) -> list[float]:
         tile = RegisterTile.of(point["tile"])
         sizes = [math.log2(extent) for extent in (op.batch, op.m, op.n, op.k)]
-        rests = [op.m % tile.rows / tile.rows, op.n % tile.columns(machine.lanes)]
+        rests = [op.m % tile.rows / tile.rows, op.n % tile.columns(lanes_of(op, machine))]
         return [*sizes, tile.rows, tile.vectors, *rests, point["unroll"], _order(point) != PANELS]
 
     def estimate(self, op: BatchMatmul, point: Point, machine: CpuModel) -> float:
@@ -96,7 +99,7 @@ class BatchMatmulSpace(DesignSpace):
         if _order(point) not in (PANELS, ROWS):
             return few_rows.estimate(op, _order(point), machine)
         per_k = max(rows * vectors / machine.fma_units, machine.fma_latency, 0.5 * rows + vectors)
-        panels, height = -(-op.n // (vectors * machine.lanes)), -(-op.m // rows)
+        panels, height = -(-op.n // (vectors * lanes_of(op, machine))), -(-op.m // rows)
         by_rows = _order(point) == ROWS
         pieces = _row_pieces(op, rows, machine.threads) if by_rows else panels
         work = op.batch * pieces
@@ -104,7 +107,7 @@ class BatchMatmulSpace(DesignSpace):
         per_k += few_rows.page_cycles(op, vectors, machine) / reads
         per_k += 0 if _reads_in_place(op, rows) and not by_rows else 1.5 * vectors / reads
         once = _TILE_CYCLES + _RESULT_CYCLES * rows * vectors
-        outside = max(0.0, 1.0 - machine.threads * machine.l2 / (4 * op.batch * op.m * op.n))
+        outside = max(0.0, 1.0 - machine.threads * machine.l2 / (_BYTES[op.dtype] * op.batch * op.m * op.n))
         written = outside * rows * vectors * (_WRITE_CYCLES if by_rows or panels == 1 else _SCATTERED_CYCLES)
         tile = max(per_k * op.k + once, written)
         return tile / op.k * height * panels * (-(-work // machine.threads) * machine.threads / work)
@@ -125,7 +128,7 @@ class _Emitter:
     """Emits the order of register tiles, by panels of B or by rows of A."""
 
     def __init__(self, op: BatchMatmul, point: Point, machine: CpuModel):
-        self.op, self.unroll, self.lanes = op, point["unroll"], machine.lanes
+        self.op, self.unroll, self.lanes = op, point["unroll"], lanes_of(op, machine)
         self.tile, self.order, self.threads = RegisterTile.of(point["tile"]), _order(point), machine.threads
         self.columns = self.tile.columns(self.lanes)
         self.panels = -(-op.n // self.columns)
@@ -135,12 +138,11 @@ class _Emitter:
     def emit(self) -> PrimFunc:
         k, op = self.k, self.op
         with k:
-            left, right = (k.argument(o.name, o.shape) for o in op.inputs)
-            y = k.argument("Y", op.output.shape)
+            left, right, y = (k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output))
             self.left, self.right, self.y = (
                 k.view(b, (math.prod(int(e) for e in b.shape),)) for b in (left, right, y)
             )
-            with k.imported(transpose.ir(self.lanes)):
+            with k.imported(transpose.ir(self.lanes, 8 * _BYTES[op.dtype])):
                 if self.order == PANELS:
                     self._by_panels()
                 else:
@@ -165,7 +167,7 @@ class _Emitter:
             self.b_base = k.let(self.b_base + panel * columns * self.b_column)
             self.y_base = k.let(self.y_base + panel * columns)
             in_place = _reads_in_place(op, self.tile.rows)
-            packed = k.scratch((1, 1 if in_place and self.last == columns else op.k, columns))
+            packed = k.scratch((1, 1 if in_place and self.last == columns else op.k, columns), op.dtype)
 
             def of_width(width: int) -> None:
                 """Emit the tiles of a panel with ``width`` columns."""
@@ -193,7 +195,7 @@ class _Emitter:
             piece, item = tirx.floormod(work, pieces), tirx.floordiv(work, pieces)
             self._places(item)
             self.b_base, self.y_base = k.let(self.b_base), k.let(self.y_base)
-            packed = k.scratch((self.panels, op.k, self.columns))
+            packed = k.scratch((self.panels, op.k, self.columns), op.dtype)
             self._pack(packed, op.n)
             begin, count = share(piece, full, pieces)
 
@@ -233,7 +235,7 @@ class _Emitter:
     def _tile(self, packed: Buffer | None, panel: Expr, first: Expr, height: int, width: int) -> None:
         """Emit one register tile of ``height`` rows; without ``packed`` B is read where it lies."""
         k, lanes = self.k, self.lanes
-        acc = k.scratch((height, self.columns))
+        acc = k.scratch((height, self.columns), self.op.dtype)
 
         def b_at(d: Index, at: Expr) -> Expr:
             if packed is None:
@@ -258,6 +260,11 @@ class _Emitter:
         register_tile.store(k, acc, height, width, lanes, put)
 
 
+def lanes_of(op: BatchMatmul, machine: CpuModel) -> int:
+    """Elements of the product in one vector register."""
+    return machine.lanes * 4 // _BYTES[op.dtype]
+
+
 def _row_pieces(op: BatchMatmul, rows: int, threads: int) -> int:
     """Pieces that the rows of an item are cut into: few where the batch gives every thread work."""
     return max(1, min(-(-2 * threads // op.batch), op.m // rows))
@@ -269,7 +276,7 @@ def _order(point: Point) -> str:
 
 def _fits_whole(op: BatchMatmul, machine: CpuModel) -> bool:
     """Whether all of B can be packed at once, for several tiles of rows."""
-    return 4 * op.k * op.n <= machine.l2 // 4 and op.n > machine.lanes and op.m > 1
+    return _BYTES[op.dtype] * op.k * op.n <= machine.l2 // 4 and op.n > lanes_of(op, machine) and op.m > 1
 
 
 def _reads_in_place(op: BatchMatmul, rows: int) -> bool:

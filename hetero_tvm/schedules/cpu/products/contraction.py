@@ -39,7 +39,8 @@ def contraction_of(function: PrimFunc) -> BatchMatmul | None:
         return None
     if not (factors[0].source.same_as(left) and factors[1].source.same_as(right)):
         return None
-    if any(str(buffer.dtype) != "float32" for buffer in function.params):
+    dtypes = {str(buffer.dtype) for buffer in function.params}
+    if len(dtypes) > 1 or not dtypes <= {"float32", "float64"}:
         return None
     shape = tuple(int(extent) for extent in result.shape)
     own = [
@@ -68,6 +69,7 @@ def contraction_of(function: PrimFunc) -> BatchMatmul | None:
         right=tuple(int(extent) for extent in right.shape),
         right_at=(b.base, *(b.steps[n] for n in lead), b_step, b.steps[ranks[-1]]),
         order=tuple(ranks.index(n) for n in range(len(shape))),
+        dtype=dtypes.pop(),
     )
 
 

@@ -24,7 +24,9 @@ _LONG_ROW = 2048
 
 
 def orders(op: BatchMatmul) -> tuple[str, ...]:
-    """The orders that serve a product."""
+    """The orders that serve a product of float32."""
+    if op.dtype != "float32":
+        return ()
     strips = op.m <= MOST_ROWS and op.n > 1 and op.right_at[-1] == 1
     return (*([STRIPS] if strips else []), *([INNER] if roles_of(op) is not None else []))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Buffer, Expr
+from hetero_tvm.schedules.cpu.programs.linear import bits_of
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_pieces
 
 
@@ -29,7 +30,7 @@ class Rows:
 def columns_from_rows(k: Kernel, packed: Buffer, source: Rows, columns: int, lanes: int) -> None:
     """Transpose K [S, D] to [panels, D, columns], by blocks in registers; columns after S are zero.
 
-    The kernel must import ``codegen.transpose``.
+    The kernel must import ``codegen.transpose``, of the elements' bits.
     """
     assert isinstance(source.count, int)
 
@@ -61,7 +62,13 @@ def block_from_rows(
         target = k.address(packed, [panel, d * lanes, block * lanes])
         start = source.base + (panel * columns + block * lanes) * source.stride + d * lanes
         address = k.address(source.buffer, [start])
-        k.call(transpose.name_of(lanes), target, int32(columns), address, as_index(source.stride))
+        k.call(
+            transpose.name_of(lanes, bits_of(source.buffer)),
+            target,
+            int32(columns),
+            address,
+            as_index(source.stride),
+        )
     if source.length % lanes:
         with k.serial(lanes) as j:
             column_from_row(k, packed, source, panel, block * lanes + j, columns, blocks * lanes)
@@ -90,4 +97,4 @@ def rows_as_they_are(k: Kernel, packed: Buffer, source: Rows, columns: int, lane
 def clear(k: Kernel, packed: Buffer, row: list[Index], first: int, columns: int, lanes: int) -> None:
     """Zeros in columns ``first`` to ``columns`` of one row of a panel."""
     for start, width in vector_pieces(columns - first, lanes):
-        k.store(packed, k.splat(0.0, width), [*row, k.ramp(first + start, width)])
+        k.store(packed, k.splat(0.0, width, packed.dtype), [*row, k.ramp(first + start, width)])

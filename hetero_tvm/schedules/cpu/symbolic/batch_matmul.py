@@ -19,9 +19,12 @@ from collections.abc import Callable, Sequence
 
 from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.cpu import register_tile
+from hetero_tvm.schedules.cpu.products.batch_matmul import lanes_of
 from hetero_tvm.schedules.cpu.products.few_rows import strides_in_order
+from hetero_tvm.schedules.cpu.programs.linear import bits_of
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.tails import declared, narrowed
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, in_powers_of_two, int32, pieces_of
@@ -37,15 +40,16 @@ class RunTimeBatchMatmulKernel:
 
     Raises
     ------
-    Unfit : it is not one of float32, or an operand lies in another order at other sizes.
+    Unfit : it is not one of float32 or float64, or an operand lies in another order at other sizes.
     """
 
-    def __init__(self, witnesses: Witnesses, tile: RegisterTile, unroll: int, lanes: int, threads: int = 1):
+    def __init__(self, witnesses: Witnesses, tile: RegisterTile, unroll: int, machine: CpuModel):
         op: BatchMatmul = witnesses.largest
-        if op.dtype != "float32":
-            raise Unfit("not a product of float32")
+        if op.dtype not in ("float32", "float64"):
+            raise Unfit("not a product of float32 or float64")
+        lanes = lanes_of(op, machine)
         self.witnesses, self.tile, self.unroll, self.lanes = witnesses, tile, unroll, lanes
-        self.threads = threads
+        self.threads, self.dtype = machine.threads, op.dtype
         self.columns = tile.columns(lanes)
         self.by_rows = all(each.right_at[-1] == 1 for each in witnesses.ops)
         self.by_columns = all(each.right_at[-2] == 1 for each in witnesses.ops)
@@ -59,7 +63,7 @@ class RunTimeBatchMatmulKernel:
         with k:
             variables = shape_variables(self.witnesses.symbols)
             operands, shape = declared(k, self.witnesses, variables)
-            result = k.argument("Y", shape)
+            result = k.argument("Y", shape, self.dtype)
             small = narrowed(k, variables)
 
             def of(value: Callable[[BatchMatmul], int | tuple[int, ...]]) -> object:
@@ -90,8 +94,11 @@ class RunTimeBatchMatmulKernel:
         alone = batch * panels >= self.threads
         pieces = k.let(tirx.Select(alone, int32(1), tirx.max(several, int32(1))))
         share = k.let(tirx.truncdiv(tiles + pieces - 1, pieces) * self.tile.rows)
-        with k.imported(transpose.ir(self.lanes)), k.parallel(batch * panels * pieces, flops) as work:
-            self.packed = k.scratch((packed,))
+        with (
+            k.imported(transpose.ir(self.lanes, bits_of(self.right))),
+            k.parallel(batch * panels * pieces, flops) as work,
+        ):
+            self.packed = k.scratch((packed,), self.dtype)
             piece, rest = k.let(tirx.truncmod(work, pieces)), k.let(tirx.truncdiv(work, pieces))
             begin = k.let(piece * share)
             count = k.let(tirx.max(tirx.min(share, self.rows - begin), int32(0)))
@@ -141,10 +148,11 @@ class RunTimeBatchMatmulKernel:
         done: Expr = int32(0)
         if self.by_columns:
             blocks = k.let(tirx.truncdiv(as_index(self.depth), int32(lanes)))
+            name = transpose.name_of(lanes, bits_of(self.right))
             with k.serial(blocks) as d, k.serial(vectors) as v:
                 target = k.address(self.packed, [d * (lanes * self.columns) + v * lanes])
                 source = k.address(self.right, [self.b_base + v * lanes * self.b_column + d * lanes])
-                k.call(transpose.name_of(lanes), target, int32(self.columns), source, as_index(self.b_column))
+                k.call(name, target, int32(self.columns), source, as_index(self.b_column))
             done = k.let(blocks * lanes)
         self._pack_values(done, int32(self.columns))
 
@@ -152,7 +160,9 @@ class RunTimeBatchMatmulKernel:
         """Emit the copy of a panel of which some columns exist, between zeros."""
         k, lanes = self.k, self.lanes
         with k.serial(self.depth) as d, k.unroll(self.tile.vectors) as v:
-            k.store(self.packed, k.splat(0.0, lanes), [k.ramp(d * self.columns + v * lanes, lanes)])
+            k.store(
+                self.packed, k.splat(0.0, lanes, self.dtype), [k.ramp(d * self.columns + v * lanes, lanes)]
+            )
         self._pack_values(int32(0), self.valid)
 
     def _pack_values(self, first: Expr, columns: Expr) -> None:
@@ -166,7 +176,7 @@ class RunTimeBatchMatmulKernel:
     def _tile(self, first: Expr, height: int) -> None:
         """Emit one register tile of ``height`` rows."""
         k, lanes, tile = self.k, self.lanes, RegisterTile(height, self.tile.vectors)
-        acc = k.scratch((height, self.columns))
+        acc = k.scratch((height, self.columns), self.dtype)
         register_tile.accumulate_run_time(
             k,
             acc,
@@ -188,7 +198,7 @@ class RunTimeBatchMatmulKernel:
     def _store_part(self, acc: Buffer, first: Expr, height: int) -> None:
         """Emit the store of the columns of a tile that exist; from memory, as they are counted."""
         k, lanes = self.k, self.lanes
-        row = k.scratch((height, self.columns))
+        row = k.scratch((height, self.columns), self.dtype)
         with k.unroll(height) as r, k.unroll(self.tile.vectors) as v:
             k.store(row, k.load(acc, [r, k.ramp(v * lanes, lanes)]), [r, k.ramp(v * lanes, lanes)])
         with k.serial(height) as r, k.serial(self.valid) as j:

@@ -9,6 +9,7 @@ Loop structure::
 from __future__ import annotations
 
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
+from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.cpu.products import inner
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
@@ -29,14 +30,19 @@ class RunTimeInnerKernel(RunTimeBatchMatmulKernel):
     Unfit : it is another one.
     """
 
-    def __init__(self, witnesses: Witnesses, lanes: int):
-        super().__init__(witnesses, RegisterTile(1, 1), 1, lanes)
+    def __init__(self, witnesses: Witnesses, machine: CpuModel):
+        super().__init__(witnesses, RegisterTile(1, 1), 1, machine)
         ops: tuple[BatchMatmul, ...] = witnesses.ops
         heights, widths = {op.m for op in ops}, {op.n for op in ops}
         self.few_left = len(heights) == 1 and max(heights) <= inner.MOST_FEW
         few = max(heights if self.few_left else widths)
         fixed = self.few_left or (len(widths) == 1 and few <= inner.MOST_FEW)
-        if not fixed or None in map(inner.roles_of, ops) or len({op.k for op in ops}) > 1 or ops[0].k < lanes:
+        if (
+            not fixed
+            or None in map(inner.roles_of, ops)
+            or len({op.k for op in ops}) > 1
+            or ops[0].k < self.lanes
+        ):
             raise Unfit("no inner products of few rows")
         self.op, self.roles = ops[0], inner.Roles(self.few_left, few, 0)
 

@@ -92,8 +92,8 @@ def _batch_matmul(witnesses: Witnesses, point: Point, machine: CpuModel) -> Prim
     tile = RegisterTile.of(point["tile"])
     if point.get("order") == few_rows.INNER:
         with contextlib.suppress(Unfit):
-            return RunTimeInnerKernel(witnesses, machine.lanes).emit()
-    return RunTimeBatchMatmulKernel(witnesses, tile, point["unroll"], machine.lanes, machine.threads).emit()
+            return RunTimeInnerKernel(witnesses, machine).emit()
+    return RunTimeBatchMatmulKernel(witnesses, tile, point["unroll"], machine).emit()
 
 
 def _conv2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:

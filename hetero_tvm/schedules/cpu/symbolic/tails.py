@@ -48,7 +48,7 @@ def declared(
 ) -> tuple[list[Buffer], tuple[Index, ...]]:
     """Declare operands as they come, and what only tells sizes; gives the operands and the result's shape."""
     shapes, inputs = witnesses.shapes(variables), witnesses.largest.inputs
-    operands = [k.argument(o.name, shape) for o, shape in zip(inputs, shapes, strict=False)]
+    operands = [k.argument(o.name, shape, o.dtype) for o, shape in zip(inputs, shapes, strict=False)]
     told_sizes(k, witnesses, shapes[len(operands) :])
     return operands, shapes[-1]
 

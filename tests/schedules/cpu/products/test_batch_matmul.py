@@ -1,5 +1,7 @@
 """Products of two computed tensors: tiles, strides, orders of the result, odd extents."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -12,13 +14,13 @@ from tests.schedules.cpu.running import MACHINES, MOST_ROWS, SWEPT, check_shapes
 SPACE = BatchMatmulSpace()
 
 
-def plain(lead, m, n, k, order=None):
+def plain(lead, m, n, k, order=None, dtype="float32"):
     """Row-major operands."""
     batch = int(np.prod(lead))
     steps = [int(np.prod(lead[i + 1 :])) for i in range(len(lead))]
     left, right = (tuple(step * size for step in steps) for size in (m * k, k * n))
     operands = (batch * m * k,), (0, *left, k, 1), (batch * k * n,), (0, *right, n, 1)
-    return BatchMatmul(lead, m, n, k, *operands, tuple(order or range(len(lead) + 2)))
+    return BatchMatmul(lead, m, n, k, *operands, tuple(order or range(len(lead) + 2)), dtype)
 
 
 def attention_like(b, s, h, d):
@@ -48,6 +50,16 @@ def test_shapes_and_strides(machine):
         BatchMatmul((2,), 6, 9, 4, (4, 6, 2), (0, 1, 2, 12), (4, 9, 2), (0, 1, 18, 2), (0, 1, 2)),
     ]
     check_shapes(SPACE, ops, machine)
+
+
+@pytest.mark.parametrize("machine", SWEPT)
+def test_float64(machine):
+    keys = dataclasses.replace(attention_like(2, 11, 3, 10), dtype="float64")
+    apart = BatchMatmul(
+        (2,), 6, 9, 4, (4, 6, 2), (0, 1, 2, 12), (4, 9, 2), (0, 1, 18, 2), (0, 1, 2), "float64"
+    )
+    ops = [keys, apart, plain((2,), 13, 37, 19, dtype="float64"), plain((), 1, 21, 6, dtype="float64")]
+    check_shapes(SPACE, ops, machine, tolerance=1e-13)
 
 
 def test_defaults_and_refusals():

@@ -22,10 +22,11 @@ def check(make, function, packers=None):
     generator = np.random.default_rng(0)
     for sizes in LENGTHS:
         op = make(**sizes)
-        arrays = [generator.standard_normal(o.shape).astype("float32") for o in op.inputs]
+        dtype = "float64" if op.output.dtype == "float64" else "float32"
+        arrays = [generator.standard_normal(o.shape).astype(dtype) for o in op.inputs]
         arrays = op.admissible(arrays)
         given = [packers[n](a) if packers and n in packers else a for n, a in enumerate(arrays)]
-        result = tvm.runtime.tensor(np.full(op.output.shape, UNWRITTEN, "float32"))
+        result = tvm.runtime.tensor(np.full(op.output.shape, UNWRITTEN, dtype))
         run(*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in given), result)
         wanted = exact(op, arrays)
         scale = np.abs(wanted).max()

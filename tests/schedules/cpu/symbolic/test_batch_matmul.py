@@ -1,5 +1,7 @@
 """Products of two computed tensors of any size: however the operands lie, and whichever extents are open."""
 
+import dataclasses
+
 import pytest
 
 from hetero_tvm.ops.batch_matmul import BatchMatmul
@@ -57,7 +59,7 @@ def test_inner_products_of_few_rows(make, machine):
     machine, space = MACHINES[machine], BatchMatmulSpace()
     witnesses = witnesses_of(make)
     point = {"tile": (1, 1), "unroll": 4, "order": "inner"}
-    assert kernels.RunTimeInnerKernel(witnesses, machine.lanes).few_left == (make is queries)
+    assert kernels.RunTimeInnerKernel(witnesses, machine).few_left == (make is queries)
     check(make, kernels.emit(witnesses, space, point, machine))
 
 
@@ -68,6 +70,19 @@ def test_products_of_any_size(make, machine):
     witnesses = witnesses_of(make)
     point = space.default(witnesses.largest, machine)
     check(make, kernels.emit(witnesses, space, point, machine))
+
+
+@pytest.mark.parametrize("machine", ["avx2", "avx512"])
+@pytest.mark.parametrize("make", [rows, keys, reduced, apart])
+def test_float64_of_any_size(make, machine):
+    machine, space = MACHINES[machine], BatchMatmulSpace()
+
+    def wide(b, s):
+        return dataclasses.replace(make(b, s), dtype="float64")
+
+    witnesses = witnesses_of(wide)
+    point = space.default(witnesses.largest, machine)
+    check(wide, kernels.emit(witnesses, space, point, machine))
 
 
 def test_integers_have_none():
