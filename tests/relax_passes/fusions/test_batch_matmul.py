@@ -60,13 +60,8 @@ def test_broadcasts(x, y):
 
 def test_float64_takes_one_constant_matrix_too():
     """There is no epilogue for it; a transposed operand is read where it lies."""
-    plan = optimize_model(
-        import_model(
-            text_model(
-                "g (double[13, 40] x, double[21, 40] w) => (double[13, 21] y) { y = Gemm <transB = 1> (x, w) }"
-            )
-        )
-    )
+    text = "g (double[13, 40] x, double[21, 40] w) => (double[13, 21] y) { y = Gemm <transB = 1> (x, w) }"
+    plan = optimize_model(import_model(text_model(text)))
     (product,) = contracts(plan.module, "batch_matmul")
     assert product.dtype == "float64" and product.right_at == (0, 1, 40)
     assert build_model(plan).check().ok
