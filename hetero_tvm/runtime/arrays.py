@@ -80,13 +80,15 @@ class InputSlot:
 
         Its first and last address are in :attr:`span` afterwards.
         """
-        if not self._always_copy:
-            start = array.ctypes.data
+        if not self._always_copy and self._plain:
             flags = array.flags
             # A read-only array is copied too: DLPack cannot say so to the runtime.
-            if self._plain and start % self._alignment == 0 and flags.c_contiguous and flags.writeable:
-                self.span = (start, start + array.nbytes)
-                return self._runtime.ffi.from_dlpack(array)
+            if flags.c_contiguous and flags.writeable:
+                tensor = self._runtime.ffi.from_dlpack(array)
+                start = tensor.data_ptr()
+                if start % self._alignment == 0:
+                    self.span = (start, start + array.nbytes)
+                    return tensor
         if self._buffer is None or self._buffer[1].shape != array.shape:
             self._buffer = allocate(self._runtime, array.shape, self.spec.dtype, self.dtype)
         tensor, staging, self.span = self._buffer

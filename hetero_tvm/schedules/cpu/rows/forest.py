@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hetero_tvm.codegen import scalars
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
@@ -86,7 +87,7 @@ class ForestKernel:
         self.x, self.y = k.view(x, (rows * op.features,)), k.view(y, (rows * op.targets,))
         self.nodes = k.view(nodes, (op.nodes * WORDS,))
         self.weights = k.view(weights, (op.nodes * op.targets,))
-        with k.parallel(pieces_of(rows, walks), op.flops) as block:
+        with k.imported(scalars.ir()), k.parallel(pieces_of(rows, walks), op.flops) as block:
             first = k.let(block * walks)
             if isinstance(rows, int) and rows % walks == 0:
                 self._rows_together(first)
@@ -146,7 +147,8 @@ class ForestKernel:
         word = k.let(k.load(self.nodes, [node + FEATURE]))
         seen = k.let(k.load(self.x, [row + op.feature_of(word)]))
         bound = tirx.reinterpret("float32", k.load(self.nodes, [node + BOUND]))
-        k.store(at, k.load(self.nodes, [node + CHILD]) + op.is_taken(seen, bound, word), [n])
+        child = k.load(self.nodes, [node + CHILD]) + op.is_taken(seen, bound, word)
+        k.store(at, scalars.scalar(child), [n])
 
     # the sums ------------------------------------------------------------------------------------
     def _begin(self, rows: int) -> Buffer:
