@@ -3,12 +3,13 @@
 Loop structure::
 
     parallel blocks of rows:
-        a whole block:                              the rows that are left, one by one:
-            for each tree:                              for each group of trees:
-                for each of its steps:                      for each of their steps:
+        whole groups of rows:                       the rows that are left, one by one:
+            for each tree, for each group:              for each group of trees:
+                for each of the tree's steps:               for each of their steps:
                     a step of all rows                          a step of all trees
                 sums of all rows += leaves                  sums += leaves, in the trees' order
 
+A tree serves all groups of a block while it lies in caches: deep ones are larger than L1, all than L2.
 A step waits for a node, and for a feature that the node names: one walk alone is nothing but waiting, and
 several walks hide each other's.  Sums are float64, in the order of the trees: a row's do not depend on what
 it is batched with.
@@ -28,6 +29,10 @@ from hetero_tvm.schedules.emit import Index, Kernel, int32, pieces_of
 
 _STEP_CYCLES, _LATENCY = 3.0, 18.0
 """Cycles that a step takes among others, and that it waits alone."""
+_FLOPS = 16
+"""Operations of vectors in the time of one of a walk."""
+_MOST_GROUPS, _SUMS = 16, 2048
+"""Groups of rows that go through a tree one after another, and sums that are kept meanwhile."""
 _MOST_UNROLLED = 4
 """Targets whose sums are written out."""
 
@@ -66,7 +71,7 @@ class ForestSpace(DesignSpace):
         return [op.rows, op.trees, op.depth, op.targets, op.nodes, point["walks"]]
 
     def emit(self, op: Forest, point: Point, machine: CpuModel) -> PrimFunc:
-        kernel = ForestKernel(op, point["walks"])
+        kernel = ForestKernel(op, point["walks"], machine.threads)
         with kernel.k as k:
             operands = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs]
             kernel.loops(operands, k.argument("Y", op.output.shape), op.rows)
@@ -76,8 +81,8 @@ class ForestSpace(DesignSpace):
 class ForestKernel:
     """Emits one kernel; ``walks`` go on at a time."""
 
-    def __init__(self, op: Forest, walks: int):
-        self.op, self.walks = op, walks
+    def __init__(self, op: Forest, walks: int, threads: int):
+        self.op, self.walks, self.threads = op, walks, threads
         self.k = Kernel()
 
     def loops(self, operands: Sequence[Buffer], y: Buffer, rows: Index) -> None:
@@ -87,33 +92,37 @@ class ForestKernel:
         self.x, self.y = k.view(x, (rows * op.features,)), k.view(y, (rows * op.targets,))
         self.nodes = k.view(nodes, (op.nodes * WORDS,))
         self.weights = k.view(weights, (op.nodes * op.targets,))
-        with k.imported(scalars.ir()), k.parallel(pieces_of(rows, walks), op.flops) as block:
-            first = k.let(block * walks)
-            if isinstance(rows, int) and rows % walks == 0:
-                self._rows_together(first)
-                return
+        # What the groups of a thread need of a tree comes from memory once.
+        groups = tirx.min(pieces_of(pieces_of(rows, walks), self.threads), int32(self._most_groups()))
+        groups = k.let(tirx.max(groups, int32(1)))
+        block_rows = k.let(groups * walks)
+        blocks, work = tirx.truncdiv(rows + block_rows - 1, block_rows), _FLOPS * op.flops
+        with k.imported(scalars.ir()), k.parallel(blocks, work) as block:
+            first = k.let(block * block_rows)
+            left = k.let(tirx.min(rows - first, block_rows))
+            whole = k.let(tirx.truncdiv(left, int32(walks)))
+            with k.when(whole > int32(0)):
+                self._rows_together(first, whole)
+            with k.serial(left - whole * walks) as row:
+                self._trees_together(k.let(first + whole * walks + row))
 
-            def one_by_one() -> None:
-                with k.serial(rows - first) as row:
-                    self._trees_together(k.let(first + row))
+    def _most_groups(self) -> int:
+        """Groups of rows whose sums are kept together."""
+        return max(1, min(_MOST_GROUPS, _SUMS // (self.walks * self.op.targets)))
 
-            if isinstance(rows, int) and rows < walks:
-                one_by_one()
-            else:
-                k.branch(first + walks <= rows, lambda: self._rows_together(first), one_by_one)
-
-    def _rows_together(self, first: Expr) -> None:
-        """Rows from ``first`` on go through each tree together."""
+    def _rows_together(self, first: Expr, groups: Expr) -> None:
+        """Groups of rows from ``first`` on go through each tree, those of a group together."""
         k, op, walks = self.k, self.op, self.walks
-        sums, at = self._begin(walks), k.scratch((walks,), "int32")
-        with k.serial(op.trees) as tree:
+        sums, at = self._begin(self._most_groups() * walks), k.scratch((walks,), "int32")
+        with k.serial(op.trees) as tree, k.serial(groups) as group:
             with k.unroll(walks) as n:
                 k.store(at, tree, [n])
+            row = k.let(first + group * walks)
             with k.serial(k.load(self.steps, [tree])), k.unroll(walks) as n:
-                self._step(at, n, (first + n) * op.features)
+                self._step(at, n, (row + n) * op.features)
             with k.unroll(walks) as n:
-                self._add(sums, n, k.load(at, [n]))
-        with k.unroll(walks) as n:
+                self._add(sums, group * walks + n, k.load(at, [n]))
+        with k.serial(groups * walks) as n:
             self._end(sums, n, first + n)
 
     def _trees_together(self, row: Expr) -> None:

@@ -9,9 +9,9 @@ from hetero_tvm.schedules.emit import as_index
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 
-def run_time_forest(witnesses: Witnesses, walks: int) -> PrimFunc:
+def run_time_forest(witnesses: Witnesses, walks: int, threads: int) -> PrimFunc:
     """The kernel, in which ``walks`` go on at a time."""
-    kernel, op = ForestKernel(witnesses.largest, walks), witnesses.largest
+    kernel, op = ForestKernel(witnesses.largest, walks, threads), witnesses.largest
     with kernel.k as k:
         variables = shape_variables(witnesses.symbols)
         shapes = witnesses.shapes(variables)

@@ -101,7 +101,7 @@ def _conv2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
 
 
 def _forest(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
-    return run_time_forest(witnesses, point["walks"])
+    return run_time_forest(witnesses, point["walks"], machine.threads)
 
 
 def _group_norm(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
