@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 _SCHEDULED_AS = {
-    "znver4": ("icelake-server", ("avx512bf16",)),
-    "znver5": ("icelake-server", ("avx512bf16", "avxvnni")),
+    "znver4": ("icelake-server", ("avx512bf16", "prefer-no-gather")),
+    "znver5": ("icelake-server", ("avx512bf16", "avxvnni", "prefer-no-gather")),
 }
 """Microarchitecture -> the one whose scheduling model LLVM is to use, and features that this one lacks.
 
 LLVM's model of these CPUs makes it start all broadcasts of a register tile first, and then store what does
-not fit into 32 registers: convolutions with 28 accumulators take twice the time.
+not fit into 32 registers: convolutions with 28 accumulators take twice the time.  The other one has gathers
+that are worth it; here one takes as long as its lanes one after another, and then has to wait for the slowest.
 """
 
 
