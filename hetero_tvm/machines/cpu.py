@@ -15,7 +15,7 @@ _SCHEDULED_AS = {
 
 LLVM's model of these CPUs makes it start all broadcasts of a register tile first, and then store what does
 not fit into 32 registers: convolutions with 28 accumulators take twice the time.  The other one has gathers
-that are worth it; here one takes as long as its lanes one after another, and then has to wait for the slowest.
+that are worth it; here one takes as long as its lanes one after another.
 """
 
 

@@ -18,6 +18,7 @@ from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import rename_inputs
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 from hetero_tvm.frontend.onnx.graph.rounds import OPEN, WRITTEN_OUT, counted_rounds
+from hetero_tvm.frontend.onnx.graph.together import written_together
 
 _MOST_ROUNDS = 1024
 """Largest number of rounds, since each is written out."""
@@ -40,7 +41,9 @@ def scan(b: PromisedBody) -> bool:
     if any(shape is None for shape in shapes):
         return False
     length = (shapes[0] or ())[axes[0]] or 0
-    if b.node.doc_string == OPEN and length > 0:
+    if length > 0 and _together(b, states, sequences, axes, back):
+        return True
+    if length > _MOST_ROUNDS or (b.node.doc_string == OPEN and length > 0):
         _as_loop(b, states, sequences, length)
         return True
     _check(b, length)
@@ -62,6 +65,39 @@ def scan(b: PromisedBody) -> bool:
         if b.wants(len(states) + index):
             ordered = row[::-1] if reversed_results[index] else row
             b.end(len(states) + index, _stacked(b, ordered, int(results_axes[index])))
+    return True
+
+
+def _together(
+    b: PromisedBody, states: Sequence[str], sequences: Sequence[str], axes: Sequence[int], back: Sequence[int]
+) -> bool:
+    """Write all rounds of a Scan at once, where they know nothing of each other."""
+    inner: onnx.GraphProto = b.attributes["body"]
+    kept, parts = len(b.nodes), []
+    for name, axis, reverse in zip(sequences, axes, back, strict=True):
+        rank = len(b.shape(name) or ())
+        order = [axis % rank, *(n for n in range(rank) if n != axis % rank)]
+        name = backwards(b, name, axis) if reverse else name
+        parts.append(name if axis % rank == 0 else b.op("Transpose", name, perm=order))
+    constants = {t.name: b.keep_constant(t) for t in inner.initializer}
+    rows = written_together(b, inner, constants, states, parts)
+    if rows is None:
+        del b.nodes[kept:]
+        return False
+    for index, state in enumerate(states):
+        b.end(index, state)
+    given = b.attributes
+    for index, (y, axis, reverse) in enumerate(
+        zip(
+            rows,
+            given.get("scan_output_axes", [0] * len(rows)),
+            given.get("scan_output_directions", [0] * len(rows)),
+            strict=True,
+        )
+    ):
+        if b.wants(len(states) + index):
+            y = backwards(b, y, 0) if reverse else y
+            b.end(len(states) + index, _rounds_at(b, y, axis, inner.output[len(states) + index]))
     return True
 
 
@@ -102,12 +138,16 @@ def _as_loop(b: PromisedBody, states: Sequence[str], sequences: Sequence[str], l
         row = index - count
         if row >= 0 and b.wants(index):
             y = backwards(b, y, 0) if back[row] else y
-            if axes[row]:
-                rank = len(values[1][index].type.tensor_type.shape.dim) + 1
-                order = [*range(1, rank)]
-                order.insert(axes[row] % rank, 0)
-                y = b.op("Transpose", y, perm=order)
+            y = _rounds_at(b, y, axes[row], values[1][index])
         b.end(index, y)
+
+
+def _rounds_at(b: Body, y: str, axis: int, row: onnx.ValueInfoProto) -> str:
+    """Rows with the rounds in front, with them at ``axis`` instead."""
+    rank = len(row.type.tensor_type.shape.dim) + 1
+    order = [*range(1, rank)]
+    order.insert(axis % rank, 0)
+    return b.op("Transpose", y, perm=order) if axis % rank else y
 
 
 def backwards(b: Body, x: str, axis: int) -> str:

@@ -1,0 +1,165 @@
+"""Scan whose rounds know nothing of each other, written once for all of them.
+
+Its states come out as they went in, and what a round computes is elementwise or a reduction: with an axis for
+the rounds in front, all of it is the same operators.  So do nearest neighbours, kernels and densities of
+scikit-learn measure distances, a round for each row that they have learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from hetero_tvm.frontend.onnx.graph.body import Body
+from hetero_tvm.frontend.onnx.graph.constants import rename_inputs
+
+_ELEMENTWISE = frozenset(
+    "Abs Add And Cast Ceil Cos Div Equal Erf Exp Floor Greater GreaterOrEqual Identity Less LessOrEqual Log "
+    "Max Min Mul Neg Not Or Pow Reciprocal Relu Round Sigmoid Sign Sin Sqrt Sub Tanh Where".split()
+)
+
+_REDUCTIONS = {"ReduceSum": 13} | dict.fromkeys(
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+    "ReduceSumSquare".split(),
+    18,
+)
+"""Reductions, and the version from which on their axes are an input."""
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A tensor of all rounds: its name, its rank in one of them, and whether it has an axis for them."""
+
+    name: str
+    rank: int
+    each: bool
+
+
+class _Unfit(Exception):
+    """Rounds that have to be written out."""
+
+
+def written_together(
+    b: Body, graph: onnx.GraphProto, constants: Mapping[str, str], states: Sequence[str], parts: Sequence[str]
+) -> list[str] | None:
+    """Rows that all rounds give, each with the rounds in front; None where rounds depend on one another.
+
+    Parameters
+    ----------
+    graph : of one round, whose inputs are its states, then its parts.
+    constants : names in the model of the graph's own constants.
+    states, parts : what is given; parts have the rounds in front.
+    """
+    try:
+        return _Together(b, graph, constants, states, parts).rows()
+    except _Unfit:
+        return None
+
+
+class _Together:
+    """Writer of the nodes for one Scan."""
+
+    def __init__(
+        self,
+        b: Body,
+        graph: onnx.GraphProto,
+        constants: Mapping[str, str],
+        states: Sequence[str],
+        parts: Sequence[str],
+    ):
+        self.b, self.graph, self.states = b, graph, states
+        self.values: dict[str, _Value] = {}
+        self.arrays: dict[str, np.ndarray] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        for name, array in self.arrays.items():
+            self.values[name] = _Value(constants[name], array.ndim, each=False)
+        for n, (value, name) in enumerate(zip(graph.input, [*states, *parts], strict=True)):
+            each = n >= len(states)
+            self.values[value.name] = _Value(name, self._rank(name) - each, each)
+        self.makers = {name: node for node in graph.node for name in node.output}
+
+    def rows(self) -> list[str]:
+        """Write all rounds; returns the names of what they give."""
+        for state, value in zip(self.graph.output, self.graph.input[: len(self.states)], strict=False):
+            if self._source(state.name) != value.name:
+                raise _Unfit
+        kept = len(self.b.nodes)
+        try:
+            for node in self.graph.node:
+                self._write(node)
+            rows = [self._of(value.name) for value in self.graph.output[len(self.states) :]]
+            if not all(row.each for row in rows):
+                raise _Unfit
+        except _Unfit:
+            del self.b.nodes[kept:]
+            raise
+        return [row.name for row in rows]
+
+    def _rank(self, name: str) -> int:
+        shape = self.b.shape(name)
+        if shape is None:
+            raise _Unfit
+        return len(shape)
+
+    def _source(self, name: str) -> str:
+        while name in self.makers and self.makers[name].op_type == "Identity":
+            name = self.makers[name].input[0]
+        return name
+
+    def _of(self, name: str) -> _Value:
+        """The tensor that is called so in a round; from around the Scan, where no round makes it."""
+        if name not in self.values:
+            self.values[name] = _Value(name, self._rank(name), each=False)
+        return self.values[name]
+
+    def _write(self, node: onnx.NodeProto) -> None:
+        b, kind = self.b, node.op_type
+        if kind == "Constant" and node.attribute[0].name == "value":
+            array = numpy_helper.to_array(node.attribute[0].t)
+            self.arrays[node.output[0]] = array
+            name = b.op("Constant", value=node.attribute[0].t)
+            self.values[node.output[0]] = _Value(name, array.ndim, each=False)
+        elif kind in _ELEMENTWISE and not node.domain and len(node.output) == 1:
+            operands = [self._of(name) for name in node.input]
+            rank = max(operand.rank for operand in operands)
+            aligned = {o: self._aligned(v, rank) for o, v in zip(node.input, operands, strict=True)}
+            self._same(node, aligned, _Value("", rank, any(operand.each for operand in operands)))
+        elif kind in _REDUCTIONS and not node.domain:
+            self._reduce(node)
+        else:
+            raise _Unfit
+
+    def _aligned(self, value: _Value, rank: int) -> str:
+        """Name of ``value`` with axes of one element behind that of the rounds, up to ``rank``."""
+        if not value.each or value.rank == rank:
+            return value.name
+        axes = self.b.const([*range(1, 1 + rank - value.rank)], "int64")
+        return self.b.op("Unsqueeze", value.name, axes)
+
+    def _same(self, source: onnx.NodeProto, names: Mapping[str, str], result: _Value) -> None:
+        """Write a node as it is, of other tensors."""
+        node = onnx.NodeProto.FromString(source.SerializeToString())
+        rename_inputs(node, dict(names))
+        y = self.b.op(source.op_type, *node.input)
+        self.b.nodes[-1].attribute.extend(node.attribute)
+        self.values[source.output[0]] = _Value(y, result.rank, result.each)
+
+    def _reduce(self, node: onnx.NodeProto) -> None:
+        given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        value, axes = self._of(node.input[0]), given.get("axes")
+        if len(node.input) > 1 and node.input[1]:
+            name = node.input[1]
+            array = self.arrays[name] if name in self.arrays else self.b.array(name)
+            axes = None if array is None else array.reshape(-1).tolist()
+        elif axes is None and not given.get("noop_with_empty_axes", 0):
+            axes = [*range(value.rank)]
+        if not axes or not value.rank:
+            raise _Unfit
+        keepdims, own = int(given.get("keepdims", 1)), {int(axis) % value.rank for axis in axes}
+        moved = sorted(axis + value.each for axis in own)
+        y = self.b.reduce(node.op_type, value.name, moved, keepdims, axes_as_input=_REDUCTIONS[node.op_type])
+        rank = value.rank if keepdims else value.rank - len(own)
+        self.values[node.output[0]] = _Value(y, rank, value.each)
