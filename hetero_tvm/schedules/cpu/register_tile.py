@@ -17,6 +17,7 @@ ports.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -86,6 +87,7 @@ def accumulate(
     a_at: Callable[[Expr, Index], Expr],
     b_at: Callable[[Index, Expr], Expr],
     on_step: Callable[[Expr], None] | None = None,
+    term: Callable[[Expr, Expr], Expr] = operator.mul,
 ) -> None:
     """Emit the reduction of one register tile.
 
@@ -96,6 +98,7 @@ def accumulate(
     a_at : (row, k) -> scalar expression of the left operand.
     b_at : (k, column ramp) -> vector expression of the right operand.
     on_step : called with the number of the unrolled step, for prefetches.
+    term : what is summed up, of vectors of both operands.
     """
 
     def each(body: Callable[[Expr, Expr], None]) -> None:
@@ -107,7 +110,7 @@ def accumulate(
 
     def step(k_index: Index) -> None:
         def fma(r: Expr, column: Expr) -> None:
-            product = k.splat(a_at(r, k_index), lanes) * b_at(k_index, column)
+            product = term(k.splat(a_at(r, k_index), lanes), b_at(k_index, column))
             k.store(acc, k.load(acc, [r, column]) + product, [r, column])
 
         each(fma)

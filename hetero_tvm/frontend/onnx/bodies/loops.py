@@ -80,7 +80,7 @@ def _together(
         name = backwards(b, name, axis) if reverse else name
         parts.append(name if axis % rank == 0 else b.op("Transpose", name, perm=order))
     constants = {t.name: b.keep_constant(t) for t in inner.initializer}
-    rows = written_together(b, inner, constants, states, parts)
+    rows = written_together(b, inner, constants, states, parts, b.constant_of)
     if rows is None:
         del b.nodes[kept:]
         return False

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from hetero_tvm.frontend.onnx.graph.body import Body
+from hetero_tvm.frontend.onnx.graph.body import ArrayOf, Body
 from hetero_tvm.frontend.onnx.graph.constants import rename_inputs
 
 _ELEMENTWISE = frozenset(
@@ -44,7 +44,12 @@ class _Unfit(Exception):
 
 
 def written_together(
-    b: Body, graph: onnx.GraphProto, constants: Mapping[str, str], states: Sequence[str], parts: Sequence[str]
+    b: Body,
+    graph: onnx.GraphProto,
+    constants: Mapping[str, str],
+    states: Sequence[str],
+    parts: Sequence[str],
+    array_of: ArrayOf,
 ) -> list[str] | None:
     """Rows that all rounds give, each with the rounds in front; None where rounds depend on one another.
 
@@ -53,9 +58,10 @@ def written_together(
     graph : of one round, whose inputs are its states, then its parts.
     constants : names in the model of the graph's own constants.
     states, parts : what is given; parts have the rounds in front.
+    array_of : gives the values of a constant of the model, and None for another tensor.
     """
     try:
-        return _Together(b, graph, constants, states, parts).rows()
+        return _Together(b, graph, constants, states, parts, array_of).rows()
     except _Unfit:
         return None
 
@@ -70,8 +76,9 @@ class _Together:
         constants: Mapping[str, str],
         states: Sequence[str],
         parts: Sequence[str],
+        array_of: ArrayOf,
     ):
-        self.b, self.graph, self.states = b, graph, states
+        self.b, self.graph, self.states, self.array_of = b, graph, states, array_of
         self.values: dict[str, _Value] = {}
         self.arrays: dict[str, np.ndarray] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         for name, array in self.arrays.items():
@@ -152,7 +159,7 @@ class _Together:
         value, axes = self._of(node.input[0]), given.get("axes")
         if len(node.input) > 1 and node.input[1]:
             name = node.input[1]
-            array = self.arrays[name] if name in self.arrays else self.b.array(name)
+            array = self.arrays[name] if name in self.arrays else self.array_of(name)
             axes = None if array is None else array.reshape(-1).tolist()
         elif axes is None and not given.get("noop_with_empty_axes", 0):
             axes = [*range(value.rank)]

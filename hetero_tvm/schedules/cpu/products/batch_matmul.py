@@ -27,6 +27,8 @@ Few rows of A with a large B whose rows are contiguous, or rows that are contigu
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 
 from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
@@ -50,6 +52,9 @@ of each row is; products go on meanwhile."""
 
 _BYTES = {"float32": 4, "float64": 8}
 """Bytes of an element, by the types that are served."""
+
+Declare = Callable[[Kernel], tuple[Buffer, Buffer, Buffer]]
+"""Declares the parameters of a kernel; gives A, B and Y."""
 
 PANELS, ROWS = "panels", "rows"
 """Orders of the register tiles: by columns of one, or by rows of one."""
@@ -123,11 +128,29 @@ class BatchMatmulSpace(DesignSpace):
             return _Emitter(op, point, machine).emit()
         return few_rows.emit(op, _order(point), machine)
 
+    def emit_terms(
+        self, op: BatchMatmul, machine: CpuModel, term: Callable[[Expr, Expr], Expr], declare: Declare
+    ) -> PrimFunc:
+        """The kernel of what is summed up as the products are, of ``term`` of vectors of A and B."""
+        tiles, _, orders = (knob.choices for knob in self.knobs(op, machine))
+        orders = [order for order in orders if order in (PANELS, ROWS)]
+        points = [{"tile": tile, "unroll": 4, "order": order} for tile in tiles for order in orders]
+        point = min(points, key=lambda point: self.estimate(op, point, machine))
+        return _Emitter(op, point, machine, term, declare).emit()
+
 
 class _Emitter:
     """Emits the order of register tiles, by panels of B or by rows of A."""
 
-    def __init__(self, op: BatchMatmul, point: Point, machine: CpuModel):
+    def __init__(
+        self,
+        op: BatchMatmul,
+        point: Point,
+        machine: CpuModel,
+        term: Callable[[Expr, Expr], Expr] = operator.mul,
+        declare: Declare | None = None,
+    ):
+        self.term, self._declare = term, declare or self._in_order
         self.op, self.unroll, self.lanes = op, point["unroll"], lanes_of(op, machine)
         self.tile, self.order, self.threads = RegisterTile.of(point["tile"]), _order(point), machine.threads
         self.columns = self.tile.columns(self.lanes)
@@ -138,7 +161,7 @@ class _Emitter:
     def emit(self) -> PrimFunc:
         k, op = self.k, self.op
         with k:
-            left, right, y = (k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output))
+            left, right, y = self._declare(k)
             self.left, self.right, self.y = (
                 k.view(b, (math.prod(int(e) for e in b.shape),)) for b in (left, right, y)
             )
@@ -148,6 +171,10 @@ class _Emitter:
                 else:
                     self._by_rows()
         return k.function
+
+    def _in_order(self, k: Kernel) -> tuple[Buffer, Buffer, Buffer]:
+        left, right = (k.argument(o.name, o.shape, o.dtype) for o in self.op.inputs)
+        return left, right, k.argument("Y", self.op.output.shape, self.op.output.dtype)
 
     def _places(self, item: Expr) -> None:
         """Positions of an item of the batch."""
@@ -251,6 +278,7 @@ class _Emitter:
             self.unroll,
             a_at=lambda r, d: k.load(self.left, [self.a_base + (first + r) * self.a_row + d * self.a_column]),
             b_at=b_at,
+            term=self.term,
         )
 
         def put(r: Expr, column: Index, lanes_: int, value: Expr) -> None:

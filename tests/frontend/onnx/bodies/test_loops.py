@@ -1,6 +1,7 @@
 """Scan and Loop written out: equal to ONNX's own evaluator."""
 
 import numpy as np
+import onnx
 import pytest
 
 from hetero_tvm.errors import UnsupportedOperatorError
@@ -25,6 +26,66 @@ def test_scan_over_axes_in_both_directions():
     shapes = {"state": (3,), "x": (2, 4, 3), "w": (4, 3)}
     inputs = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     assert "Scan" not in operators(against_reference(model, inputs, judge="onnxruntime"))
+
+
+DISTANCES = """g (float[{rows},{width}] x) => (float[{rows},{width}] same, {result} y) {{
+  same, y = Scan <num_scan_inputs = 1, {axes}body = round (float[{rows},{width}] s, float[{width}] row)
+    => (float[{rows},{width}] t, {one} out) {{
+    {body}
+  }}> (x, learnt)
+}}"""
+
+ROUNDS = {
+    "squared": "t = Identity (s) d = Sub (s, row) axis = Constant <value = int64[1] {1}> () "
+    "out = ReduceSumSquare <keepdims = 0> (d, axis)",
+    "largest": "d = Sub (s, row) e = Abs (d) out = ReduceMax <keepdims = 0> (e, last) t = Identity (s)",
+    "of all": "t = Identity (s) d = Mul (row, s) f = Greater (d, zero) g = Where (f, d, row) "
+    "out = ReduceL2 <keepdims = 0> (g)",
+    "of the learnt alone": "t = Identity (s) e = ReduceMean <keepdims = 1> (row) d = Sub (row, e) "
+    "f = Mul (d, d) g = Add (f, s) out = ReduceSum <keepdims = 0> (g, last)",
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+@pytest.mark.parametrize("axes", ["", "scan_output_axes = [-1], scan_output_directions = [1], "])
+def test_rounds_that_know_nothing_of_each_other(name, axes):
+    """Many more of them than are written out one by one."""
+    rows, width, learnt = 3, 5, 1200
+    each = name != "of all"
+    result = [rows, learnt] if each and axes else [learnt, rows] if each else [learnt]
+    text = DISTANCES.format(
+        rows=rows,
+        width=width,
+        axes=axes,
+        body=ROUNDS[name],
+        result=f"float[{','.join(map(str, result))}]",
+        one=f"float[{rows}]" if each else "float",
+    )
+    model = text_model(text, opset=18)
+    random = np.random.default_rng(0)
+    arrays = {
+        "learnt": random.standard_normal((learnt, width), np.float32),
+        "last": np.array([-1]),
+        "zero": np.float32(0),
+    }
+    tensors = [onnx.numpy_helper.from_array(np.asarray(value), key) for key, value in arrays.items()]
+    model.graph.initializer.extend(tensors)
+    x = random.standard_normal((rows, width), np.float32)
+    imported = against_reference(model, {"x": x}, judge="onnxruntime")
+    assert not {"Scan", "Loop"} & set(operators(imported))
+
+
+def test_many_rounds_that_do_stay_a_loop():
+    text = """g (float[3] state, float[1500,3] x) => (float[3] last, float[1500,3] all) {
+      last, all = Scan <num_scan_inputs = 1, body = round (float[3] s, float[3] row)
+        => (float[3] t, float[3] out) { u = Mul (s, half) t = Add (u, row) out = Identity (t) }> (state, x)
+    }"""
+    model = text_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.5), "half"))
+    random = np.random.default_rng(0)
+    inputs = {"state": random.standard_normal(3, np.float32)}
+    inputs["x"] = random.standard_normal((1500, 3), np.float32)
+    against_reference(model, inputs, judge="onnxruntime")
 
 
 LOOP = """g ({trip}bool go, float[2] x) => (float[2] y, float[4,2] all) {{

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.host.tvm import te, tvm
+from hetero_tvm.host.tvm import te, tirx, tvm
 from hetero_tvm.schedules.cpu.products.contraction import contraction_of, emit
 from tests.schedules.cpu.running import MACHINES, TARGET
 from tests.schedules.cpu.test_generic import plain
@@ -57,13 +57,51 @@ def test_products(equation):
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)  # sums of at most 15 terms
 
 
+TERMS = {
+    "squared differences": lambda a, b, c: (a - b) * (a - b),
+    "absolute differences": lambda a, b, c: (np.abs if isinstance(a, np.ndarray) else tirx.abs)(a - b),
+    "differences of one that is divided": lambda a, b, c: (a / c - b) * (a / c - b),
+    "products": lambda a, b, c: a * b,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(9, 21), (21, 9)])
+@pytest.mark.parametrize("name", TERMS)
+def test_terms_of_all_pairs_of_rows(name, shape, dtype):
+    """Columns of results are rows of the second parameter, or of the first; a third is a single number."""
+    term, depth = TERMS[name], 19
+
+    def compute(a, b, c=None):
+        k = te.reduce_axis((0, depth), name="k")
+
+        def of(m, n):
+            row, column = (m, n) if shape == (9, 21) else (n, m)
+            return te.sum(term(a[row, k], b[column, k], c[0] if c is not None else None), axis=k)
+
+        return te.compute(shape, of, name="Y")
+
+    generator = np.random.default_rng(0)
+    given = [generator.standard_normal(size).astype(dtype) for size in ((9, depth), (21, depth), (1,))]
+    given = given if "divided" in name else given[:2]
+    kernel = emit(plain(compute, [(dtype, x.shape) for x in given]), MACHINES["avx512"])
+    a, b, *c = (x.astype("float64") for x in given)
+    expected = term(a[:, None], b[None], *(c or [None])).sum(-1)
+    expected = expected if shape == (9, 21) else expected.T
+    y = tvm.runtime.tensor(np.full(expected.shape, 7, dtype))
+    module = tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
+    compile_kernels(module, TARGET).jit()["main"](*map(tvm.runtime.tensor, given), y)
+    tolerance = 1e-5 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(y.numpy(), expected, rtol=tolerance, atol=tolerance)
+
+
 OTHERS = {
-    "the columns of the result are rows of A": (
-        summed((4, 6), (5,), lambda a, b, i, k: a[i[1], k[0]] * b[k[0], i[0]]),
+    "terms of one operand": (
+        summed((4, 6), (5,), lambda a, b, i, k: a[i[0], k[0]] * a[i[1], k[0]]),
         *((6, 5), (5, 4)),
     ),
-    "a sum of sums": (
-        summed((4, 6), (5,), lambda a, b, i, k: a[i[0], k[0]] + b[k[0], i[1]]),
+    "terms of three values": (
+        summed((4, 6), (5,), lambda a, b, i, k: a[i[0], k[0]] * b[k[0], i[1]] * a[0, k[0]]),
         *((4, 5), (5, 6)),
     ),
     "reduced axes in another order": (
