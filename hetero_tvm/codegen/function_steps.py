@@ -18,7 +18,7 @@ _STEP = "hetero_tvm.step"
 
 
 def compute_in_steps(func: PrimFunc, functions: Collection[str]) -> PrimFunc:
-    """``func`` where the ``functions`` of float32 in a value are computed before it: those of functions, and
+    """``func`` where the ``functions`` of floats in a value are computed before it: those of functions, and
     those that are no float in the end."""
 
     def in_steps(store: tirx.BufferStore) -> tirx.Stmt:
@@ -44,7 +44,7 @@ def _in_steps(store: tirx.BufferStore, functions: Collection[str]) -> tirx.Stmt:
             return value
         buffer = next((b for known, _, b in steps if tvm_ffi.structural_equal(known, plain)), None)
         if buffer is None:
-            buffer = tirx.decl_buffer((1,), "float32", "step", scope="local")
+            buffer = tirx.decl_buffer((1,), str(value.ty.dtype), "step", scope="local")
             steps.append((plain, value, buffer))
         return buffer[0]
 
@@ -61,8 +61,8 @@ def _in_steps(store: tirx.BufferStore, functions: Collection[str]) -> tirx.Stmt:
 
 
 def _is_function(value: Expr, functions: Collection[str]) -> bool:
-    """Whether a value is one of the ``functions`` of float32, or a remainder."""
-    if str(getattr(value.ty, "dtype", None)) != "float32":
+    """Whether a value is one of the ``functions`` of float32 or float64, or a remainder."""
+    if str(getattr(value.ty, "dtype", None)) not in ("float32", "float64"):
         return False
     return isinstance(value, tirx.Mod) or getattr(value.op, "name", "") in functions
 
@@ -171,7 +171,8 @@ def _with_lanes(loop: tirx.For) -> tirx.Stmt:
     def widen(allocation: tirx.AllocBuffer) -> tirx.Stmt:
         if _STEP not in (allocation.annotations or {}):
             return allocation
-        buffer = tirx.decl_buffer((loop.extent,), "float32", "steps", scope="local")
+        dtype = str(allocation.buffer.dtype)
+        buffer = tirx.decl_buffer((loop.extent,), dtype, "steps", scope="local")
         wide.append((allocation.buffer, buffer))
         return tirx.Evaluate(tirx.const(0, "int32"))
 

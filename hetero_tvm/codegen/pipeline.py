@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.codegen import vector_functions, vector_math
+from hetero_tvm.codegen import double_math, vector_functions, vector_math
 from hetero_tvm.codegen.bfloat16 import convert_once
 from hetero_tvm.codegen.cancellation import keep_cancellation
 from hetero_tvm.codegen.extremes import begin_at_infinity, keep_nan
@@ -116,6 +116,13 @@ _POLYNOMIALS = {
 }
 
 
+_OF_DOUBLES = {
+    "tirx.exp": double_math.exp,
+    "tirx.tanh": double_math.tanh,
+    "tirx.sigmoid": double_math.sigmoid,
+}
+
+
 def _beyond_one(value: Expr) -> Expr | None:
     """y of ``1 + y``, whose logarithm is rounded to nothing where y is small; None of anything else."""
     if isinstance(value, tirx.Add):
@@ -136,6 +143,8 @@ def _vector_math(call: Call) -> Expr:
         return vector_functions.log1p(rest)
     if name in _POLYNOMIALS and str(call.args[0].ty.dtype) == "float32":
         return _POLYNOMIALS[name](*call.args)
+    if name in _OF_DOUBLES and str(call.ty.dtype) == "float64":
+        return _OF_DOUBLES[name](*call.args)
     if name == "tirx.erf" and str(call.ty.dtype) == "float64":
         return tirx.call_pure_extern("float64", "erf", call.args[0])  # TVM's own has float32's accuracy
     if name == "tirx.pow" and isinstance(call.args[1], tirx.FloatImm):
@@ -176,7 +185,7 @@ def _by_signed_numbers(cast: tirx.Cast) -> Expr:
 
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.UseVectorMath")
 def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
-    """Replace float32 functions by polynomials, and small powers by products.
+    """Replace functions of float32, and some of float64, by polynomials, and small powers by products.
 
     LLVM would call libm once per lane.  It converts no uint64, either.
     """
