@@ -163,12 +163,37 @@ class NormOfImages(Rule):
         graph.replace(user, relax.op.reshape(normalized, shape_of(user)), [var])
 
 
+class ChannelsOfRows(Rule):
+    """``max`` or ``mean`` over all of a channel of rows that an image has become -> pooling of the image."""
+
+    name = "channels_of_rows"
+    counted = False
+    anchors = ("relax.max", "relax.mean")
+
+    def match(self, graph: Graph, var: Var) -> Expr | None:
+        call = graph.value(var)
+        x, axes = call.args[0], call.attrs.axis
+        shape = shape_of(x)
+        if len(shape) != 3 or axes is None or [int(axis) % 3 for axis in axes] != [2]:
+            return None
+        image = _image(graph, x, (*shape[:2], 1, shape[2]))
+        return image if dtype_of(x) == "float32" and 0 not in shape else None
+
+    def rewrite(self, graph: Graph, var: Var, image: Expr) -> None:
+        if graph.op_name(var) == "relax.max":
+            size = shape_of(image)[2:]
+            pooled = relax.op.nn.max_pool2d(image, size, size)
+        else:
+            pooled = relax.op.mean(image, [2, 3], keepdims=True)
+        graph.replace(var, relax.op.reshape(graph.binder(var, [var])(pooled, "channels"), shape_of(var)))
+
+
 class RowsAsImages(Rule):
     """Rules of rows in one pass over the graph, as what one leaves is what the others begin from."""
 
     name = "rows_as_images"
     counted = False
-    rules = (ElementsOfImages(), ChannelsApart(), ChannelsOfImages(), NormOfImages())
+    rules = (ElementsOfImages(), ChannelsApart(), ChannelsOfImages(), NormOfImages(), ChannelsOfRows())
     anchors = tuple(anchor for rule in rules for anchor in rule.anchors)
 
     def match(self, graph: Graph, var: Var) -> tuple[Rule, Any] | None:

@@ -8,6 +8,7 @@ from hetero_tvm.host.tvm import relax
 from hetero_tvm.relax_passes.forms.rows_as_images import (
     ChannelsApart,
     ChannelsOfImages,
+    ChannelsOfRows,
     ElementsOfImages,
     NormOfImages,
     RowsAsImages,
@@ -72,6 +73,32 @@ class TestChannelsApart(Rewrite):
         first, second = (op.strided_slice(x, [1], [n], [n + 3], [1]) for n in (0, 3))
         product = op.multiply(op.tanh(first), op.sigmoid(second))
         return op.reshape(product, (2, 3, 5)), op.strided_slice(y, [1], [1], [4], [1])
+
+
+class TestChannelsOfRows(Rewrite):
+    """Largest values and means of whole channels."""
+
+    rule = ChannelsOfRows()
+    inputs = {"x": (2, 6, 1, 5)}
+
+    def before(self, x):
+        rows = op.reshape(x, (2, 6, 5))
+        return op.max(rows, [2]), op.mean(rows, [-1], keepdims=True)
+
+    def expected(self, x):
+        largest = op.reshape(op.nn.max_pool2d(x, (1, 5), (1, 5)), (2, 6))
+        mean = op.reshape(op.mean(x, [2, 3], keepdims=True), (2, 6, 1))
+        return largest, mean
+
+
+class TestExtremesOverChannelsStay(Rewrite):
+    rule = ChannelsOfRows()
+    inputs = {"x": (2, 6, 1, 5)}
+
+    def before(self, x):
+        return op.max(op.reshape(x, (2, 6, 5)), [1])
+
+    expected = before
 
 
 class TestChannelsOfImages(Rewrite):
