@@ -108,10 +108,13 @@ class _Lifting:
         builder = self._builder
         with builder.function("main", parameters, attrs=attributes):
             try:
-                with builder.dataflow():
+                # A choice between branches (If) is no dataflow.
+                has_choice = any(isinstance(binding.value, relax.If) for binding in everything[0])
+                with contextlib.nullcontext() if has_choice else builder.dataflow():
                     for several in zip(*everything, strict=True):
                         self._binding(several)
-                    result = builder.emit_output(self._result([main.body.body for main in mains]))
+                    result = self._result([main.body.body for main in mains])
+                    result = builder.emit(result) if has_choice else builder.emit_output(result)
             except BaseException:
                 builder._end_block()  # a builder that is left with one prints so when it goes
                 raise
@@ -143,7 +146,7 @@ class _Lifting:
     def _value(self, values: Sequence[Expr], var: Var, types: Sequence[Any]) -> Expr:
         first = values[0]
         if isinstance(first, relax.If):
-            raise Unfit("it is a choice between branches (If), which have fixed sizes")
+            return self._choice(values)
         if is_call_tir(first):
             return self._call_tir(values, types)
         if isinstance(first, tvm.ir.Call):
@@ -153,6 +156,30 @@ class _Lifting:
             ty_args = [self._type(each) for each in zip(*(value.ty_args for value in values), strict=True)]
             return relax.Call(first.op, args, first.attrs, ty_args)
         return self._expr(values)
+
+    def _choice(self, values: Sequence[relax.If]) -> relax.If:
+        """A choice between branches, each of which is one for all sizes."""
+        if any(not isinstance(value, relax.If) for value in values):
+            raise Unfit("it is a choice between branches (If) at some sizes only")
+        condition = self._expr([value.cond for value in values])
+        branches = [[getattr(value, name) for value in values] for name in ("true_branch", "false_branch")]
+        return relax.If(condition, *(self._branch(several) for several in branches))
+
+    def _branch(self, several: Sequence[relax.SeqExpr]) -> relax.SeqExpr:
+        """One branch; what is written in it is seen by nobody outside."""
+        bindings = [[b for block in branch.blocks for b in block.bindings] for branch in several]
+        if len(steps := sorted({len(each) for each in bindings})) > 1:
+            raise Unfit(f"a branch has {' or '.join(map(str, steps))} steps")
+        outside = dict(self._copies), dict(self._tables)
+        self._builder._begin_binding_block()
+        try:
+            for each in zip(*bindings, strict=True):
+                self._binding(each)
+            result = self._builder.emit(self._expr([branch.body for branch in several]))
+        finally:
+            block = self._builder._end_block()
+            self._copies, self._tables = outside
+        return relax.SeqExpr([block], result)
 
     def _call_tir(self, values: Sequence[Expr], types: Sequence[Any]) -> Expr:
         if any(not is_call_tir(value) for value in values):
