@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.compile.dynamic.constants_at import MOST_WIDE, constants_at, differs
 from hetero_tvm.compile.dynamic.kernels import stated_kernel, written_kernel
 from hetero_tvm.compile.dynamic.tables import (
     RULES,
@@ -25,7 +26,7 @@ from hetero_tvm.compile.dynamic.tables import (
 )
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function, with_operands
 from hetero_tvm.compile.kernels import Packed, marked, packed_once
-from hetero_tvm.compile.optimize import Lengths, OptimizedModel
+from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.errors import BuildError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, Var, relax, structural_equal, tirx, tvm
@@ -41,8 +42,6 @@ from hetero_tvm.schedules.task import Task, symbol, task_key
 _SMALL = (3, 5, 2)
 """Sizes of symbols at which constants are confirmed; where two numbers happen to be equal at these, in the
 order that begins one further on."""
-_MOST_WIDE = 1 << 22
-"""Elements of the largest constant that another may be a window of."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +161,8 @@ class _Lifting:
         if any(not isinstance(value, relax.If) for value in values):
             raise Unfit("it is a choice between branches (If) at some sizes only")
         condition = self._expr([value.cond for value in values])
-        branches = [[getattr(value, name) for value in values] for name in ("true_branch", "false_branch")]
-        return relax.If(condition, *(self._branch(several) for several in branches))
+        taken = self._branch([value.true_branch for value in values])
+        return relax.If(condition, taken, self._branch([value.false_branch for value in values]))
 
     def _branch(self, several: Sequence[relax.SeqExpr]) -> relax.SeqExpr:
         """One branch; what is written in it is seen by nobody outside."""
@@ -278,7 +277,7 @@ class _Lifting:
             front = first[tuple(slice(0, extent) for extent in other.shape)]
             if front.shape != other.shape or front.tobytes() != other.tobytes():
                 return self._table(several, [first, *others])
-        differing = [axis for axis in range(first.ndim) if _differs([first, *others], axis)]
+        differing = [axis for axis in range(first.ndim) if differs([first, *others], axis)]
         if differing:
             self._confirm_front([first, *others])
         in_front = len(differing) == 1 and all(extent == 1 for extent in first.shape[: differing[0]])
@@ -383,7 +382,7 @@ class _Lifting:
         small = {s.name: s.nearest(s.step * _SMALL[(n + order) % len(_SMALL)]) for n, s in enumerate(symbols)}
         small = completed(small, self._quotients)
         if order not in self._small:
-            self._small[order] = _constants_at(self._lengths, small)
+            self._small[order] = constants_at(lambda at: self._lengths.at(at).module, small)
         shape = self._shape_at([array.shape for array in arrays], small)
         return small, [a for a in self._small[order] if (a.shape, a.dtype) == (shape, arrays[0].dtype)]
 
@@ -402,14 +401,14 @@ class _Lifting:
         symbols = self._lengths.symbols
         highs = {s.name: s.high for s in symbols}
         if all(self._sizes[0][name] >= high for name, high in highs.items()):
-            largest = shrunk(arrays[0], [n for n in range(arrays[0].ndim) if _differs(arrays, n)])
-            if largest.size <= _MOST_WIDE:
+            largest = shrunk(arrays[0], [n for n in range(arrays[0].ndim) if differs(arrays, n)])
+            if largest.size <= MOST_WIDE:
                 yield from ((axis, shifted(largest, axis)) for axis in range(largest.ndim))
         pairs = [(past, new) for past in symbols for new in symbols if past.low == 0 and new is not past]
         for past, new in sorted(pairs, key=lambda pair: "seq" not in pair[1].name.lower()):
             if (past.name, new.name) not in self._wide:
                 sizes = {**highs, past.name: 0, new.name: past.high + new.high}
-                self._wide[past.name, new.name] = _constants_at(self._lengths, sizes)
+                self._wide[past.name, new.name] = constants_at(lambda at: self._lengths.at(at).module, sizes)
             for wide in self._wide[past.name, new.name]:
                 if wide.ndim == arrays[0].ndim and wide.size > arrays[0].size:
                     yield from ((axis, wide) for axis in range(wide.ndim))
@@ -449,23 +448,3 @@ class _Lifting:
             hint="give fixed sizes, a range for fewer dimensions, ranges that begin at larger sizes, or only "
             "the multiples that the model is made for (NAME=1x3x64..256:32x64..256:32)",
         )
-
-
-def _differs(arrays: Sequence[np.ndarray], axis: int) -> bool:
-    return len({array.shape[axis] for array in arrays}) > 1
-
-
-def _constants_at(lengths: Lengths, sizes: Mapping[str, int]) -> list[np.ndarray]:
-    """Constants of the model at other sizes; none where it cannot have these."""
-    try:
-        other = lengths.at(sizes).module["main"]
-    except Exception:  # a model, its importer or a fusion may refuse sizes that nobody asked for
-        return []
-    found: list[np.ndarray] = []
-
-    def note(expr: Any) -> None:
-        if is_constant(expr) and (array := array_of(expr)) is not None and 0 < array.ndim:
-            found.append(array)
-
-    relax.analysis.post_order_visit(other, note)
-    return [array for array in found if array.size <= _MOST_WIDE]
