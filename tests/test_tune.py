@@ -284,6 +284,8 @@ def test_an_out_that_cannot_be_written_is_refused_before_anything_else(calls, ca
         "taken": "model.so is a folder",
         "link": "is a link to nothing",
         "/proc/none": "/proc cannot be written to",  # its superuser may write there, and cannot
+        f"{'n' * 246}.so": "a name of more than 200 bytes",  # that of its manifest would be too long
+        f"{'n' * 300}/lib.so": "a name of more than 200 bytes",
     }
     for out, reason in refused.items():
         assert tune.main(["--out", str(tmp_path / out)]) == 2

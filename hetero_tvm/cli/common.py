@@ -42,6 +42,8 @@ DEFAULT_MODEL = "zoo:minilm-l6"
 DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Reasons of the system's why a file cannot be written that are no fault of ours."""
+_LONGEST_NAME = 200
+"""Bytes of a file's name, which leave room for the ends of what lies beside it (file systems take 255)."""
 _FAILURES = (TuningError, BuildError, NativeBuildError, AccuracyError)
 
 
@@ -279,6 +281,8 @@ def check_out(path: Path) -> None:
     """Refuse an ``--out`` that nothing can be written to.  :class:`UsageError` says why."""
     library = path if path.suffix == ".so" else path / "model.so"
     folder = library.parent
+    if any(len(os.fsencode(part)) > _LONGEST_NAME for part in library.absolute().with_suffix("").parts):
+        raise UsageError(f"--out has a name of more than {_LONGEST_NAME} bytes", hint="name it shorter")
     existing = next(one for one in (folder, *folder.absolute().parents) if one.exists() or one.is_symlink())
     problem = None
     if not existing.exists():

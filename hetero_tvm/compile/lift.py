@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.compile.dynamic.constants_at import MOST_WIDE, constants_at, differs
 from hetero_tvm.compile.dynamic.kernels import stated_kernel, written_kernel
 from hetero_tvm.compile.dynamic.tables import (
     RULES,
@@ -25,7 +26,7 @@ from hetero_tvm.compile.dynamic.tables import (
 )
 from hetero_tvm.compile.dynamic.tensor_ir import lift_function, with_operands
 from hetero_tvm.compile.kernels import Packed, marked, packed_once
-from hetero_tvm.compile.optimize import Lengths, OptimizedModel
+from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.errors import BuildError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, Var, relax, structural_equal, tirx, tvm
@@ -41,8 +42,6 @@ from hetero_tvm.schedules.task import Task, symbol, task_key
 _SMALL = (3, 5, 2)
 """Sizes of symbols at which constants are confirmed; where two numbers happen to be equal at these, in the
 order that begins one further on."""
-_MOST_WIDE = 1 << 22
-"""Elements of the largest constant that another may be a window of."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +107,13 @@ class _Lifting:
         builder = self._builder
         with builder.function("main", parameters, attrs=attributes):
             try:
-                with builder.dataflow():
+                # A choice between branches (If) is no dataflow.
+                has_choice = any(isinstance(binding.value, relax.If) for binding in everything[0])
+                with contextlib.nullcontext() if has_choice else builder.dataflow():
                     for several in zip(*everything, strict=True):
                         self._binding(several)
-                    result = builder.emit_output(self._result([main.body.body for main in mains]))
+                    result = self._result([main.body.body for main in mains])
+                    result = builder.emit(result) if has_choice else builder.emit_output(result)
             except BaseException:
                 builder._end_block()  # a builder that is left with one prints so when it goes
                 raise
@@ -143,7 +145,7 @@ class _Lifting:
     def _value(self, values: Sequence[Expr], var: Var, types: Sequence[Any]) -> Expr:
         first = values[0]
         if isinstance(first, relax.If):
-            raise Unfit("it is a choice between branches (If), which have fixed sizes")
+            return self._choice(values)
         if is_call_tir(first):
             return self._call_tir(values, types)
         if isinstance(first, tvm.ir.Call):
@@ -153,6 +155,30 @@ class _Lifting:
             ty_args = [self._type(each) for each in zip(*(value.ty_args for value in values), strict=True)]
             return relax.Call(first.op, args, first.attrs, ty_args)
         return self._expr(values)
+
+    def _choice(self, values: Sequence[relax.If]) -> relax.If:
+        """A choice between branches, each of which is one for all sizes."""
+        if any(not isinstance(value, relax.If) for value in values):
+            raise Unfit("it is a choice between branches (If) at some sizes only")
+        condition = self._expr([value.cond for value in values])
+        taken = self._branch([value.true_branch for value in values])
+        return relax.If(condition, taken, self._branch([value.false_branch for value in values]))
+
+    def _branch(self, several: Sequence[relax.SeqExpr]) -> relax.SeqExpr:
+        """One branch; what is written in it is seen by nobody outside."""
+        bindings = [[b for block in branch.blocks for b in block.bindings] for branch in several]
+        if len(steps := sorted({len(each) for each in bindings})) > 1:
+            raise Unfit(f"a branch has {' or '.join(map(str, steps))} steps")
+        outside = dict(self._copies), dict(self._tables)
+        self._builder._begin_binding_block()
+        try:
+            for each in zip(*bindings, strict=True):
+                self._binding(each)
+            result = self._builder.emit(self._expr([branch.body for branch in several]))
+        finally:
+            block = self._builder._end_block()
+            self._copies, self._tables = outside
+        return relax.SeqExpr([block], result)
 
     def _call_tir(self, values: Sequence[Expr], types: Sequence[Any]) -> Expr:
         if any(not is_call_tir(value) for value in values):
@@ -251,7 +277,7 @@ class _Lifting:
             front = first[tuple(slice(0, extent) for extent in other.shape)]
             if front.shape != other.shape or front.tobytes() != other.tobytes():
                 return self._table(several, [first, *others])
-        differing = [axis for axis in range(first.ndim) if _differs([first, *others], axis)]
+        differing = [axis for axis in range(first.ndim) if differs([first, *others], axis)]
         if differing:
             self._confirm_front([first, *others])
         in_front = len(differing) == 1 and all(extent == 1 for extent in first.shape[: differing[0]])
@@ -356,7 +382,7 @@ class _Lifting:
         small = {s.name: s.nearest(s.step * _SMALL[(n + order) % len(_SMALL)]) for n, s in enumerate(symbols)}
         small = completed(small, self._quotients)
         if order not in self._small:
-            self._small[order] = _constants_at(self._lengths, small)
+            self._small[order] = constants_at(lambda at: self._lengths.at(at).module, small)
         shape = self._shape_at([array.shape for array in arrays], small)
         return small, [a for a in self._small[order] if (a.shape, a.dtype) == (shape, arrays[0].dtype)]
 
@@ -375,14 +401,14 @@ class _Lifting:
         symbols = self._lengths.symbols
         highs = {s.name: s.high for s in symbols}
         if all(self._sizes[0][name] >= high for name, high in highs.items()):
-            largest = shrunk(arrays[0], [n for n in range(arrays[0].ndim) if _differs(arrays, n)])
-            if largest.size <= _MOST_WIDE:
+            largest = shrunk(arrays[0], [n for n in range(arrays[0].ndim) if differs(arrays, n)])
+            if largest.size <= MOST_WIDE:
                 yield from ((axis, shifted(largest, axis)) for axis in range(largest.ndim))
         pairs = [(past, new) for past in symbols for new in symbols if past.low == 0 and new is not past]
         for past, new in sorted(pairs, key=lambda pair: "seq" not in pair[1].name.lower()):
             if (past.name, new.name) not in self._wide:
                 sizes = {**highs, past.name: 0, new.name: past.high + new.high}
-                self._wide[past.name, new.name] = _constants_at(self._lengths, sizes)
+                self._wide[past.name, new.name] = constants_at(lambda at: self._lengths.at(at).module, sizes)
             for wide in self._wide[past.name, new.name]:
                 if wide.ndim == arrays[0].ndim and wide.size > arrays[0].size:
                     yield from ((axis, wide) for axis in range(wide.ndim))
@@ -422,23 +448,3 @@ class _Lifting:
             hint="give fixed sizes, a range for fewer dimensions, ranges that begin at larger sizes, or only "
             "the multiples that the model is made for (NAME=1x3x64..256:32x64..256:32)",
         )
-
-
-def _differs(arrays: Sequence[np.ndarray], axis: int) -> bool:
-    return len({array.shape[axis] for array in arrays}) > 1
-
-
-def _constants_at(lengths: Lengths, sizes: Mapping[str, int]) -> list[np.ndarray]:
-    """Constants of the model at other sizes; none where it cannot have these."""
-    try:
-        other = lengths.at(sizes).module["main"]
-    except Exception:  # a model, its importer or a fusion may refuse sizes that nobody asked for
-        return []
-    found: list[np.ndarray] = []
-
-    def note(expr: Any) -> None:
-        if is_constant(expr) and (array := array_of(expr)) is not None and 0 < array.ndim:
-            found.append(array)
-
-    relax.analysis.post_order_visit(other, note)
-    return [array for array in found if array.size <= _MOST_WIDE]

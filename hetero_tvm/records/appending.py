@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,13 @@ def unwritable(path: Path) -> Path | None:
     existing = next(one for one in (path, *path.absolute().parents) if one.exists())
     if existing == path:
         return None if path.is_file() and os.access(path, os.W_OK) else path
-    return None if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK) else existing
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return existing
+    try:  # some file systems, as /proc, take no files from those who may write there
+        tempfile.TemporaryDirectory(dir=existing, prefix=".records-").cleanup()
+    except OSError:
+        return existing
+    return None
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 import dataclasses
 import gc
+import itertools
 import threading
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import hetero_tvm
@@ -132,16 +134,55 @@ def test_a_model_that_is_another_one_at_other_sizes_is_refused_with_its_node(cap
     assert capfd.readouterr().err == ""  # a builder tells of blocks that it is left with
 
 
-def test_a_choice_between_branches_is_refused_as_one():
+def run_choices(text, shape, sizes):
+    """Check a model of ``x`` with open rows and a choice ``c`` beside onnxruntime, both ways through."""
+    proto = text_model(text)
+    net = build_model(optimize_model(import_model(proto, shapes={"x": shape})))
+    theirs = onnxruntime.InferenceSession(proto.SerializeToString())
+    for size, choice in itertools.product(sizes, (False, True)):
+        extents = [size if isinstance(extent, Span) else extent for extent in shape]
+        x = np.random.default_rng(size).standard_normal(extents).astype("float32")
+        inputs = {"x": x, "c": np.array(choice)}
+        for ours, exact in zip(net.run(inputs), theirs.run(None, inputs), strict=True):
+            np.testing.assert_allclose(ours, exact, atol=1e-5)
+
+
+def test_branches_of_a_choice_are_those_of_all_sizes():
     text = """
-        <ir_version: 10, opset_import: ["" : 17]>
-        net (bool c, float[n, 3] a, float[n, 3] b) => (float[n, 3] y) {
-          y = If (c) <then_branch = one () => (float[n, 3] s) { s = Add (a, b) },
-                      else_branch = two () => (float[n, 3] p) { p = Mul (a, b) }>
-        }"""
-    model = import_model(onnx.parser.parse_model(text), shapes={"a": (Span(2, 9), 3)})
-    with pytest.raises(BuildError, match=r"for n = 2\.\.9: at .*, it is a choice between branches"):
-        build_model(optimize_model(model))
+    g (float[n, 4] x, bool c) => (float[n, 4] y) <float[4, 4] w = {
+        1, 2, 3, 4, 5, 6, 7, 8, -1, -2, -3, -4, -5, -6, -7, -8}>
+    {
+        r = If (c) <then_branch = one () => (float[n, 4] s) {
+                total = ReduceSum<keepdims = 0>(x)
+                none = Constant<value = float {0.0}>()
+                more = Greater(total, none)
+                s = If (more) <then_branch = two () => (float[n, 4] e) { e = Exp(x) },
+                               else_branch = three () => (float[n, 4] t) { t = Softmax(x) }>
+            },
+            else_branch = four () => (float[n, 4] p) { p = MatMul(x, w) }>
+        y = Relu(r)
+    }
+    """
+    run_choices(text, (Span(1, 9), 4), (1, 4, 9))
+
+
+def test_a_constant_that_a_branch_makes_is_not_read_outside():
+    text = """
+    g (float[1, 2, h, 8] x, bool c) => (float[1, 2, a, 16] y)
+    {
+        scales = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>()
+        r = If (c) <then_branch = one () => (float[1, 2, a, 16] s) {
+                        s = Resize<mode = "linear">(x, , scales)
+                    },
+                    else_branch = two () => (float[1, 2, a, 16] p) {
+                        u = Resize<mode = "cubic">(x, , scales)
+                        p = Tanh(u)
+                    }>
+        v = Resize<mode = "linear">(x, , scales)
+        y = Add(r, v)
+    }
+    """
+    run_choices(text, (1, 2, Span(2, 12), 8), (2, 7, 12))
 
 
 def test_kernels_of_one_size_are_left_out(tmp_path):

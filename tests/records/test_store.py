@@ -289,6 +289,8 @@ def test_a_place_that_cannot_be_written_is_told_before(tmp_path, monkeypatch):
     store.path = tmp_path / "a" / "b"  # a folder
     with pytest.raises(RecordError, match="--logs"):
         store.check_writable()
+    with pytest.raises(RecordError, match="/proc cannot be written to"):  # though its superuser may write
+        RecordStore(SITE, Path("/proc/none")).check_writable()
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
     for folder in ("a/b", "c"):
         with pytest.raises(RecordError, match="cannot be written"):

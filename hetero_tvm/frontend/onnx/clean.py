@@ -57,7 +57,7 @@ from hetero_tvm.frontend.onnx.graph.rounds import note_rounds
 from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vectors
 from hetero_tvm.frontend.onnx.oldest import to_opset_7
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
-from hetero_tvm.frontend.onnx.shapes import TRACED_SIZES_HINT, fix_input_shapes
+from hetero_tvm.frontend.onnx.shapes import contradiction, fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
 from hetero_tvm.frontend.sizing import Sizing
 from hetero_tvm.frontend.stored import BRANCH, StoredModel, is_stub, stub
@@ -388,12 +388,7 @@ def _infer(
     try:
         inferred = shape_inference.infer_shapes(light, strict_mode=strict)
     except Exception as error:
-        first = "(op_type:".join(
-            first_lines(error).split("(op_type:")[:2]
-        ).strip()  # the others follow from it
-        raise ModelError(
-            f"The model's shapes or types contradict each other: {first}", hint=TRACED_SIZES_HINT
-        ) from error
+        raise contradiction(error) from error
     check_values(inferred.graph, limits)
     if not _may_propagate(inferred.graph) or _leaps(light.graph, pool):
         return inferred

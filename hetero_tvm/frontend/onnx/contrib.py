@@ -19,6 +19,7 @@ from hetero_tvm.frontend.onnx import contrib_layers as layers
 from hetero_tvm.frontend.onnx.bodies import learning, retired
 from hetero_tvm.frontend.onnx.bodies.contrib import attention, experts, quantized, streams
 from hetero_tvm.frontend.onnx.bodies.contrib import layers as device_layers
+from hetero_tvm.frontend.onnx.bodies.contrib.attributes import refuse_unknown
 from hetero_tvm.frontend.onnx.bodies.contrib.linear_attention import linear_attention
 from hetero_tvm.frontend.onnx.definitions import with_constants
 from hetero_tvm.frontend.onnx.graph.body import Body
@@ -322,6 +323,7 @@ def expand_contrib(model: onnx.ModelProto, opset: int, pool: ConstantPool) -> No
         body = Body(node, opset, known.get, lambda name: pool.array(name) if name in pool else None)
         body.declared = declared.get
         with named(node):
+            refuse_unknown(node)
             expansion(body)
         nodes += body.nodes
         for name, array in body.constants.items():

@@ -15,7 +15,8 @@ from hetero_tvm.frontend.onnx import quantized as onnx_quantized
 from hetero_tvm.frontend.onnx.bodies.kept_loops import rounds_of_rows
 from hetero_tvm.frontend.onnx.check import opset_of
 from hetero_tvm.frontend.onnx.converters import CONVERTERS, WINDOWS, explicit_padding, suppressed
-from hetero_tvm.frontend.onnx.graph.constants import tensor_type
+from hetero_tvm.frontend.onnx.fold import constant_value
+from hetero_tvm.frontend.onnx.graph.constants import tensor_type, to_array
 from hetero_tvm.frontend.onnx.graph.open_values import is_held
 from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
 from hetero_tvm.frontend.onnx.operators.loop import Rounds
@@ -109,11 +110,13 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         self.at: onnx.NodeProto | None = None
         self.marks: set[str] = set()
         self.order: list[tuple[str, str | None]] = []  # node, binding of its first result
+        self._depth = 0  # branches around a node
 
     def abandon(self) -> None:
-        """End the block that a failure has left open, if any: else the builder warns about it on stderr."""
+        """End the blocks that a failure has left open: else the builder warns about them on stderr."""
         with contextlib.suppress(Exception):
-            self.bb._end_block()
+            for _ in range(self._depth + 1):
+                self.bb._end_block()
 
     def has_open_result(self, node: onnx.NodeProto | None) -> bool:
         """Whether ONNX finds no shape for a result of a node of fixed operands: it depends on values."""
@@ -140,6 +143,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
                 raise _depends_on_values(node)
             if node.op_type == "Loop":
                 self._construct_loop(node)
+            elif node.op_type == "If":
+                self._construct_choice(node)
+            elif node.op_type == "Constant" and (value := constant_value(node)) is not None:
+                self._nodes[node.output[0]] = relax.const(value[0])
             elif is_held(node):
                 self._nodes[node.output[0]] = relax.op.builtin.stop_lift_params(self._nodes[node.input[0]])
             elif not self._converts_rows(node):
@@ -150,8 +157,40 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self._mark(node.name, first.name if isinstance(first, relax.Var) else None)
         self.at = None
 
+    def _construct_choice(self, node: onnx.NodeProto) -> None:
+        """Convert an If; a branch sees what is around it, and nobody what it makes but by its results."""
+        graphs = {attribute.name: attribute.g for attribute in node.attribute}
+        condition = self._nodes[node.input[0]]
+        branches = [self._branch(graphs[name]) for name in ("then_branch", "else_branch")]
+        self.at = node
+        if condition.ty.ndim:  # one element of any shape
+            condition = self.bb.emit(relax.op.reshape(condition, []))
+        several = self.bb.emit(relax.If(condition, *branches))
+        for index, name in enumerate(node.output):
+            self._nodes[name] = several if len(node.output) == 1 else relax.TupleGetItem(several, index)
+
+    def _branch(self, graph: onnx.GraphProto) -> relax.SeqExpr:
+        outside = dict(self._nodes), dict(self._known), dict(self._totals)
+        self._known |= {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
+        self._depth += 1
+        self.bb._begin_binding_block()
+        for tensor in graph.initializer:
+            self._nodes[tensor.name] = relax.const(to_array(tensor))
+        self._construct_nodes(graph)
+        results = [self._nodes[value.name] for value in graph.output]
+        result = self.bb.emit(results[0] if len(results) == 1 else relax.Tuple(results))
+        block = self.bb._end_block()
+        self._depth -= 1
+        self._nodes, self._known, self._totals = outside
+        return relax.SeqExpr([block], result)
+
     def _mark(self, name: str, first: str | None) -> None:
-        """End the bindings of a node; ``first`` names that of its first result."""
+        """End the bindings of a node; ``first`` names that of its first result.
+
+        All of a branch stands for the node that it is a branch of.
+        """
+        if self._depth:
+            return
         marker = self.bb.emit(relax.const(0, "int32"), name_hint="end_of_node")
         self.marks.add(marker.name)
         self.order.append((name, first))
@@ -237,8 +276,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         )
         if shape is not None and len(shape) > MOST_DIMENSIONS:
             raise ModelError(
-                f"Output {name!r} of node {node.name!r} ({node.op_type}) has {len(shape)} dimensions; "
-                f"at most {MOST_DIMENSIONS} are supported.",
+                f"Output {name!r} of node {_name(node)!r} ({node.op_type}) has {len(shape)} dimensions; at "
+                f"most {MOST_DIMENSIONS} are supported.",
                 hint="Export the model with fewer dimensions.",
             )
         if shape is None and self.has_open_result(node):
@@ -248,17 +287,22 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
                 "(any)" if wanted is None else ", ".join("?" if dim is None else str(dim) for dim in wanted)
             )
             raise ModelError(
-                f"TVM's importer gives {found} for output {name!r} of node {node.name!r} ({node.op_type}), "
+                f"TVM's importer gives {found} for output {name!r} of node {_name(node)!r} ({node.op_type}), "
                 f"ONNX says {dtype}[{dims}].",
                 hint="The importer does not cover this form of the operator; export the model without it.",
             )
         return value
 
 
+def _name(node: onnx.NodeProto) -> str:
+    """Name of a node, inside of branches too, where it may have none."""
+    return node.name or node.output[0]
+
+
 def _depends_on_values(node: onnx.NodeProto) -> ModelError:
     """Error for a result whose shape is known at run time only."""
     return ModelError(
-        f"The shape of what node {node.name!r} ({node.op_type}) gives depends on the values of its inputs: "
+        f"The shape of what node {_name(node)!r} ({node.op_type}) gives depends on the values of its inputs: "
         "it is known at run time only, and shapes must be fixed.",
         hint="Where it depends on an input that never changes, fix that: --value NAME=NUMBER, values= in "
         "Python. Else export the model without this node, and compute what comes from it on outside of it.",
@@ -290,7 +334,7 @@ def _conversion_error(node: onnx.NodeProto | None, error: BaseException) -> Mode
             hint="ONNX takes operands of one type there: cast one, or store the weights in the other's type.",
         )
     return ModelError(
-        f"TVM cannot convert node {node.name!r} ({node.op_type}). {reason}",
+        f"TVM cannot convert node {_name(node)!r} ({node.op_type}). {reason}",
         hint="The importer does not cover this form of the operator; export the model without it.",
     )
 

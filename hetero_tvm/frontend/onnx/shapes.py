@@ -13,12 +13,15 @@ from onnx import TensorProto
 
 from hetero_tvm.errors import ModelError, ShapeError
 from hetero_tvm.frontend.dimensions import parts_of_total
+from hetero_tvm.frontend.onnx.definitions import first_lines
 
 #: Symbols that mean "batch" and "sequence length" in what exporters write.
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SEQUENCE = re.compile(r"seq|len|^(s|l|t)$", re.IGNORECASE)
 
+_TOO_FEW = "less than the requested k"
+"""Words of ONNX's for a TopK of more elements than an axis has."""
 TRACED_SIZES_HINT = (
     "Where sizes were given: networks that halve images and join them again take multiples of 4 to 32 only, "
     "and exporters that trace write the sizes of their example into the file: give these (--shape; shapes= "
@@ -31,6 +34,18 @@ MOST_DIMENSIONS = 32
 
 # A dimension is a number, a symbol, or None (no name, no value).
 _Dims = list["int | str | None"]
+
+
+def contradiction(error: Exception) -> ModelError:
+    """Error for what ONNX's inference of shapes says of a model that does not fit together."""
+    first = "(op_type:".join(first_lines(error).split("(op_type:")[:2]).strip()  # the others follow from it
+    hint = TRACED_SIZES_HINT
+    if _TOO_FEW in first:
+        hint = (
+            "The axis must have as many elements as are asked for: give a larger size, or a range that begins"
+            " at one (--shape NAME=16..64x3); the usual range of a size that is left open (?) may end below."
+        )
+    return ModelError(f"The model's shapes or types contradict each other: {first}", hint=hint)
 
 
 def fix_input_shapes(

@@ -251,3 +251,12 @@ def test_what_reads_a_tensor_that_is_returned_as_it_is_has_a_shape(returned):
     wanted, given = ReferenceEvaluator(model).run(None, {"x": x})
     np.testing.assert_allclose(y, wanted, atol=1e-6)  # the evaluator computes norms in float32
     np.testing.assert_array_equal(same, given)
+
+
+def test_more_elements_than_an_axis_has_are_told_with_what_helps():
+    text = "g (float[n,3] x) => (float[9,3] y, int64[9,3] i) { k = Constant<value_ints = [9]>()"
+    text += " y, i = TopK<axis = 0>(x, k) }"
+    with pytest.raises(ModelError, match="less than the requested k") as caught:
+        import_onnx(text_model(text), shapes={"x": (8, 3)})
+    assert "--shape NAME=16..64x3" in str(caught.value)
+    assert import_onnx(text_model(text), shapes={"x": (9, 3)}).signature.outputs[0].shape == (9, 3)

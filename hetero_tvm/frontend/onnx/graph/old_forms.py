@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import onnx
 from onnx import helper
 
 from hetero_tvm.frontend.onnx.graph.body import Body
-from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, subgraphs
 from hetero_tvm.frontend.onnx.graph.nodes import (
     all_nodes,
     drop_attributes,
@@ -23,7 +25,7 @@ _FIRST_SCAN_WITHOUT_BATCH = 9
 
 
 def settle_old_forms(graph: onnx.GraphProto, opset: int, types: Types) -> None:
-    """Write out or refuse what ONNX's version converter would change the meaning of.
+    """Write out or refuse what ONNX's version converter would change the meaning of, in subgraphs too.
 
     Raises
     ------
@@ -32,6 +34,8 @@ def settle_old_forms(graph: onnx.GraphProto, opset: int, types: Types) -> None:
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        for inner in itertools.chain.from_iterable(map(subgraphs, node.attribute)):
+            settle_old_forms(inner, opset, types)
         if node.domain not in ONNX_DOMAINS:
             pass
         elif node.op_type == "BatchNormalization":

@@ -1,4 +1,4 @@
-"""Moves of whole tensors: paddings and repetitions."""
+"""Moves of whole tensors: copies, paddings and repetitions."""
 
 from __future__ import annotations
 
@@ -72,5 +72,27 @@ def _tiled(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return relax.op.tile(x, counts) if all(count > 0 for count in counts) else None
 
 
-MOVES: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {"Pad": _pad, "Tile": _tiled}
+def _dropped_out(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
+    """Dropout outside of training, inside of branches and rounds: a copy, and a mask that holds everywhere.
+
+    TVM's converter makes one of any, in training too, with a mask of the data's type.
+    """
+    x, ratio, training = (*inputs, None, None)[:3]
+    on = training is not None
+    if isinstance(training, tvm.ir.GenericConst):
+        on = bool(training.value.numpy().any())
+    if on and not (isinstance(ratio, tvm.ir.GenericConst) and float(ratio.value.numpy().item()) == 0.0):
+        raise ValueError(
+            "training_mode must be known to be false, or the ratio to be 0: export for inference"
+        )
+    if attrs["tvm_custom"]["num_outputs"] == 1:
+        return x
+    return relax.Tuple([x, relax.const(np.ones(static_shape(x) or (), "bool"))])
+
+
+MOVES: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
+    "Dropout": _dropped_out,
+    "Pad": _pad,
+    "Tile": _tiled,
+}
 """Operator -> our converter."""

@@ -1,0 +1,37 @@
+"""Constants that a model of open sizes has at given ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import IRModule, relax
+from hetero_tvm.relax_passes.rewriting.graph import array_of, is_constant
+
+MOST_WIDE = 1 << 22
+"""Elements of the largest constant that another may be a window of, and that is looked for."""
+
+
+def constants_at(
+    module_at: Callable[[Mapping[str, int]], IRModule], sizes: Mapping[str, int]
+) -> list[np.ndarray]:
+    """Constants of the model at other sizes; none where it cannot have these."""
+    try:
+        other = module_at(sizes)["main"]
+    except Exception:  # a model, its importer or a fusion may refuse sizes that nobody asked for
+        return []
+    found: list[np.ndarray] = []
+
+    def note(expr: Any) -> None:
+        if is_constant(expr) and (array := array_of(expr)) is not None and 0 < array.ndim:
+            found.append(array)
+
+    relax.analysis.post_order_visit(other, note)
+    return [array for array in found if array.size <= MOST_WIDE]
+
+
+def differs(arrays: Sequence[np.ndarray], axis: int) -> bool:
+    """Whether constants differ in their extent along an axis."""
+    return len({array.shape[axis] for array in arrays}) > 1
