@@ -17,6 +17,7 @@ from hetero_tvm.frontend.onnx.check import warn_of_scales
 from hetero_tvm.frontend.onnx.clean import clean
 from hetero_tvm.frontend.onnx.counting import counts_of
 from hetero_tvm.frontend.onnx.ends import plain_ends
+from hetero_tvm.frontend.onnx.graph.bags import bags_at_once
 from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.frontend.onnx.graph.draws import warn_of_draws
 from hetero_tvm.frontend.onnx.graph.spelling import spelled_out
@@ -83,7 +84,7 @@ def import_onnx(
         else:
             stored = load_stored(Path(source))
         stored = dataclasses.replace(
-            stored, proto=fix_values(plain_ends(spelled_out(stored.proto)), values or {})
+            stored, proto=fix_values(plain_ends(bags_at_once(spelled_out(stored.proto))), values or {})
         )
         cleaned = clean(
             _marked(stored, by_places) if by_places else stored,
