@@ -23,7 +23,8 @@ bags (float[rows, 4] x, int64[ends] offsets) => (float[bags, 4] y)
     none = SequenceEmpty()
     going = Less(zero, count)
     last, all = Loop (, going, zero, none) <
-    body = round (int64 n, bool going_in, int64 i, seq(float[r, 4]) before) => (bool going_out, int64 next, seq(float[r, 4]) after) {
+    body = round (int64 n, bool going_in, int64 i, seq(float[r, 4]) before)
+        => (bool going_out, int64 next, seq(float[r, 4]) after) {
         place = Reshape(i, vector)
         one_1 = CastLike(one, place)
         behind = Add(place, one_1)
