@@ -63,6 +63,7 @@ class _Bags:
     Attributes
     ----------
     mode : ``sum``, ``mean`` or ``max``.
+    place : which result of the loop the sequence is: the exporter lists them in any order.
     rows : the rows of all bags, one after another.
     offsets : the first row of each bag, and the end of the last.
     indices, padding, count : which row of the table each is, the one that counts for nothing, and how many
@@ -70,6 +71,7 @@ class _Bags:
     """
 
     mode: str
+    place: int
     rows: str
     offsets: str
     indices: str = ""
@@ -90,20 +92,21 @@ def bags_at_once(model: onnx.ModelProto) -> onnx.ModelProto:
     written: dict[str, list[onnx.NodeProto]] = {}
     for loop in model.graph.node:
         bags = _bags(loop) if loop.op_type == "Loop" and len(loop.output) == 2 else None
-        if bags is None or loop.output[0] in readers or returned & set(loop.output):
+        if bags is None or returned & set(loop.output):
             continue
-        joins = readers.get(loop.output[1], [])
-        if len(joins) != 1 or joins[0].op_type != "ConcatFromSequence":
-            continue
-        written[loop.output[1]] = _write(loop, bags, opset, joins[0].output[0])
+        joins = [node for name in loop.output for node in readers.get(name, [])]
+        kinds = [(node.op_type, node.input[0]) for node in joins]
+        if kinds == [("ConcatFromSequence", loop.output[bags.place])]:
+            written[joins[0].input[0]] = _write(loop, bags, opset, joins[0].output[0])
     if not written:
         return model
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     nodes: list[onnx.NodeProto] = []
     for node in changed.graph.node:
-        if node.op_type == "Loop" and len(node.output) == 2 and node.output[1] in written:
-            nodes += written[node.output[1]]
+        sequence = next((name for name in node.output if name in written), None)
+        if sequence is not None:
+            nodes += written[sequence]
         elif not (node.op_type == "ConcatFromSequence" and node.input[0] in written):
             nodes.append(node)
     set_nodes(changed.graph, nodes)
@@ -121,17 +124,21 @@ def _bags(loop: onnx.NodeProto) -> _Bags | None:
             continue
         filled = next(a.g for a in nodes[size].attribute if a.name == "else_branch")
         mode = kinds.get(_spelled(filled))
-        if mode is None or nodes[size + 1].input[1] != nodes[size].output[0]:
+        insert = nodes[size + 1]
+        if mode is None or insert.input[1] != nodes[size].output[0]:
             return None
+        place = [value.name for value in body.output].index(insert.output[0]) - 1
         if kinds is _ROWS:
             ends = [node for node in nodes[:size] if node.op_type == "Slice"]
             slices = [node for node in _all(filled) if node.op_type == "Slice"]
-            return _Bags(mode, slices[0].input[0], ends[0].input[0])
+            return _Bags(mode, place, slices[0].input[0], ends[0].input[0])
         inner = _graphs(nodes[5])[0].node
         negative = next(a.g for a in inner[3].attribute if a.name == "then_branch").node[0]
         count = next(name for name in negative.input if name != inner[0].output[0])
         padding = next(name for name in inner[4].input if name != inner[3].output[0])
-        return _Bags(mode, filled.node[0].input[0], nodes[0].input[0], inner[0].input[0], padding, count)
+        return _Bags(
+            mode, place, filled.node[0].input[0], nodes[0].input[0], inner[0].input[0], padding, count
+        )
     return None
 
 

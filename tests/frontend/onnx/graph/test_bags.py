@@ -51,8 +51,20 @@ bags (float[rows, 4] x, int64[ends] offsets) => (float[bags, 4] y)
 """
 
 
-def test_sums():
-    model = text_model(SUMS, opset=20)
+SEQUENCE_FIRST = (
+    ("last, all = Loop (, going, zero, none)", "all, last = Loop (, going, none, zero)"),
+    ("int64 i, seq(float[r, 4]) before", "seq(float[r, 4]) before, int64 i"),
+    ("int64 next, seq(float[r, 4]) after", "seq(float[r, 4]) after, int64 next"),
+)
+
+
+@pytest.mark.parametrize("swaps", [(), SEQUENCE_FIRST])
+def test_sums(swaps):
+    text = SUMS
+    for one, other in swaps:
+        assert one in text
+        text = text.replace(one, other)
+    model = text_model(text, opset=20)
     assert "Loop" not in {node.op_type for node in bags_at_once(model).graph.node}
     assert "Loop" in {node.op_type for node in model.graph.node}
     x, offsets = np.arange(24, dtype=np.float32).reshape(6, 4), np.array([0, 2, 2, 5, 6])
