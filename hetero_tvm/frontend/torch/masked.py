@@ -67,7 +67,7 @@ def _mask(torch: ModuleType, node: Node) -> Node | None:
 
 
 def _whole(torch: ModuleType, graph: Graph, value: Any, indices: list[Node | None], base: Any) -> Any | None:
-    """What the mask selects a value from; None where it is not made element by element."""
+    """Tensor that the mask selects a value from; None where it is not made element by element."""
     if not isinstance(value, torch.fx.Node):
         return value
     result = value.meta.get("val")

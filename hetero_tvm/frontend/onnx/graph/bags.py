@@ -31,7 +31,7 @@ _ROWS: dict[_Spelled, str] = {
     ("Slice", "Sub", "Equal", ("If", (_LAST_MEAN, ("ReduceMean",)))): "mean",
     ("Sub", "Equal", ("If", (("Slice",), ("Slice",))), "ReduceMax"): "max",
 }
-"""What a bag with rows does with them."""
+"""Reductions of a bag with rows, by the operators that say them."""
 _KEPT = (
     "Gather", "CastLike", "Less", ("If", (("Add",), ("Identity",))), "Equal", "Not",
     ("If", (("Reshape", "Concat"), ("Identity",))), "CastLike", "Add", "Less",
