@@ -181,17 +181,20 @@ def _import_open(
     suffix = Path(source).suffix.lower() if isinstance(source, str | Path) else ""
     if _is_jax(source):
         return import_stablehlo(source)
+    by_places: set[str] = set()
     if suffix in _TORCH or _kind(source) == _PROGRAM:
         from hetero_tvm.frontend.torch.importer import open_torch
 
-        declared, load_asked = open_torch(source, trust=trust, telling=LEAST_TELLING, **options)
+        declared, load_asked = open_torch(
+            source, trust=trust, telling=LEAST_TELLING, by_places=by_places, **options
+        )
         asked = named(shapes, declared, **options)
-        return import_open(asked, declared, lambda fixed: load_asked(fixed, asked))
+        return import_open(asked, declared, lambda fixed: load_asked(fixed, asked), by_places)
     elif suffix == TFLITE:
         declared, load = open_tflite(source, batch=batch)
     else:
-        declared, load = open_onnx(source, **options, values=values)
-    return import_open(named(shapes, declared, **options), declared, load)
+        declared, load = open_onnx(source, **options, values=values, by_places=by_places)
+    return import_open(named(shapes, declared, **options), declared, load, by_places)
 
 
 def _is_onnx(source: Any) -> bool:

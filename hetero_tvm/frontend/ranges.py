@@ -34,7 +34,9 @@ _STEPS = (2, 4, 8, 16, 32, 64)
 """Steps that are tried where a model does not import at all sizes of a range."""
 
 
-def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel:
+def import_open(
+    given: Given, declared: Declared, load: Import, by_places: set[str] | None = None
+) -> ImportedModel:
     """Import a model at the sizes that tell what it is at all sizes in the ranges.
 
     Parameters
@@ -42,6 +44,8 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
     given : dimensions by input name; without a :class:`Span` among them the model is imported once.
     declared : the inputs as the model file declares them; None for an input of unknown rank.
     load : imports the model with fixed shapes.
+    by_places : names of Resize nodes that ``load`` gathers; those are added that have no plain form at one of
+        the sizes.
 
     Raises
     ------
@@ -81,7 +85,7 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
                 )
                 for name, dims in given.items()
             }
-            model = import_open(joined, declared, load)
+            model = import_open(joined, declared, load, by_places)
             same = _shared({name: (kept,) for name, kept in equal.items()}, names, declared)
             _warn_of_equal(model.name, equal, same, str(error).splitlines()[0])
             return model
@@ -100,10 +104,12 @@ def import_open(given: Given, declared: Declared, load: Import) -> ImportedModel
             hint=f"give the ranges as {', '.join(map(str, fewer))}: with ':' and the step, or as the third "
             "number of hetero_tvm.Span",
         ) from error
-    if (usual := _at_usual_sizes(symbols, models, at)) is not None:
-        sizes, models = usual
-    if (last := _confirming(symbols, sizes, models, at)) is not None:
-        sizes, models = (*sizes[:-1], last[0]), [*models[:-1], last[1]]
+    sizes, models = _settled(symbols, sizes, models, at)
+    if by_places is not None:
+        gathered, plain = _resized(models)
+        by_places |= gathered
+        if gathered & plain:
+            sizes, models = _settled(symbols, sizes, [at(one) for one in sizes], at)
     first, *others = models
     for other, at_size in zip(others, sizes[1:], strict=True):
         for node, branch in branches(first).items():
@@ -325,6 +331,33 @@ def _at_usual_sizes(
     except HeteroTVMError:  # a table of positions may end at the largest size
         return None
     return (sizes, found) if len({tuple(steps(model)) for model in found}) == 1 else None
+
+
+def _settled(
+    symbols: Sequence[Symbol],
+    sizes: Sequence[Mapping[str, int]],
+    models: Sequence[ImportedModel],
+    at: Callable[[Mapping[str, int]], ImportedModel],
+) -> tuple[tuple[Mapping[str, int], ...], list[ImportedModel]]:
+    """Sizes and models of which none is a special case."""
+    if (usual := _at_usual_sizes(symbols, models, at)) is not None:
+        sizes, models = usual
+    if (last := _confirming(symbols, sizes, models, at)) is not None:
+        sizes, models = (*sizes[:-1], last[0]), [*models[:-1], last[1]]
+    return tuple(sizes), list(models)
+
+
+def _resized(models: Sequence[ImportedModel]) -> tuple[set[str], set[str]]:
+    """Names of Resize nodes that are gathered at a size, and of those that have a plain form at one.
+
+    Images of a pyramid grow by two where their sides are even, and by 9 / 5 from the half of 9.
+    """
+    nodes = [(node.op_type, node.name) for model in models for node in model.clean.proto.graph.node]
+    plain = {name for kind, name in nodes if kind == "Resize"}
+    gathered = {name.rpartition("/")[0] for kind, name in nodes if kind == "Gather"}
+    source = models[0].source
+    resizes = {n.name for n in source.proto.graph.node if n.op_type == "Resize"} if source else set()
+    return gathered & resizes, plain
 
 
 def _confirming(

@@ -1,7 +1,11 @@
 """Ranges of lengths: which dimensions are one symbol, what contradicts, which sizes tell."""
 
+import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
+from hetero_tvm import build_model, optimize_model
 from hetero_tvm.errors import HeteroTVMError, ShapeError
 from hetero_tvm.frontend import Span, import_model
 from hetero_tvm.frontend.ranges import import_open, telling_sizes
@@ -138,3 +142,35 @@ def test_a_range_that_begins_below_the_program_is_no_sum_of_others():
     (name,) = program.graph_signature.user_inputs
     with pytest.raises(ShapeError, match="^The program was not exported for these shapes"):
         import_model(program, shapes={name: (Span(1, 7), 3, Span(64, 80), Span(32, 96))})
+
+
+PYRAMID = """
+net (float[1, 2, h, w] x) => (float[1, 2, h, w] y)
+{
+    half = AveragePool<kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1>(x)
+    sizes = Shape(x)
+    [up] twice = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric",
+                        nearest_mode = "floor">(half, , , sizes)
+    y = Sub(x, twice)
+}
+"""
+
+
+def test_pyramids_of_even_and_odd_sides_are_one_model():
+    shapes = {"x": (1, 2, Span(8, 40), Span(8, 40))}
+    model = import_model(text_model(PYRAMID), shapes=shapes)
+    steps = [[node.op_type for node in one.clean.proto.graph.node] for one in (model, *model.open.others)]
+    assert all(one == steps[0] for one in steps)
+    even = model.open.at({"h": 8, "w": 8})
+    assert [node.op_type for node in even.clean.proto.graph.node] == steps[0]
+
+
+@pytest.mark.thorough
+def test_pyramids_at_all_sizes():
+    shapes = {"x": (1, 2, Span(8, 40), Span(8, 40))}
+    built = build_model(optimize_model(import_model(text_model(PYRAMID), shapes=shapes)), use_shipped=False)
+    for height, width in zip(range(8, 41), range(40, 7, -1), strict=True):
+        x = np.random.default_rng(height).random((1, 2, height, width), np.float32)
+        rows, columns = ((np.arange(n) * -(-n // 2) // n) for n in (height, width))
+        half = F.avg_pool2d(torch.from_numpy(x), 2, ceil_mode=True).numpy()
+        np.testing.assert_allclose(built.run({"x": x})[0], x - half[..., rows[:, None], columns], atol=1e-6)

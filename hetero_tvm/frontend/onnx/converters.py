@@ -277,11 +277,16 @@ def _scatter_elements(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
         return None
     axis = attrs.get("axis", 0) % len(shape)
     short = [n for n in range(len(shape)) if n != axis and given[n] < shape[n]]
+    reduction = as_text(attrs.get("reduction", "none"))
+    if not short and reduction in (
+        "max",
+        "min",
+    ):  # PyTorch's tracing exporter writes them before opset 18 too
+        return relax.op.scatter_elements(data, indices, updates, axis=axis, reduction=reduction)
     if not short:
         return None
     if 0 in given:
         return data
-    reduction = as_text(attrs.get("reduction", "none"))
     part = relax.op.strided_slice(data, short, [0] * len(short), [given[n] for n in short])
     reduction = "update" if reduction == "none" else reduction
     result = relax.op.scatter_elements(part, indices, updates, axis=axis, reduction=reduction)

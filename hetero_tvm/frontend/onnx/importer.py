@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ from onnx import helper
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
 from hetero_tvm.frontend.limits import check_size, current_limits
+from hetero_tvm.frontend.onnx.bodies.resize import BY_PLACES
 from hetero_tvm.frontend.onnx.check import warn_of_scales
 from hetero_tvm.frontend.onnx.clean import clean
 from hetero_tvm.frontend.onnx.counting import counts_of
 from hetero_tvm.frontend.onnx.ends import plain_ends
+from hetero_tvm.frontend.onnx.graph.bags import bags_at_once
 from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.frontend.onnx.graph.draws import warn_of_draws
 from hetero_tvm.frontend.onnx.graph.spelling import spelled_out
@@ -41,6 +43,7 @@ def import_onnx(
     name: str | None = None,
     least: int = 1,
     open_sizes: bool = False,
+    by_places: Collection[str] = (),
 ) -> ImportedModel:
     """Import an ONNX model with fixed shapes.
 
@@ -54,6 +57,7 @@ def import_onnx(
     name : name of the result; by default the stem of the file or the name of the graph.
     least : size below which a given dimension is refused.
     open_sizes : whether the model is one of several, of which each has other sizes.
+    by_places : names of Resize nodes that have no plain form at others of these sizes.
 
     Raises
     ------
@@ -80,10 +84,10 @@ def import_onnx(
         else:
             stored = load_stored(Path(source))
         stored = dataclasses.replace(
-            stored, proto=fix_values(plain_ends(spelled_out(stored.proto)), values or {})
+            stored, proto=fix_values(plain_ends(bags_at_once(spelled_out(stored.proto))), values or {})
         )
         cleaned = clean(
-            stored,
+            _marked(stored, by_places) if by_places else stored,
             supported_operators(),
             shapes or {},
             batch=batch,
@@ -114,14 +118,27 @@ def import_onnx(
     )
 
 
+def _marked(stored: StoredModel, by_places: Collection[str]) -> StoredModel:
+    """The model with notes at the Resize nodes of these names."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(stored.proto)
+    for node in proto.graph.node:
+        if node.op_type == "Resize" and node.name in by_places:
+            node.doc_string = BY_PLACES
+    return dataclasses.replace(stored, proto=proto)
+
+
 def open_onnx(
     source: str | Path | onnx.ModelProto,
     *,
     batch: int | None = None,
     sequence: int | None = None,
     values: Mapping[str, Any] | None = None,
+    by_places: Collection[str] = (),
 ) -> tuple[dict[str, list[int | str | None] | None], Callable[[Any], ImportedModel]]:
-    """Read a model once, to import it at several sizes.
+    """Read a model once, to import it at several sizes; arguments as :func:`import_onnx`.
+
+    What ``by_places`` has at the time of an import counts for it.
 
     Returns
     -------
@@ -144,6 +161,7 @@ def open_onnx(
             values=values,
             least=0,
             open_sizes=True,
+            by_places=by_places,
         )
 
     inputs = [value for value in stored.proto.graph.input if value.name not in (values or {})]

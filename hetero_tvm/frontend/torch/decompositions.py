@@ -9,8 +9,10 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_tvm.frontend.torch import antialias, doubles
+from hetero_tvm.frontend.torch.fixed_values import with_fixed_values
 from hetero_tvm.frontend.torch.flex import with_plain_attention
 from hetero_tvm.frontend.torch.load import quiet, require
+from hetero_tvm.frontend.torch.masked import with_choices
 from hetero_tvm.frontend.torch.operators import (
     attention,
     bags,
@@ -88,6 +90,7 @@ def decomposed(program: ExportedProgram, others: _Table | None = None) -> Export
     anew, which takes longer than its translation.
     """
     torch = require("torch")
+    program = with_choices(torch, with_fixed_values(torch, program))
     program = with_plain_attention(torch, _without_assertions(torch, program))
     program = _with_types(torch, _with_indices(torch, _with_empty_statistics(torch, program)))
     table: _Table = decompositions()

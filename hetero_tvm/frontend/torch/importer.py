@@ -9,7 +9,7 @@ model keeps the program, which judges its numbers (see :mod:`hetero_tvm.frontend
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -69,12 +69,13 @@ def open_torch(
     trust: bool = False,
     telling: int = 0,
     open_sizes: bool = True,
+    by_places: Collection[str] = (),
 ) -> tuple[dict[str, list[int | str | None] | None], Callable[..., ImportedModel]]:
     """Read a program once, to import it at several sizes; arguments and errors as :func:`import_torch`.
 
     Sizes up to ``telling`` are never beyond what the program was exported for: they tell how its numbers
     follow from sizes, and it never runs with them.  ``open_sizes`` : whether each model is one of several, of
-    which each has other sizes.
+    which each has other sizes; ``by_places`` : see :func:`hetero_tvm.frontend.onnx.importer.open_onnx`.
 
     Returns
     -------
@@ -114,7 +115,12 @@ def open_torch(
             )
         is_other = any(decision.subs(values) != True for decision in decided)  # noqa: E712 of SymPy
         fixed = to_onnx(with_sizes(program, sizes)) if is_other or depends_on_sizes(program) else model
-        options = {"name": name or "torch_program", "least": 0, "open_sizes": open_sizes}
+        options = {
+            "name": name or "torch_program",
+            "least": 0,
+            "open_sizes": open_sizes,
+            "by_places": by_places,
+        }
         imported = import_onnx(fixed, shapes=sizes, **options)
         return dataclasses.replace(imported, original=TorchProgram(program, list(sizes)))
 

@@ -651,3 +651,18 @@ def test_slopes_that_do_not_fit():
     source = text_model("g (float[2,4] x, float[3] s) => (float[2,4] y) { y = PRelu(x, s) }", "slope")
     with pytest.raises(ModelError, match="'slope'.*do not fit"):
         import_onnx(source)
+
+
+def test_extrema_at_places_before_opset_18():
+    """As PyTorch's tracing exporter writes them, and ONNX Runtime runs them."""
+    text = """
+    most (float[4, 2] x, int64[4, 2] at, float[4, 2] y) => (float[4, 2] z)
+    { z = ScatterElements<axis = 0, reduction = "max">(x, at, y) }
+    """
+    x, y = (np.random.default_rng(seed).random((4, 2), np.float32) for seed in range(2))
+    at = np.array([[0, 3], [0, 1], [2, 1], [0, 1]])
+    optimized = hetero_tvm.optimize_model(import_model(text_model(text, opset=17)))
+    built = hetero_tvm.build_model(optimized, use_shipped=False)
+    expected = x.copy()
+    np.maximum.at(expected, (at, np.array([0, 1])), y)
+    np.testing.assert_array_equal(built.run({"x": x, "at": at, "y": y})[0], expected)

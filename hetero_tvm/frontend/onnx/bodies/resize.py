@@ -25,6 +25,8 @@ _MOST_TAPS = 16
 """Most neighbours that are gathered."""
 OLD_NEAREST = "as_before_opset_11"
 """A ``nearest_mode`` of ours: ``floor`` along axes that grow, ``ceil`` along those that shrink."""
+BY_PLACES = "by places"
+"""Note at a Resize that has no plain form at other sizes of the model: here it is gathered as well."""
 _PLAIN = ("half_pixel", "asymmetric")
 """Coordinate transformations that TVM has in ONNX's sense, of any extents."""
 
@@ -83,7 +85,7 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     integers = all(float(s).is_integer() for _, s, _ in changed)
     usual = (coordinates, nearest) in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
     plain = not smooth and (mode != "nearest" or (integers and usual)) and not (mode == "cubic" and exclude)
-    plain = plain and not double  # TVM's weights are float32
+    plain = plain and not double and node.doc_string != BY_PLACES  # TVM's weights are float32
     spatial = 3 <= len(shape) <= 5 and all(a >= 2 for a, _, _ in changed)
     several = min(extents[2:], default=0) > 1  # TVM divides by the distance between the corners of the result
     same = coordinates in _PLAIN or (several and coordinates in ("align_corners", "pytorch_half_pixel"))

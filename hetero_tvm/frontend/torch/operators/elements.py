@@ -141,10 +141,36 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
 
         return extremum
 
+    def moved(operator: Any) -> Callable[..., Any]:
+        """A shift of bytes in 32 bits; the exporter's gives them the sign of their first bit."""
+
+        def shifted(x: Tensor, places: Any) -> Any:
+            if x.dtype != torch.uint8 or torch.result_type(x, places) != torch.uint8:
+                return operator(x, places) if isinstance(places, torch.Tensor) else NotImplemented
+            if not isinstance(places, torch.Tensor):
+                places = torch.full((), places)
+            return operator(x.to(torch.int32), places.to(torch.int32).clamp(max=8)).to(torch.uint8)
+
+        return shifted
+
+    def moved_by_each(operator: Any) -> Callable[..., Any]:
+        def shifted(x: Tensor, places: Tensor) -> Any:
+            return moved(operator)(x, places) if x.dtype == places.dtype == torch.uint8 else NotImplemented
+
+        return shifted
+
     resizes = (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d)
     return {
         aten.sign.default: sign,
         aten.neg.default: lambda x: 0 - x if x.dtype == torch.uint8 else NotImplemented,
+        aten.__rshift__.Tensor: moved(aten.bitwise_right_shift.Tensor),
+        aten.__rshift__.Scalar: moved(aten.bitwise_right_shift.Tensor),
+        aten.bitwise_right_shift.Tensor_Scalar: moved(aten.bitwise_right_shift.Tensor),
+        aten.bitwise_right_shift.Tensor: moved_by_each(aten.bitwise_right_shift.Tensor),
+        aten.bitwise_left_shift.Tensor: moved_by_each(aten.bitwise_left_shift.Tensor),
+        aten.__lshift__.Tensor: moved(aten.bitwise_left_shift.Tensor),
+        aten.__lshift__.Scalar: moved(aten.bitwise_left_shift.Tensor),
+        aten.bitwise_left_shift.Tensor_Scalar: moved(aten.bitwise_left_shift.Tensor),
         aten.signbit.default: negative,
         aten.copysign.Tensor: with_sign,
         aten.copysign.Scalar: with_sign,
@@ -186,12 +212,20 @@ def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
     """Operators of the table that PyTorch's exporter takes, except in such calls."""
     aten = torch.ops.aten
     ranges = (aten.arange.start, aten.arange.start_step)
+    shifts = (
+        aten.__rshift__.Scalar,
+        aten.__lshift__.Scalar,
+        aten.bitwise_right_shift.Tensor_Scalar,
+        aten.bitwise_left_shift.Tensor_Scalar,
+        aten.bitwise_right_shift.Tensor,
+        aten.bitwise_left_shift.Tensor,
+    )
 
     def is_truth(node: Node) -> bool:
         return node.args[0].meta["val"].dtype == torch.bool
 
     def is_unsigned(node: Node) -> bool:
-        """Whether ONNX's Neg leaves the operand out: it has signed numbers alone."""
+        """Whether the operand is of bytes: ONNX's Neg has signed numbers alone."""
         return node.args[0].meta["val"].dtype == torch.uint8
 
     def has_no_dimensions(node: Node) -> bool:
@@ -199,6 +233,7 @@ def in_part(torch: ModuleType) -> dict[Any, Callable[[Node], bool]]:
 
     return {
         aten.neg.default: is_unsigned,
+        **dict.fromkeys(shifts, is_unsigned),
         **dict.fromkeys((aten.max.dim, aten.min.dim), is_truth),
         **dict.fromkeys((aten.amax.default, aten.amin.default), has_no_dimensions),
         aten.clamp.default: lambda node: has_uneven_bounds(node.args),

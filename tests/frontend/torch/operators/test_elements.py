@@ -7,6 +7,7 @@ import torch
 
 from hetero_tvm import build_model, import_model, optimize_model
 from hetero_tvm.frontend.torch.decompositions import decomposed, decompositions
+from tests.selection import thorough
 
 ATEN = torch.ops.aten
 X = torch.tensor([0.0, -0.0, 1.5, -2.0, math.inf, -math.inf, 1e30, -1e-30])
@@ -157,6 +158,21 @@ def test_bytes_that_change_their_sign_wrap():
     built = build_model(optimize_model(import_model(torch.export.export(Bytes(), (x,))), "cpu"))
     for ours, theirs in zip(built.run({"x": x.numpy()}), Bytes()(x), strict=True):
         assert torch.equal(torch.tensor(ours), theirs)
+
+
+class Shifted(torch.nn.Module):
+    def forward(self, x, n):
+        return x >> 2, x << 1, x >> n, x << n, torch.bitwise_right_shift(x, n), (x >> 4) & 7
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, *thorough([torch.int8, torch.int64])])
+def test_shifts(dtype):
+    """Bits of packed weights; PyTorch's exporter takes bytes for signed ones, and has no ``x >> n``."""
+    x = torch.tensor([0, 1, 127, -128, -56, -1]).to(dtype)
+    n = torch.tensor([0, 1, 2, 3, 7, 5], dtype=dtype)
+    built = build_model(optimize_model(import_model(torch.export.export(Shifted(), (x, n))), "cpu"))
+    for ours, theirs in zip(built.run({"x": x.numpy(), "n": n.numpy()}), Shifted()(x, n), strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), theirs)
 
 
 class Extrema(torch.nn.Module):
