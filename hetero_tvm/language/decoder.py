@@ -27,11 +27,50 @@ class Layer:
     window : keys that a token sees; 0 for all.
     rope : number of the table of rotations.
     mixed : whether its MLP is the mixture of experts.
+    attends, recurs, feeds : whether it has attention, a state (see :class:`Recurrence`) and an MLP.
     """
 
     window: int = 0
     rope: int = 0
     mixed: bool = False
+    attends: bool = True
+    recurs: bool = False
+    feeds: bool = True
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """What layers keep of a text in the place of keys and values.
+
+    Parameters
+    ----------
+    kind : ``convolution`` (LFM2), ``mamba``, ``mamba2``, or ``delta`` (the linear attention of Qwen3-Next).
+    inner, size : channels; rows that their convolution reads.
+    heads, state, groups : heads that have a step, numbers of a channel's state, groups of heads with one B and
+        one C (one query and one key); a Mamba has one head.
+    steps : channels that the steps of a Mamba are made of.
+    eps : of the norms of B, C and what steps are made of in a Mamba, which have no scales (Falcon-Mamba); of
+        the gated norm of a Mamba 2.  0 for none.
+    """
+
+    kind: str
+    inner: int
+    size: int
+    heads: int = 1
+    state: int = 0
+    groups: int = 1
+    steps: int = 0
+    eps: float = 0.0
+
+    @property
+    def convolved(self) -> int:
+        """Channels of the convolution."""
+        return self.inner + (2 * self.groups * self.state if self.kind in ("mamba2", "delta") else 0)
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of a layer's state of one text."""
+        return (self.size - 1) * self.convolved + self.inner * self.state
 
 
 @dataclass(frozen=True)
@@ -115,12 +154,15 @@ class Decoder:
     values : channels of a value; 0 where they are as many as a key's.
     pre_norms : attention and MLP read normalised rows.
     post_norms : what attention and MLP give is normalised before it is added.
+    gated_heads : what attention gives is multiplied by the sigmoid of a gate, whose rows in the matrix of
+        queries are those of ``Names.gate_rows``.
     sinks : every head has a score of no key beside those of the keys.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
     embed_scale : of the embeddings.
     embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
     norms_after : norms stand behind the additions, and there is no last one (BART).
     experts : of the mixed layers; None where there are none.
+    recurrence : of the layers with a state; None where there are none.
     parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi); each by a
         norm of its own with ``parallel_norm`` (GPT-NeoX).
     embed_norm : embeddings are normalised.
@@ -160,6 +202,7 @@ class Decoder:
     values: int = 0
     pre_norms: bool = True
     post_norms: bool = False
+    gated_heads: bool = False
     sinks: bool = False
     scale: float = 1.0
     softcap: float = 0.0
@@ -168,6 +211,7 @@ class Decoder:
     embed_width: int = 0
     norms_after: bool = False
     experts: Experts | None = None
+    recurrence: Recurrence | None = None
     parallel: bool = False
     parallel_norm: bool = False
     embed_norm: bool = False
@@ -179,6 +223,17 @@ class Decoder:
     mels: int = 0
     tied: bool = False
     stop: tuple[int, ...] = ()
+
+    @property
+    def attending(self) -> int:
+        """Number of layers with attention."""
+        return sum(layer.attends for layer in self.layers)
+
+    @property
+    def state(self) -> int:
+        """Numbers of the states of one text."""
+        each = self.recurrence.numbers if self.recurrence is not None else 0
+        return each * sum(layer.recurs for layer in self.layers)
 
 
 @dataclass(frozen=True)
@@ -211,6 +266,10 @@ class Names:
     relative : table of biases by distance.
     head_bias : added to the logits.
     convolutions : of audio.
+    recurrence : what stands before the names of a layer's state; ``recurrent_in`` matrices that are stacked
+        to that of queries, keys, values and the gate of the norm (``recurrent_rows`` of them), and
+        ``recurrent_few`` to that of shares and steps (``recurrent_few_rows``), where it is linear attention.
+    gate_rows : rows of the matrix of queries that are gates of heads.
     """
 
     prefixes: tuple[str, ...] = ("model.",)
@@ -263,6 +322,12 @@ class Names:
     relative: str = ""
     head_bias: str = ""
     convolutions: tuple[str, ...] = ()
+    recurrence: str = ""
+    recurrent_in: tuple[str, ...] = ()
+    recurrent_rows: tuple[int, ...] = ()
+    recurrent_few: tuple[str, ...] = ()
+    recurrent_few_rows: tuple[int, ...] = ()
+    gate_rows: tuple[int, ...] = ()
 
 
 FAIRSEQ_NAMES = Names(

@@ -199,7 +199,7 @@ def test_slopes_of_alibi():
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"model_type": "mamba"}, "(?s)mamba.*backend='hetero_tvm'"),
+        ({"model_type": "rwkv"}, "(?s)rwkv.*backend='hetero_tvm'"),
         ({}, "None"),
         ({**CONFIG, "model_type": "phi", "qk_layernorm": True, "layer_norm_eps": 1e-5}, "qk_layernorm"),
         ({**CONFIG, "model_type": "granite"}, "attention_multiplier"),
@@ -243,6 +243,7 @@ def test_all_that_are_known():
     known |= {"phimoe", "minimax_m2", "ernie4_5_moe", "glm4_moe", "dots1", "exaone_moe"}
     known |= {"deepseek_v2", "deepseek_v3", "flex_olmo", "mellum", "solar_open", "youtu", "hyperclovax"}
     known |= {"internlm3", "iquestcoder", "gpt_neo", "biogpt", "xglm", "olmo", "glm4_moe_lite", "kimi_k2"}
+    known |= {"mamba", "falcon_mamba", "mamba2", "lfm2", "lfm2_moe", "bamba", "granitemoehybrid"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
@@ -295,9 +296,9 @@ def test_a_model_of_another_kind_is_to_be_exported():
 @pytest.mark.parametrize(
     ("kind", "lack"),
     [
-        ("mamba2", "no list of keys and values"),
+        ("rwkv", "no list of keys and values"),
         ("jamba", "scans"),
-        ("lfm2", "short convolutions"),
+        ("lfm3", "more than short convolutions"),
         ("qwen3_next", "linear attention"),
         ("gemma3n_text", "embeddings of every layer"),
     ],

@@ -21,6 +21,7 @@ from hetero_tvm.ops.decoding.contracts import (
     Unfold,
 )
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
+from hetero_tvm.ops.decoding.states import DeltaScan, Gate, GatedNorm, Scan, ShortConvolution
 from hetero_tvm.ops.decoding.storage import Weight
 from hetero_tvm.schedules.cpu.decoding.append import emit_append, emit_append_source
 from hetero_tvm.schedules.cpu.decoding.attention import emit_attention
@@ -34,6 +35,13 @@ from hetero_tvm.schedules.cpu.decoding.source import (
     emit_relative_bias,
     emit_source_attention,
     emit_unfold,
+)
+from hetero_tvm.schedules.cpu.decoding.states import (
+    emit_delta_scan,
+    emit_gate,
+    emit_gated_norm,
+    emit_scan,
+    emit_short_convolution,
 )
 
 Contract = (
@@ -49,6 +57,11 @@ Contract = (
     | Route
     | ExpertLinear
     | Combine
+    | ShortConvolution
+    | Scan
+    | DeltaScan
+    | GatedNorm
+    | Gate
 )
 
 _EMIT_PRODUCT = {Linear: emit_linear, ExpertLinear: emit_expert_linear}
@@ -63,6 +76,11 @@ _EMIT = {
     Unfold: emit_unfold,
     Route: emit_route,
     Combine: emit_combine,
+    ShortConvolution: emit_short_convolution,
+    Scan: emit_scan,
+    DeltaScan: emit_delta_scan,
+    GatedNorm: emit_gated_norm,
+    Gate: emit_gate,
 }
 
 
