@@ -66,7 +66,7 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     return decoder, names
 
 
-EMBEDDERS = ("bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
+EMBEDDERS = ("bert", "camembert", "distilbert", "electra", "modernbert", "mpnet", "roberta", "xlm-roberta")
 """Types that ``language/embedding`` builds, and that continue no text."""
 _LACKING = {
     **dict.fromkeys(

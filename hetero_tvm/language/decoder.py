@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -17,6 +19,11 @@ class Rope:
     longer: tuple[float, ...] = ()
     most: int = 0
 
+    def table(self, positions: int) -> np.ndarray:
+        """Cosines and sines, float32 [positions, channels]: half of the channels each."""
+        angles = np.arange(positions, dtype=np.float32)[:, None] * np.asarray(self.inverse, np.float32)
+        return np.concatenate([np.cos(angles), np.sin(angles)], 1) * np.float32(self.factor)
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -27,12 +34,14 @@ class Layer:
     window : keys that a token sees; 0 for all.
     rope : number of the table of rotations.
     mixed : whether its MLP is the mixture of experts.
+    bare : its attention reads the stream as it is, where others normalise it first.
     attends, recurs, feeds : whether it has attention, a state (see :class:`Recurrence`) and an MLP.
     """
 
     window: int = 0
     rope: int = 0
     mixed: bool = False
+    bare: bool = False
     attends: bool = True
     recurs: bool = False
     feeds: bool = True

@@ -10,6 +10,9 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Weight, storage_of, stored, taken
 
+_IN_ONE_ARRAY = {("gate_proj", "up_proj"): "gate_up_proj", ("w1", "w3"): "gate_up_proj", ("w2",): "down_proj"}
+"""Names of matrices of one expert -> that of the array of all experts."""
+
 
 def expert_matrices(
     weights: DecoderWeights, base: str, matrices: Sequence[str], n: int, k: int, rows: tuple[int, ...] = ()
@@ -25,7 +28,10 @@ def expert_matrices(
     experts = weights.decoder.experts
     assert experts is not None
     path = base + weights.names.expert
-    if "{}" in path:
+    one, of_all = path.replace("{}.", ""), _IN_ONE_ARRAY.get(tuple(matrices), matrices[0])
+    if "{}" in path and weights.find(path.format(0) + matrices[0]) is None and weights.find(one + of_all, ""):
+        parts, biases = _of_one_array(weights, one + of_all, n, k, rows)
+    elif "{}" in path:
         names = [[path.format(number) + name for name in matrices] for number in range(experts.count)]
         parts = [weights.matrix(some, n, k, rows) for some in names]
         found = [weights.bias(some, n, rows) for some in names]

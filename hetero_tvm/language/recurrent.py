@@ -152,11 +152,10 @@ def qwen3_5(config: Config) -> tuple[Decoder, Names]:
 
 
 def qwen3_5_moe(config: Config) -> tuple[Decoder, Names]:
-    """A Qwen3.5 of experts, which lie in one array each."""
+    """A Qwen3.5 of experts."""
     inner = config["moe_intermediate_size"]
     config = {"norm_topk_prob": True, "intermediate_size": inner, "partial_rotary_factor": 0.25, **config}
-    decoder, names = _linear_attention(config, *qwen2_moe(config))
-    return decoder, dataclasses.replace(names, expert="mlp.experts.", expert_up=("gate_up_proj",))
+    return _linear_attention(config, *qwen2_moe(config))
 
 
 # parts -----------------------------------------------------------------------------------------

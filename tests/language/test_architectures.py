@@ -244,6 +244,7 @@ def test_all_that_are_known():
     known |= {"deepseek_v2", "deepseek_v3", "flex_olmo", "mellum", "solar_open", "youtu", "hyperclovax"}
     known |= {"internlm3", "iquestcoder", "gpt_neo", "biogpt", "xglm", "olmo", "glm4_moe_lite", "kimi_k2"}
     known |= {"mamba", "falcon_mamba", "mamba2", "lfm2", "lfm2_moe", "bamba", "granitemoehybrid"}
+    known |= {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
@@ -299,7 +300,7 @@ def test_a_model_of_another_kind_is_to_be_exported():
         ("rwkv", "no list of keys and values"),
         ("jamba", "scans"),
         ("lfm3", "more than short convolutions"),
-        ("qwen3_next", "linear attention"),
+        ("kimi_linear", "linear attention"),
         ("gemma3n_text", "embeddings of every layer"),
     ],
 )

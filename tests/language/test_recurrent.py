@@ -79,3 +79,35 @@ def test_what_cannot_be_is_refused(changes, match):
 def test_an_activation_that_no_scan_has_is_refused():
     with pytest.raises(ModelError, match="hidden_act is 'gelu'"):
         describe({**MAMBA, "hidden_act": "gelu"})
+
+
+LINEAR = {
+    **CONFIG,
+    "head_dim": 8,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 5,
+}
+
+
+def test_linear_attention():
+    decoder, names = describe({**LINEAR, "model_type": "qwen3_5_text", "full_attention_interval": 2})
+    assert decoder.recurrence == Recurrence("delta", 20, 4, 4, 6, 2, eps=1e-5)
+    assert [layer.attends for layer in decoder.layers] == [False, True]
+    assert (decoder.gated_heads, decoder.head_norms, decoder.norm_offset, decoder.rotated) == (
+        True,
+        True,
+        1.0,
+        2,
+    )
+    assert names.qkv_rows[:9] == (*range(8), 16) and names.gate_rows[:9] == (*range(8, 16), 24)
+    assert names.qkv_rows[32:] == tuple(range(64, 96)) and not names.recurrent_rows
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+    experts |= {"shared_expert_intermediate_size": 8}
+    decoder, names = describe({**LINEAR, **experts, "model_type": "qwen3_next"})
+    assert decoder.experts.normalised and decoder.experts.shared_gated
+    # Each of two groups: query and key of 6, values and gates of two heads of 5.
+    assert names.recurrent_rows[:7] == (*range(6), 32) and names.recurrent_few_rows == (0, 1, 4, 5, 2, 3, 6, 7)
+    with pytest.raises(ModelError, match="3 heads of linear attention cannot share 2 keys"):
+        describe({**LINEAR, "model_type": "qwen3_5_text", "linear_num_value_heads": 3})

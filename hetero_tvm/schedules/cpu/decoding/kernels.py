@@ -16,6 +16,7 @@ from hetero_tvm.ops.decoding.contracts import (
     Embed,
     Linear,
     RelativeBias,
+    Rotate,
     RowNorm,
     SourceAttention,
     Unfold,
@@ -33,6 +34,7 @@ from hetero_tvm.schedules.cpu.decoding.routing import emit_route
 from hetero_tvm.schedules.cpu.decoding.rows import emit_embed, emit_norm
 from hetero_tvm.schedules.cpu.decoding.source import (
     emit_relative_bias,
+    emit_rotate,
     emit_source_attention,
     emit_unfold,
 )
@@ -53,6 +55,7 @@ Contract = (
     | RowNorm
     | SourceAttention
     | RelativeBias
+    | Rotate
     | Unfold
     | Route
     | ExpertLinear
@@ -73,6 +76,7 @@ _EMIT = {
     AppendSource: emit_append_source,
     SourceAttention: emit_source_attention,
     RelativeBias: emit_relative_bias,
+    Rotate: emit_rotate,
     Unfold: emit_unfold,
     Route: emit_route,
     Combine: emit_combine,
