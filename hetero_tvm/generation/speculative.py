@@ -50,8 +50,8 @@ def speculate(
     for one in (model, draft):
         if one.facts.state:
             raise UsageError(
-                f"layers of a {one.facts.architecture} model keep a state, which cannot go back behind a guess "
-                "that is not kept",
+                f"layers of a {one.facts.architecture} model keep a state, which cannot go back behind a "
+                "guess that is not kept",
                 hint="generate without a draft, or take models of attention alone",
             )
     vocab, shared = model.facts.vocab, min(model.facts.vocab, draft.facts.vocab)

@@ -49,14 +49,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """What layers keep of a text in the place of keys and values.
+    """State that layers keep of a text in the place of keys and values.
 
     Parameters
     ----------
     kind : ``convolution`` (LFM2), ``mamba``, ``mamba2``, or ``delta`` (the linear attention of Qwen3-Next).
     inner, size : channels; rows that their convolution reads.
-    heads, state, groups : heads that have a step, numbers of a channel's state, groups of heads with one B and
-        one C (one query and one key); a Mamba has one head.
+    heads, state, groups : heads that have a step, numbers of a channel's state, groups of heads with one B
+        and one C (one query and one key); a Mamba has one head.
     steps : channels that the steps of a Mamba are made of.
     eps : of the norms of B, C and what steps are made of in a Mamba, which have no scales (Falcon-Mamba); of
         the gated norm of a Mamba 2.  0 for none.

@@ -76,7 +76,9 @@ class EncoderLayers(LayerBuilder):
             for window in sorted({layer.window for layer in d.layers if layer.window})
         }
 
-    def layer(self, x: Expr, biases: list[Expr], number: int, windows: Mapping[int, Expr] | None = None) -> Expr:
+    def layer(
+        self, x: Expr, biases: list[Expr], number: int, windows: Mapping[int, Expr] | None = None
+    ) -> Expr:
         """Rows after one layer; ``windows`` are biases by the size of a window."""
         d, names = self.decoder, self.weights.names
         base, width, own = names.layer.format(number), d.heads * d.dim, d.layers[number]

@@ -116,9 +116,7 @@ def granite_hybrid(config: Config) -> tuple[Decoder, Names]:
         decoder, names = granite_moe(config)
     else:
         decoder, names = granite({**config, "intermediate_size": inner})
-        names = dataclasses.replace(
-            names, up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"
-        )
+        names = dataclasses.replace(names, up=("shared_mlp.input_linear",), down="shared_mlp.output_linear")
     if config.get("position_embedding_type") != "rope":
         decoder = dataclasses.replace(decoder, ropes=(), rotated=0)
     recurrence = _heads(

@@ -47,7 +47,7 @@ class StateLayer:
         self.out = base + "out_proj"
 
     def build(self, normed: Expr, states: Expr) -> tuple[Expr, Expr]:
-        """What the matrix behind the layer reads, and the pool of states, written to."""
+        """Rows that the matrix behind the layer reads, and the pool of states, written to."""
         kinds = {"convolution": self._convolution, "mamba": self._mamba, "mamba2": self._mamba2}
         kinds["delta"] = self._delta
         return kinds[self._recurrence.kind](normed, states)
@@ -83,9 +83,7 @@ class StateLayer:
         r, layers = self._recurrence, self._layers
         total, shared = r.inner + r.convolved + r.heads, r.groups * r.state
         all_parts = self._linear(normed, "in_proj", total, layers.decoder.width)
-        x, states = self._convolved(
-            all_parts, Columns(total, r.inner), "conv1d", states, activation="silu"
-        )
+        x, states = self._convolved(all_parts, Columns(total, r.inner), "conv1d", states, activation="silu")
         x_b_c = [Columns(r.convolved, first) for first in (0, r.inner, r.inner + shared)]
         steps = Columns(total, total - r.heads)
         op = Scan(r.heads, r.inner // r.heads, r.state, *x_b_c, steps, self._pool, r.groups)

@@ -5,8 +5,8 @@ gives logits [r, vocab].  The pools of keys and values are arguments that the st
 no state, and whoever calls it decides how many sequences there are and where their pages lie.
 
 A decoder that attends to a source takes ``sources [n]`` (the last row of each row's source), ``source_tables
-[s, v]`` and the pools of their keys and values as well, which it reads.  One with layers that keep a state takes
-``slots [s]``, the row of each sequence in the pool ``states [q, numbers]``, which it writes to.
+[s, v]`` and the pools of their keys and values as well, which it reads.  One with layers that keep a state
+takes ``slots [s]``, the row of each sequence in the pool ``states [u, numbers]``, which it writes to.
 """
 
 from __future__ import annotations

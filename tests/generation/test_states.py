@@ -56,7 +56,9 @@ def weights_of_hybrid(random):
             found[base + "conv.in_proj.weight"] = matrix(3 * width, width)
             found[base + "conv.out_proj.weight"] = matrix(width, width)
             continue
-        found |= {base + f"self_attn.{n}_proj.weight": matrix(width if n == "q" else kv, width) for n in "qkv"}
+        found |= {
+            base + f"self_attn.{n}_proj.weight": matrix(width if n == "q" else kv, width) for n in "qkv"
+        }
         found[base + "self_attn.out_proj.weight"] = matrix(width, width)
         found |= {base + f"self_attn.{n}_layernorm.weight": np.ones(8) for n in "qk"}
     return {name: np.asarray(array, np.float32) for name, array in found.items()}
@@ -95,7 +97,7 @@ def built(kind):
     return folder / "out"
 
 
-@pytest.fixture(scope="module", params=["hybrid", "states"])
+@pytest.fixture(scope="module", params=["hybrid", pytest.param("states", marks=pytest.mark.thorough)])
 def model(request):
     return hetero_tvm.load_language_model(built(request.param), cache_tokens=24 * tiny_llama.PAGE)
 

@@ -1,5 +1,5 @@
-"""Configurations of models whose layers keep a state; what they compute is in ``tests/generation/test_states.py``
-and, beside transformers, in ``tests/campaign/language_models.py``."""
+"""Configurations of models whose layers keep a state; what they compute is in
+``tests/generation/test_states.py`` and, beside transformers, in ``tests/campaign/language_models.py``."""
 
 import pytest
 
@@ -24,7 +24,9 @@ def test_a_mamba_has_neither_attention_nor_mlps():
     assert decoder.recurrence == Recurrence("mamba", 80, 4, state=6, steps=3)
     assert decoder.state == 3 * (3 * 80 + 80 * 6) and decoder.attending == 0 and decoder.tied
     assert not any(layer.feeds for layer in decoder.layers) and names.prefixes[0] == "backbone."
-    falcon, _ = describe({**MAMBA, "model_type": "falcon_mamba", "intermediate_size": 48, "time_step_rank": 5})
+    falcon, _ = describe(
+        {**MAMBA, "model_type": "falcon_mamba", "intermediate_size": 48, "time_step_rank": 5}
+    )
     assert falcon.recurrence == Recurrence("mamba", 48, 4, state=6, steps=5, eps=1e-6)
     two = {**MAMBA, "model_type": "mamba2", "num_heads": 10, "head_dim": 8, "n_groups": 2}
     decoder, _ = describe(two)
@@ -108,6 +110,15 @@ def test_linear_attention():
     decoder, names = describe({**LINEAR, **experts, "model_type": "qwen3_next"})
     assert decoder.experts.normalised and decoder.experts.shared_gated
     # Each of two groups: query and key of 6, values and gates of two heads of 5.
-    assert names.recurrent_rows[:7] == (*range(6), 32) and names.recurrent_few_rows == (0, 1, 4, 5, 2, 3, 6, 7)
+    assert names.recurrent_rows[:7] == (*range(6), 32) and names.recurrent_few_rows == (
+        0,
+        1,
+        4,
+        5,
+        2,
+        3,
+        6,
+        7,
+    )
     with pytest.raises(ModelError, match="3 heads of linear attention cannot share 2 keys"):
         describe({**LINEAR, "model_type": "qwen3_5_text", "linear_num_value_heads": 3})

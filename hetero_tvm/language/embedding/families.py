@@ -212,7 +212,9 @@ def _gemma(config: Config) -> tuple[Decoder, Names]:
         for layer in encoder.layers
     )
     if encoder.softcap or encoder.rotated != encoder.dim:
-        raise ModelError("a gemma3 that embeds texts has neither bounded scores nor heads that rotate in part")
+        raise ModelError(
+            "a gemma3 that embeds texts has neither bounded scores nor heads that rotate in part"
+        )
     group, dim = encoder.heads // encoder.kv_heads, encoder.dim
     # Every query has a key and a value of its own: those of its group, once more.
     rows = np.arange((encoder.heads + 2 * encoder.kv_heads) * dim).reshape(-1, dim)

@@ -1,9 +1,9 @@
 """Contracts of layers that keep a state of each text, as large for long texts as for short ones, in the place
 of keys and values.
 
-States of all texts are rows of one pool ``[slots, pool]`` float32.  An operand ``slots`` names the row of each
-sequence of a step, and ``place [1]`` the number with which the layer's part of it begins.  Rows of a sequence
-come in their order, behind one another; at position 0 the state is zeros, whatever the pool has.
+States of all texts are rows of one pool ``[slots, pool]`` float32.  An operand ``slots`` names the row of
+each sequence of a step, and ``place [1]`` the number with which the layer's part of it begins.  Rows of a
+sequence come in their order, behind one another; at position 0 the state is zeros, whatever the pool has.
 """
 
 from __future__ import annotations
@@ -151,11 +151,11 @@ def _taken(rows: np.ndarray, columns: Columns, width: int) -> np.ndarray:
 @dataclass(frozen=True)
 class DeltaScan:
     """Gated delta rule (Yang and others, 2024): with the length of queries and keys 1, the decay
-    ``g = exp(a * softplus(steps + bias))`` and the share ``s = sigmoid(shares)``, a head's state S ``[dim, values]``
-    becomes ``g S + k (s (v - k g S))``, and ``Y = q S / sqrt(dim)``.
+    ``g = exp(a * softplus(steps + bias))`` and the share ``s = sigmoid(shares)``, a head's state S
+    ``[dim, values]`` becomes ``g S + k (s (v - k g S))``, and ``Y = q S / sqrt(dim)``.
 
-    Operands of rows are queries, keys and values beside each other, shares, steps; the others are ``a`` and the
-    bias, of heads.
+    Operands of rows are queries, keys and values beside each other, shares, steps; the others are ``a`` and
+    the bias, of heads.
 
     Parameters
     ----------

@@ -54,8 +54,8 @@ def emit_source_attention(op: SourceAttention, machine: CpuModel) -> PrimFunc:
 
 
 def emit_rotate(op: Rotate, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments QKV [rows, 3 * heads * dim], table [longest, dim], scales of queries and keys [dim]
-    when there are norms, Y like QKV."""
+    """Kernel with arguments QKV [rows, 3 * heads * dim], table [longest, dim], scales of queries and keys
+    [dim] when there are norms, Y like QKV."""
     total, half = op.heads * op.dim, op.dim // 2
     k = SymbolicKernel("rotate")
     with k:

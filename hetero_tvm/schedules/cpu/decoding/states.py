@@ -1,5 +1,5 @@
-"""Kernels of layers that keep a state of each text: threads share channels, and each goes through the rows one
-after the other, so that the state of its channels stays in its cache."""
+"""Kernels of layers that keep a state of each text: threads share channels, and each goes through the rows
+one after the other, so that the state of its channels stays in its cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALL_BUT_LINEAR = 20.0
 
 
 class _States:
-    """Where the state of a row lies, as arguments of a kernel."""
+    """Places of the states of rows, as arguments of a kernel."""
 
     def __init__(self, k: SymbolicKernel, rows: Var):
         self._k = k
@@ -49,15 +49,15 @@ def _each_vector(
 
 
 def _kept(k: SymbolicKernel, value: Expr, lanes: int) -> Expr:
-    """A value that is computed here and once: one that is only bound may be written out at every use, and what
-    is made of several functions then grows as their product."""
+    """A value that is computed here and once: one that is only bound may be written out at every use, and
+    what is made of several functions then grows as their product."""
     place, at = k.scratch((lanes,)), [k.ramp(0, lanes)]
     k.store(place, value, at)
     return k.load(place, at)
 
 
 def _softplus(k: SymbolicKernel, raw: Expr, lanes: int) -> Expr:
-    """``log(1 + exp(raw))``.  Above the bound the logarithm is not used; bounded, its exponential is finite."""
+    """``log(1 + exp(raw))``; above the bound the logarithm is not used, and its exponential stays finite."""
     bound, raw = k.splat(_ALL_BUT_LINEAR, lanes), _kept(k, raw, lanes)
     power = _kept(k, vector_math.exp(tirx.min(raw, bound)), lanes)
     return _kept(k, tirx.Select(raw > bound, raw, vector_functions.log1p(power)), lanes)

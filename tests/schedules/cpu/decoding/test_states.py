@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.states import Columns, DeltaScan, Gate, GatedNorm, Scan, ShortConvolution
 from hetero_tvm.schedules.cpu.decoding.states import (
@@ -12,8 +14,6 @@ from hetero_tvm.schedules.cpu.decoding.states import (
     emit_scan,
     emit_short_convolution,
 )
-from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.host.tvm import tvm
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 POOL, PLACE = 700, 40
