@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +61,7 @@ class Recurrence:
     steps : channels that the steps of a Mamba are made of.
     eps : of the norms of B, C and what steps are made of in a Mamba, which have no scales (Falcon-Mamba); of
         the gated norm of a Mamba 2.  0 for none.
+    before : that norm comes before the gate.
     """
 
     kind: str
@@ -70,6 +72,7 @@ class Recurrence:
     groups: int = 1
     steps: int = 0
     eps: float = 0.0
+    before: bool = False
 
     @property
     def convolved(self) -> int:
@@ -279,6 +282,7 @@ class Names:
         to that of queries, keys, values and the gate of the norm (``recurrent_rows`` of them), and
         ``recurrent_few`` to that of shares and steps (``recurrent_few_rows``), where it is linear attention.
     gate_rows : rows of the matrix of queries that are gates of heads.
+    factors : end of a matrix's name -> runs of its rows and what they are multiplied by.
     """
 
     prefixes: tuple[str, ...] = ("model.",)
@@ -337,6 +341,7 @@ class Names:
     recurrent_few: tuple[str, ...] = ()
     recurrent_few_rows: tuple[int, ...] = ()
     gate_rows: tuple[int, ...] = ()
+    factors: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
 
 FAIRSEQ_NAMES = Names(

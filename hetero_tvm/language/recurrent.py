@@ -106,6 +106,48 @@ def bamba(config: Config) -> tuple[Decoder, Names]:
     )
 
 
+def falcon_h1(config: Config) -> tuple[Decoder, Names]:
+    """Mamba 2 and attention beside each other in every layer, whose matrices are multiplied by numbers."""
+    refuse(config, "attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias")
+    decoder, names = llama(
+        config,
+        embed_scale=float(config.get("embedding_multiplier") or 1.0),
+        final_scale=float(config.get("lm_head_multiplier") or 1.0),
+    )
+    inner = int(config.get("mamba_d_ssm") or int(config.get("mamba_expand", 2)) * decoder.width)
+    recurrence = _heads(config, inner, decoder.eps if config.get("mamba_rms_norm") else 0.0)
+    recurrence = dataclasses.replace(recurrence, before=bool(config.get("mamba_norm_before_gate", True)))
+    layers = tuple(dataclasses.replace(layer, recurs=True) for layer in decoder.layers)
+
+    def factor(name: str) -> float:
+        value = config.get(f"{name}_multiplier")
+        return 1.0 if value is None else float(value)
+
+    d, r, dim = decoder, recurrence, decoder.dim
+    of_gate, of_down = config.get("mlp_multipliers") or (1.0, 1.0)
+    parts = [r.inner, r.inner, r.groups * r.state, r.groups * r.state, r.heads]
+    of_parts = [factor("ssm_in") * float(value) for value in config.get("ssm_multipliers") or [1.0] * 5]
+    factors = {
+        "self_attn.q_proj": ((d.heads * dim, factor("attention_in")),),
+        "self_attn.k_proj": ((d.kv_heads * dim, factor("attention_in") * factor("key")),),
+        "self_attn.v_proj": ((d.kv_heads * dim, factor("attention_in")),),
+        "self_attn.o_proj": ((d.width, factor("attention_out")),),
+        "mamba.in_proj": tuple(zip(parts, of_parts, strict=True)),
+        "mamba.out_proj": ((d.width, factor("ssm_out")),),
+        "feed_forward.gate_proj": ((d.inner, float(of_gate)),),
+        "feed_forward.down_proj": ((d.width, float(of_down)),),
+    }
+    return dataclasses.replace(decoder, layers=layers, recurrence=recurrence), dataclasses.replace(
+        names,
+        recurrence="mamba.",
+        mlp_norm="pre_ff_layernorm",
+        up=("feed_forward.gate_proj", "feed_forward.up_proj"),
+        down="feed_forward.down_proj",
+        norm="final_layernorm",
+        factors=factors,
+    )
+
+
 def granite_hybrid(config: Config) -> tuple[Decoder, Names]:
     """A Granite of Mamba 2 and attention, with experts or without (Granite 4)."""
     multipliers = ("embedding", "residual", "attention")

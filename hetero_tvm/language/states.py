@@ -86,11 +86,15 @@ class StateLayer:
         x, states = self._convolved(all_parts, Columns(total, r.inner), "conv1d", states, activation="silu")
         x_b_c = [Columns(r.convolved, first) for first in (0, r.inner, r.inner + shared)]
         steps = Columns(total, total - r.heads)
-        op = Scan(r.heads, r.inner // r.heads, r.state, *x_b_c, steps, self._pool, r.groups)
+        gate = None if r.eps else Columns(total)
+        op = Scan(r.heads, r.inner // r.heads, r.state, *x_b_c, steps, self._pool, r.groups, gate=gate)
         constants = [self._array(name, (r.heads,)) for name in ("A_log", "D", "dt_bias")]
         constants[0] = -np.exp(constants[0])
-        y, states = self._scanned(op, [x, x, x, all_parts], constants, states)
-        norm = GatedNorm(r.inner, r.groups, r.eps, Columns(total))
+        rows = [x, x, x, all_parts, *([] if gate is None else [all_parts])]
+        y, states = self._scanned(op, rows, constants, states)
+        if gate is not None:
+            return y, states
+        norm = GatedNorm(r.inner, r.groups, r.eps, Columns(total), r.before)
         scale = constant(self._array("norm.weight", (r.inner,)))
         return layers.call(norm, [y, all_parts, scale], layers.type(layers.rows, r.inner)), states
 

@@ -136,11 +136,13 @@ class _Step(LayerBuilder):
 
     def _layer(self, x: Expr, pools: list[Expr], number: int, layer: Layer) -> tuple[Expr, list[Expr]]:
         d, names = self.decoder, self.weights.names
-        base, beside = names.layer.format(number), None
+        base, beside, normed = names.layer.format(number), None, x
+        if layer.recurs or layer.attends:
+            beside = normed = self.before(x, base + names.attention_norm)
         if layer.recurs:
-            x = self._recurrence(x, base, sum(other.recurs for other in d.layers[:number]))
+            x = self._recurrence(x, normed, base, sum(other.recurs for other in d.layers[:number]))
         if layer.attends:
-            x, pools, beside = self._attention(x, pools, number, layer)
+            x, pools, beside = self._attention(x, normed, pools, number, layer)
         if not layer.feeds:
             return x, pools
         if layer.mixed:
@@ -148,22 +150,21 @@ class _Step(LayerBuilder):
         last = d.norms_after and number == len(d.layers) - 1
         return self.feed_forward(x, base, last, beside if d.parallel else None), pools
 
-    def _recurrence(self, x: Expr, base: str, number: int) -> Expr:
+    def _recurrence(self, x: Expr, normed: Expr, base: str, number: int) -> Expr:
         """The stream after what a layer makes with its state, the ``number``-th of those that have one."""
         d, names = self.decoder, self.weights.names
         assert d.recurrence is not None and self._slots is not None and self._states is not None
         places, first = [*self._places[:2], self._slots], number * d.recurrence.numbers
         builder = StateLayer(self, d.recurrence, d.state, base + names.recurrence, places, first)
-        inner, self._states = builder.build(self.before(x, base + names.attention_norm), self._states)
+        inner, self._states = builder.build(normed, self._states)
         return self.added(x, inner, builder.out, d.recurrence.inner, base + names.attention_post_norm)
 
     def _attention(
-        self, x: Expr, pools: list[Expr], number: int, layer: Layer
+        self, x: Expr, normed: Expr, pools: list[Expr], number: int, layer: Layer
     ) -> tuple[Expr, list[Expr], Expr]:
         """The stream after attention, and what an MLP beside it reads."""
         d, names = self.decoder, self.weights.names
         base = names.layer.format(number)
-        normed = self.before(x, base + names.attention_norm)
         new = self._latent(normed, base) if d.latent is not None else [self._stacked(normed, base)]
         index = constant(np.array([sum(other.attends for other in d.layers[:number])], np.int32))
         scales = []

@@ -58,6 +58,7 @@ class DecoderWeights:
         parts = []
         for name in names:
             weight = self.checkpoint.matrix(self.need(name))
+            weight = self._scaled(weight, name)
             if self.names.transposed:
                 weight = np.ascontiguousarray(weight.T)
             if len(weight.shape) != 2 or weight.shape[1] != k:
@@ -71,6 +72,17 @@ class DecoderWeights:
             expected = [total or n, k]
             raise ModelError(f"{', '.join(names)} are {list(whole.shape)} together, expected {expected}")
         return taken(whole, rows) if rows else whole
+
+    def _scaled(self, weight: Weight, name: str) -> Weight:
+        """The matrix of a name with its rows multiplied as the architecture says."""
+        runs = next((runs for end, runs in self.names.factors.items() if name.endswith(end)), ())
+        if all(factor == 1.0 for _, factor in runs):
+            return weight
+        weight = weight.dequantized() if isinstance(weight, QuantizedWeight) else weight
+        if sum(rows for rows, _ in runs) != weight.shape[0]:
+            raise ModelError(f"{self.need(name)} is {list(weight.shape)}, and its rows have other factors")
+        factors = np.concatenate([np.full(rows, factor, np.float32) for rows, factor in runs])
+        return weight.astype(np.float32) * factors[:, None]
 
     def bias(self, names: list[str], n: int, rows: tuple[int, ...] = (), total: int = 0) -> np.ndarray | None:
         """Biases of stacked matrices, float32 [n]; zeros where only some have one; None where none has."""

@@ -514,6 +514,27 @@ CASES |= {
     "qwen3_5": ("Qwen3_5TextConfig", {**_LINEAR, "attention_bias": True}),
     "qwen3_5_moe": ("Qwen3_5MoeTextConfig", {**_LINEAR, "shared_expert_intermediate_size": 24}),
     "bamba": ("BambaConfig", {**_HYBRID, "attn_layer_indices": [1]}),
+    "falcon_h1": (
+        "FalconH1Config",
+        {
+            **_HYBRID,
+            "mamba_d_ssm": 128,
+            "lm_head_multiplier": 0.7,
+            "embedding_multiplier": 3.0,
+            "mlp_multipliers": [0.8, 0.6],
+            "key_multiplier": 0.5,
+            "attention_out_multiplier": 0.9,
+            "attention_in_multiplier": 1.3,
+            "ssm_multipliers": [0.9, 0.8, 0.7, 1.2, 0.6],
+            "ssm_in_multiplier": 1.4,
+            "ssm_out_multiplier": 0.7,
+        },
+    ),
+    "falcon_h1_norm": ("FalconH1Config", {**_HYBRID, "mamba_d_ssm": 128, "mamba_rms_norm": True}),
+    "falcon_h1_norm_behind": (
+        "FalconH1Config",
+        {**_HYBRID, "mamba_d_ssm": 128, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
     "granite_hybrid": (
         "GraniteMoeHybridConfig",
         {**_HYBRID, **_GRANITE, "num_hidden_layers": 4, "layer_types": _SOME, "shared_intermediate_size": 24},

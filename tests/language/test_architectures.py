@@ -243,7 +243,7 @@ def test_all_that_are_known():
     known |= {"phimoe", "minimax_m2", "ernie4_5_moe", "glm4_moe", "dots1", "exaone_moe"}
     known |= {"deepseek_v2", "deepseek_v3", "flex_olmo", "mellum", "solar_open", "youtu", "hyperclovax"}
     known |= {"internlm3", "iquestcoder", "gpt_neo", "biogpt", "xglm", "olmo", "glm4_moe_lite", "kimi_k2"}
-    known |= {"mamba", "falcon_mamba", "mamba2", "lfm2", "lfm2_moe", "bamba", "granitemoehybrid"}
+    known |= {"mamba", "falcon_mamba", "mamba2", "lfm2", "lfm2_moe", "bamba", "falcon_h1", "granitemoehybrid"}
     known |= {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66

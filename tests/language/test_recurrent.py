@@ -122,3 +122,17 @@ def test_linear_attention():
     )
     with pytest.raises(ModelError, match="3 heads of linear attention cannot share 2 keys"):
         describe({**LINEAR, "model_type": "qwen3_5_text", "linear_num_value_heads": 3})
+
+
+def test_a_falcon_h1_multiplies_its_matrices():
+    config = {**CONFIG, **HEADS, "model_type": "falcon_h1", "mamba_d_ssm": 64, "key_multiplier": 0.5}
+    config |= {"attention_in_multiplier": 3.0, "ssm_in_multiplier": 2.0, "ssm_multipliers": [1, 2, 3, 4, 5]}
+    decoder, names = describe(config)
+    assert all(layer.attends and layer.recurs and layer.feeds for layer in decoder.layers)
+    assert names.factors["self_attn.k_proj"] == ((16, 1.5),) and names.factors["self_attn.o_proj"] == (
+        (32, 1.0),
+    )
+    runs = ((64, 2.0), (64, 4.0), (8, 6.0), (8, 8.0), (8, 10.0))
+    assert names.factors["mamba.in_proj"] == runs and decoder.recurrence.eps == 0.0
+    with pytest.raises(ModelError, match="mlp_bias"):
+        describe({**config, "mlp_bias": True})
