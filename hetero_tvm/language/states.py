@@ -3,6 +3,7 @@ and linear attention by the gated delta rule (Qwen3-Next)."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,10 @@ from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr
 from hetero_tvm.language.decoder import Recurrence
 from hetero_tvm.language.layers import LayerBuilder
+from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import RowNorm
 from hetero_tvm.ops.decoding.states import Columns, DeltaScan, GatedNorm, Scan, ShortConvolution
+from hetero_tvm.ops.decoding.storage import Storage
 
 
 class StateLayer:
@@ -71,7 +74,7 @@ class StateLayer:
         else:
             b = c = self._part(x, r.steps, 2 * r.state)
             columns = [Columns(2 * r.state, first) for first in (0, r.state)]
-        steps = self._linear(few, "dt_proj", r.inner, r.steps)
+        steps = layers.linear(few, [self._base + "dt_proj"], r.inner, r.steps, weights=self._unrounded)
         whole = Columns(r.inner)
         gate = Columns(2 * r.inner, r.inner)
         op = Scan(1, r.inner, r.state, whole, *columns, whole, self._pool, by_channel=True, gate=gate)
@@ -102,12 +105,12 @@ class StateLayer:
         r, layers = self._recurrence, self._layers
         names, width = layers.weights.names, layers.decoder.width
         total = r.convolved + r.inner
-
-        def stacked(parts: tuple[str, ...], n: int, rows: tuple[int, ...]) -> Expr:
-            return layers.linear(normed, [self._base + name for name in parts], n, width, rows=rows)
-
-        all_parts = stacked(names.recurrent_in, total, names.recurrent_rows)
-        few = stacked(names.recurrent_few, 2 * r.heads, names.recurrent_few_rows)
+        wide, few_names = (
+            [self._base + name for name in n] for n in (names.recurrent_in, names.recurrent_few)
+        )
+        all_parts = layers.linear(normed, wide, total, width, rows=names.recurrent_rows)
+        rows, halves = names.recurrent_few_rows, self._unrounded
+        few = layers.linear(normed, few_names, 2 * r.heads, width, rows=rows, weights=halves)
         qkv, states = self._convolved(all_parts, Columns(total), "conv1d", states, activation="silu")
         columns = [Columns(2 * r.heads, first) for first in (0, r.heads)]
         op = DeltaScan(r.heads, r.groups, r.state, r.inner // r.heads, *columns, self._pool)
@@ -152,7 +155,15 @@ class StateLayer:
         """Some of what steps, B and C are made by."""
         r = self._recurrence
         rows, total = tuple(range(first, first + count)), r.steps + 2 * r.state
-        return self._layers.linear(x, [self._base + "x_proj"], count, r.inner, rows=rows, total=total)
+        names, halves = [self._base + "x_proj"], self._unrounded
+        return self._layers.linear(x, names, count, r.inner, weights=halves, rows=rows, total=total)
+
+    @property
+    def _unrounded(self) -> DecoderWeights:
+        """The weights, of which the small matrices that say what a state forgets are not rounded to integers:
+        their errors add up from row to row."""
+        weights = self._layers.weights
+        return dataclasses.replace(weights, storage=Storage("f16")) if weights.storage.bits else weights
 
     def _plain_norm(self, x: Expr, width: int) -> Expr:
         layers = self._layers
