@@ -18,6 +18,9 @@ from hetero_tvm.schedules.emit import LAUNCH_FLOPS, Index, constant
 _ALL_BUT_LINEAR = 20.0
 """Steps from which the softplus is the identity, as in PyTorch."""
 
+_VECTORS = 16
+"""Most vectors of a row that a convolution takes before the next row."""
+
 
 class _States:
     """Places of the states of rows, as arguments of a kernel."""
@@ -82,34 +85,41 @@ def emit_short_convolution(op: ShortConvolution, machine: CpuModel) -> PrimFunc:
         def column(i: Expr, part: int, c: Expr) -> Expr:
             return k.load(x, [i, k.ramp(c + (op.x.first + part * op.width), width)])
 
-        def vector(number: Expr) -> None:
-            c = k.let(number * width)
-            total = k.scratch((width,))
+        def one(i: Expr, c: Expr, position: Expr, slot: Expr, place: Expr) -> None:
+            """One vector of a row."""
+            value = column(i, 0, c)
+            value = k.let(value * column(i, 2, c) if op.gated else value)
+            first = value * k.load(w, [ring, k.ramp(c, width)])
+            if bias is not None:
+                first = first + k.load(bias, [k.ramp(c, width)])
+            total, at = k.scratch((width,)), [k.ramp(0, width)]
+            k.store(total, first, at)
+            for before in range(1, op.size):
+                with k.when(position >= before):
+                    row = k.let(remainder(position - before, ring))
+                    kept = k.load(pool, [slot, k.ramp(place + row * op.width + c, width)])
+                    tap = k.load(w, [ring - before, k.ramp(c, width)])
+                    k.store(total, k.load(total, at) + kept * tap, at)
+            row = k.let(remainder(position, ring))
+            k.store(pool, value, [slot, k.ramp(place + row * op.width + c, width)])
+            result = k.load(total, at)
+            if op.activation:
+                result = act.apply(op.activation, result, width)
+            if op.gated:
+                result = result * column(i, 1, c)
+            k.store(y, result, [i, k.ramp(c, width)])
+
+        vectors = op.width // width
+        # Neighbouring lines of a row together: rows are far apart, and each is another page.
+        each = math.gcd(vectors, _VECTORS)
+
+        def block(number: Expr) -> None:
             with k.serial(rows) as i:
                 position, slot, place = states.of(i)
-                value = column(i, 0, c)
-                value = k.let(value * column(i, 2, c) if op.gated else value)
-                first = value * k.load(w, [ring, k.ramp(c, width)])
-                if bias is not None:
-                    first = first + k.load(bias, [k.ramp(c, width)])
-                at = [k.ramp(0, width)]
-                k.store(total, first, at)
-                for before in range(1, op.size):
-                    with k.when(position >= before):
-                        row = k.let(remainder(position - before, ring))
-                        kept = k.load(pool, [slot, k.ramp(place + row * op.width + c, width)])
-                        tap = k.load(w, [ring - before, k.ramp(c, width)])
-                        k.store(total, k.load(total, at) + kept * tap, at)
-                row = k.let(remainder(position, ring))
-                k.store(pool, value, [slot, k.ramp(place + row * op.width + c, width)])
-                result = k.load(total, at)
-                if op.activation:
-                    result = act.apply(op.activation, result, width)
-                if op.gated:
-                    result = result * column(i, 1, c)
-                k.store(y, result, [i, k.ramp(c, width)])
+                with k.serial(each) as vector:
+                    one(i, k.let((number * each + vector) * width), position, slot, place)
 
-        _each_vector(k, op.width // width, rows, 4 * op.size, vector)
+        _each_vector(k, vectors // each, rows, 4 * op.size * each, block)
     return k.function
 
 
