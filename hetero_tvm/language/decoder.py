@@ -35,6 +35,7 @@ class Layer:
     window : keys that a token sees; 0 for all.
     rope : number of the table of rotations.
     mixed : whether its MLP is the mixture of experts.
+    share : factor on its scores, beside that of all layers.
     bare : its attention reads the stream as it is, where others normalise it first.
     attends, recurs, feeds : whether it has attention, a state (see :class:`Recurrence`) and an MLP.
     """
@@ -42,6 +43,7 @@ class Layer:
     window: int = 0
     rope: int = 0
     mixed: bool = False
+    share: float = 1.0
     bare: bool = False
     attends: bool = True
     recurs: bool = False

@@ -182,7 +182,9 @@ class _Step(LayerBuilder):
         types = [self.type(self.rows, d.heads * d.dim), *(pool.ty for pool in pools)]
         q, *pools = self.in_place(append, arguments, 2, types)
         relative = d.context if self._biases else 0
-        attention = CachedAttention(self._heads, d.scale, layer.window, d.softcap, relative, d.sinks)
+        attention = CachedAttention(
+            self._heads, d.scale * layer.share, layer.window, d.softcap, relative, d.sinks
+        )
         sinks = [constant(self.weights.sinks(base))] if d.sinks else []
         out = self.call(
             attention, [q, *self._places, index, *pools, *self._biases, *sinks], self.type(self.rows, width)

@@ -150,6 +150,10 @@ CASES |= {
         {**CASES["opt"][1], "word_embed_proj_dim": 32, "do_layer_norm_before": False},
     ),
     "opt_projected": ("OPTConfig", {**CASES["opt"][1], "word_embed_proj_dim": 32}),
+    "gpt2_by_layer": (
+        "GPT2Config",
+        {**CASES["gpt2"][1], "scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+    ),
     "gpt2_untied": (
         "GPT2Config",
         {**CASES["gpt2"][1], "tie_word_embeddings": False, "n_inner": 77, "activation_function": "relu"},

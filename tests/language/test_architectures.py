@@ -310,3 +310,19 @@ def test_what_a_model_has_that_nothing_here_computes_is_said(kind, lack):
         with pytest.raises(ModelError, match=f"type '{kind}': it has .*{lack}") as caught:
             describe(config)
         assert "ONNX" in caught.value.hint and "mistral" not in caught.value.hint
+
+
+def test_scores_of_a_gpt2_that_fall_with_the_layer():
+    config = {
+        "model_type": "gpt2",
+        "vocab_size": 9,
+        "n_embd": 12,
+        "n_head": 3,
+        "n_layer": 3,
+        "n_positions": 20,
+        "layer_norm_epsilon": 1e-5,
+        "activation_function": "gelu_new",
+    }
+    assert {layer.share for layer in describe(config)[0].layers} == {1.0}
+    layers = describe({**config, "scale_attn_by_inverse_layer_idx": True})[0].layers
+    assert [layer.share for layer in layers] == [1.0, 1 / 2, 1 / 3]
