@@ -171,6 +171,7 @@ class Decoder:
     gated_heads : what attention gives is multiplied by the sigmoid of a gate, whose rows in the matrix of
         queries are those of ``Names.gate_rows``.
     sinks : every head has a score of no key beside those of the keys.
+    clip : bound of queries, keys and values; 0 for none.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
     embed_scale : of the embeddings.
     embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
@@ -218,6 +219,7 @@ class Decoder:
     post_norms: bool = False
     gated_heads: bool = False
     sinks: bool = False
+    clip: float = 0.0
     scale: float = 1.0
     softcap: float = 0.0
     logits_softcap: float = 0.0

@@ -294,7 +294,7 @@ def bloom(config: Config) -> tuple[Decoder, Names]:
 
 def mpt(config: Config) -> tuple[Decoder, Names]:
     options = config.get("attn_config") or {}
-    refuse({"model_type": "mpt", **options}, "clip_qkv", "qk_ln", "prefix_lm", "attn_uses_sequence_id")
+    refuse({"model_type": "mpt", **options}, "qk_ln", "prefix_lm", "attn_uses_sequence_id")
     refuse(config, "logit_scale")
     if not options.get("alibi", True):
         raise ModelError("mpt models without alibi are not supported")
@@ -306,6 +306,7 @@ def mpt(config: Config) -> tuple[Decoder, Names]:
         activation="gelu_erf",
         scale=float(options.get("softmax_scale") or (width // heads) ** -0.5),
         slopes=_slopes(heads, float(options.get("alibi_bias_max", 8))),
+        clip=float(options.get("clip_qkv") or 0.0),
         tied=True,
     )
     return decoder, Names(

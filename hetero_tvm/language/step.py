@@ -176,7 +176,16 @@ class _Step(LayerBuilder):
                 )
         eps = d.eps if d.head_norms else None
         shared = d.latent.shared if d.latent is not None else 0
-        append = Append(self._heads, d.rotated, layer.rope, eps, d.wide_head_norms, d.last_head_norms, shared)
+        append = Append(
+            self._heads,
+            d.rotated,
+            layer.rope,
+            eps,
+            d.wide_head_norms,
+            d.last_head_norms,
+            shared,
+            d.clip,
+        )
         arguments = [*new, *self._places, self._rope, *scales, index, *pools]
         width = d.heads * self._heads.value_dim
         types = [self.type(self.rows, d.heads * d.dim), *(pool.ty for pool in pools)]

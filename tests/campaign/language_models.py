@@ -238,6 +238,7 @@ CASES |= {
         },
     ),
     "olmo": ("OlmoConfig", _COMMON),
+    "olmo_bounded": ("OlmoConfig", {**_COMMON, "clip_qkv": 0.8}),
     "gpt_neox": ("GPTNeoXConfig", _OLDER),
     "gpt_neox_sequential": ("GPTNeoXConfig", {**_OLDER, "use_parallel_residual": False}),
     "gptj": ("GPTJConfig", _GPTJ),
@@ -249,6 +250,18 @@ CASES |= {
         {**_FALCON, "multi_query": False, "parallel_attn": False, "bias": True},
     ),
     "bloom": ("BloomConfig", {"vocab_size": 211, "hidden_size": 60, "n_layer": 2, "n_head": 6, **_ENDS}),
+    "mpt_bounded": (
+        "MptConfig",
+        {
+            "vocab_size": 211,
+            "d_model": 60,
+            "n_layers": 2,
+            "n_heads": 6,
+            "max_seq_len": 256,
+            "attn_config": {"clip_qkv": 0.7},
+            **_ENDS,
+        },
+    ),
     "mpt": (
         "MptConfig",
         {"vocab_size": 211, "d_model": 60, "n_layers": 2, "n_heads": 6, "max_seq_len": 256, **_ENDS},

@@ -123,6 +123,7 @@ class Append:
     norm_eps : epsilon of an RMS norm of each query and key head, with scales of their own; None for none.
     wide : that norm is one of all query heads, and one of all key heads, with a scale per channel.
     norm_last : its scales come behind the rotation.
+    clip : bound on both sides of queries, keys and values, where there are no norms; 0 for none.
     shared : channels at the beginning of every key that are the same for all heads (multi-head latent
         attention); 0 for none.  Operands in the place of QKV are then queries ``[rows, heads * dim]``, the
         rest of the keys beside the values, and the shared channels ``[rows, shared]``.
@@ -135,6 +136,7 @@ class Append:
     wide: bool = False
     norm_last: bool = False
     shared: int = 0
+    clip: float = 0.0
 
 
 @dataclass(frozen=True)
