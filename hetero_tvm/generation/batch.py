@@ -230,7 +230,7 @@ class Batch:
             request = self._waiting[0]
             if self._active and request._pages > self.model.pool.free - promised:
                 return
-            if self._active and not self._has_room(request.source):
+            if self._active and not (self._has_room(request.source) and self._has_slot()):
                 return
             self._waiting.popleft()
             request._started = time.perf_counter()
@@ -242,6 +242,11 @@ class Batch:
             promised += request._pages
             request._random = np.random.default_rng(request.sampling.seed)
             self._active.append(request)
+
+    def _has_slot(self) -> bool:
+        """Whether there is a state for one more text."""
+        states = self.model.states
+        return states is None or states.free > sum(request._session.slot is None for request in self._active)
 
     def _has_room(self, source: np.ndarray | Sequence[int] | Source | None) -> bool:
         sources = self.model.sources

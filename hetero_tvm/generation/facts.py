@@ -65,6 +65,7 @@ class LanguageFacts:
     rules : about the tokens that may come next.
     values : channels of a value; 0 where they are as many as a key's.
     results : channels of what a step gives of a row, where these are no logits; 0 for logits.
+    state : numbers of the state that layers keep of a text, beside or in the place of keys; 0 for none.
     long_ropes, short_texts : like ``ropes``, of texts of more than so many tokens; 0 where there are none.
     """
 
@@ -89,6 +90,7 @@ class LanguageFacts:
     results: int = 0
     repetition_penalty: float = 1.0
     rules: TextRules = TextRules()
+    state: int = 0
 
     def sampling(
         self, asked: Sampling, given: int, most: int, stop: Collection[int], least: int = 0
@@ -120,6 +122,7 @@ class LanguageFacts:
         if data.get("version") != VERSION:
             raise LibraryError(f"{name} was built by another hetero_tvm", hint="build the model again")
         values = {"long_ropes": (), "short_texts": 0, "values": 0, "results": 0, "repetition_penalty": 1.0}
+        values |= {"state": 0}
         values["rules"] = TextRules()
         values |= {
             f.name: data[f.name] for f in dataclasses.fields(cls) if f.name in data or f.name not in values

@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero_tvm.errors import InputError, UsageError, shortened
 from hetero_tvm.generation.facts import LanguageFacts
-from hetero_tvm.generation.pages import PagePool
+from hetero_tvm.generation.pages import PagePool, StatePool
 from hetero_tvm.generation.session import Session
 from hetero_tvm.generation.source import Source, SourceEncoder
 from hetero_tvm.runtime.library import Library
@@ -20,6 +20,9 @@ _DEFAULT_CONTEXTS = 4
 _DEFAULT_LONGEST = 4096
 _SHARE_OF_MEMORY = 4
 _DEFAULT_SOURCES = 32
+_MOST_STATES = 4096
+_MOST_NUMBERS = 1 << 31
+"""Numbers of a pool that a kernel counts in 32 bits."""
 
 
 class LanguageModel:
@@ -41,9 +44,10 @@ class LanguageModel:
         self.library = library
         self.facts = facts or LanguageFacts.from_json(library.manifest.language, library.path.name)
         page = self.facts.page
-        most = max(1, _memory() // _SHARE_OF_MEMORY // self.facts.page_bytes)
+        most = max(1, _memory() // _SHARE_OF_MEMORY // max(self.facts.page_bytes, 1))
         if cache_tokens is None:
-            pages = _DEFAULT_CONTEXTS * -(-min(self.facts.context, _DEFAULT_LONGEST) // page)
+            longest = min(self.facts.context, _DEFAULT_LONGEST) if self.facts.layers else self.facts.context
+            pages = _DEFAULT_CONTEXTS * -(-longest // page)
             pages = min(pages, most)
         else:
             if isinstance(cache_tokens, bool) or not isinstance(cache_tokens, int) or cache_tokens < 1:
@@ -51,6 +55,7 @@ class LanguageModel:
             pages = -(-cache_tokens // page)
         try:
             self.pool = PagePool(self.facts, pages)
+            self.states = StatePool(self.facts, _slots(self.facts)) if self.facts.state else None
             self.sources = None
             if self.facts.source is not None:
                 each = -(-self.facts.source.longest // page)
@@ -195,6 +200,8 @@ class LanguageModel:
             long, at = self._is_long(before[number] + len(tokens)), before[number]
             if session.long != long:  # its keys have the positions of the other form
                 tokens, at, session.long = [*session.tokens, *tokens], 0, None
+            elif self.states is not None:  # until all rows have gone through, it is nobody's
+                session.long = None
             forms[long] += [(number, at + n, int(token)) for n, token in enumerate(tokens)]
         for rope, rows in zip(self._ropes, forms, strict=True):
             for start in range(0, len(rows), self.facts.rows):
@@ -240,6 +247,8 @@ class LanguageModel:
                 source_tables[slot, : len(source.pages)] = source.pages
             ends_of = np.array([source.length - 1 for source in held], np.int32)
             pools += [ends_of[sequences], source_tables, self.sources.pool.keys, self.sources.pool.values]
+        if self.states is not None:
+            pools += [np.array([work[number][0].slot for number in numbers], np.int32), self.states.states]
         return self.library(ids, positions, sequences, tables, picked, rope, *pools)
 
 
@@ -264,6 +273,12 @@ def load_language_model(
     UsageError : an argument is wrong.
     """
     return LanguageModel(load(path, threads=threads, pin=pin), cache_tokens)
+
+
+def _slots(facts: LanguageFacts) -> int:
+    """Texts whose states there is room for."""
+    room = min(_memory() // _SHARE_OF_MEMORY // (4 * facts.state), (_MOST_NUMBERS - 1) // facts.state)
+    return max(1, min(_MOST_STATES, room))
 
 
 def _memory() -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero_tvm.errors import CapacityError, UsageError
 from hetero_tvm.generation.facts import LanguageFacts
-from hetero_tvm.generation.pages import PagePool
+from hetero_tvm.generation.pages import PagePool, StatePool
 from hetero_tvm.generation.source import Source
 
 
@@ -18,6 +18,7 @@ class Stepper(Protocol):
 
     facts: LanguageFacts
     pool: PagePool
+    states: StatePool | None
     context: int
 
     def step(self, work: Sequence[tuple[Session, Sequence[int]]]) -> np.ndarray:
@@ -40,8 +41,11 @@ class Session:
         self.tokens: list[int] = []
         """Tokens whose keys and values are in the cache."""
         self.pages: list[int] = []
+        self.slot: int | None = None
+        """Slot of the text's state, of a model whose layers keep one."""
         self.long: bool | None = False
-        """Whether keys in the cache have the positions of a long text; None: they are to be made again."""
+        """Whether keys in the cache have the positions of a long text; None: they, and the state, are to be
+        made again."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -74,10 +78,16 @@ class Session:
         other = type(self)(self.model, self.source)
         self.model.pool.share(self.pages)
         other.pages, other.tokens, other.long = list(self.pages), list(self.tokens), self.long
+        if self.model.states is not None and self.slot is not None:
+            self.model.states.share([self.slot])
+            other.slot = self.slot
         return other
 
     def rewind(self, length: int) -> None:
         """Forget what comes after the first ``length`` tokens.
+
+        Where layers keep a state, which cannot go back, the tokens that are left go through the model again
+        before the next one does.
 
         Raises
         ------
@@ -86,6 +96,12 @@ class Session:
         self.check_open()
         if not 0 <= length <= len(self.tokens):
             raise UsageError(f"a text of {len(self.tokens)} tokens cannot be rewound to {length}")
+        if self.model.states is not None:
+            if length < len(self.tokens):
+                self.long = None
+            if not length and self.slot is not None:
+                self.model.states.give_back([self.slot])
+                self.slot = None
         keep = -(-length // self.model.facts.page)
         self.model.pool.give_back(self.pages[keep:])
         del self.pages[keep:], self.tokens[length:]
@@ -112,6 +128,12 @@ class Session:
         for number, page in enumerate(self.pages):
             self.pages[number] = self.model.pool.own(page)
 
+    def _own_state(self) -> None:
+        """Have a slot for the state alone.  :class:`CapacityError` where there is none."""
+        if self.model.states is not None:
+            taken = self.model.states.take(1)[0] if self.slot is None else self.model.states.own(self.slot)
+            self.slot = taken
+
     def make_room(self, count: int) -> None:
         """Pages for ``count`` more tokens, which this session alone may write to.
 
@@ -126,6 +148,7 @@ class Session:
                 f"a text of {length + count} tokens does not fit: {self.model.limit}",
                 hint="shorten the prompt, ask for fewer new tokens, or rewind the session",
             )
+        self._own_state()
         needed = -(-(length + count) // facts.page) - len(self.pages)
         fresh = pool.take(needed) if needed > 0 else []
         if length % facts.page and count:

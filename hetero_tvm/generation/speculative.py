@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hetero_tvm.errors import InputError
+from hetero_tvm.errors import InputError, UsageError
 from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.sampling import GREEDY, Sampling, drawn
 from hetero_tvm.generation.session import Session
@@ -45,7 +45,15 @@ def speculate(
     ------
     InputError : the vocabularies differ, or the prompt has no tokens.
     CapacityError : the text is longer than the context of one of the models, or a cache is full.
+    UsageError : the layers of one of the models keep a state, which cannot go back behind a wrong guess.
     """
+    for one in (model, draft):
+        if one.facts.state:
+            raise UsageError(
+                f"layers of a {one.facts.architecture} model keep a state, which cannot go back behind a "
+                "guess that is not kept",
+                hint="generate without a draft, or take models of attention alone",
+            )
     vocab, shared = model.facts.vocab, min(model.facts.vocab, draft.facts.vocab)
     if max(vocab, draft.facts.vocab) - shared > _PADDED * shared:
         raise InputError(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language import gemmas, gpts, llamas, mixtures
+from hetero_tvm.language import gemmas, gpts, llamas, mixtures, recurrent
 from hetero_tvm.language.configuration import Config
 from hetero_tvm.language.decoder import Decoder, Names
 
@@ -66,37 +66,29 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     return decoder, names
 
 
-EMBEDDERS = ("bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
+EMBEDDERS = ("bert", "camembert", "distilbert", "electra", "modernbert", "mpnet", "roberta", "xlm-roberta")
 """Types that ``language/embedding`` builds, and that continue no text."""
 _LACKING = {
     **dict.fromkeys(
-        ("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"),
+        ("rwkv", "xlstm"),
         "layers whose state is no list of keys and values (a scan), for which there are no kernels here",
     ),
     **dict.fromkeys(
         (
             "jamba",
-            "bamba",
             "zamba",
             "zamba2",
             "nemotron_h",
-            "falcon_h1",
-            "granitemoehybrid",
             "recurrent_gemma",
         ),
         "scans between its layers of attention, for which there are no kernels here",
     ),
     **dict.fromkeys(
-        ("lfm2", "lfm2_moe", "lfm3"),
-        "short convolutions between its layers of attention, for which there are no kernels here",
+        ("lfm3",),
+        "more than short convolutions between its layers of attention, for which there are no kernels here",
     ),
     **dict.fromkeys(
         (
-            "qwen3_next",
-            "qwen3_5",
-            "qwen3_5_text",
-            "qwen3_5_moe",
-            "qwen3_5_moe_text",
             "kimi_linear",
             "minimax",
             "olmo_hybrid",
@@ -215,6 +207,17 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "kimi_k2": mixtures.deepseek_v3,
     "glm4_moe_lite": mixtures.glm4_moe_lite,
     "youtu": mixtures.youtu,
+    "mamba": recurrent.mamba,
+    "falcon_mamba": recurrent.falcon_mamba,
+    "mamba2": recurrent.mamba2,
+    "lfm2": recurrent.lfm2,
+    "lfm2_moe": recurrent.lfm2_moe,
+    "bamba": recurrent.bamba,
+    "falcon_h1": recurrent.falcon_h1,
+    "granitemoehybrid": recurrent.granite_hybrid,
+    "qwen3_next": recurrent.qwen3_next,
+    "qwen3_5_text": recurrent.qwen3_5,
+    "qwen3_5_moe_text": recurrent.qwen3_5_moe,
     "gpt2": gpts.gpt2,
     "gpt_bigcode": gpts.gpt_bigcode,
     "gpt_neo": gpts.gpt_neo,

@@ -35,7 +35,14 @@ from hetero_tvm.language.encoder import build_encoder
 from hetero_tvm.language.encoder_decoders import EncoderDecoder, describe_pair, is_encoder_decoder
 from hetero_tvm.language.gguf import GgufFile
 from hetero_tvm.language.packed import Mxfp4Folder, PackedFolder
-from hetero_tvm.language.step import INPUTS, KERNELS, SOURCE_INPUTS, build_step, heads_of
+from hetero_tvm.language.step import (
+    INPUTS,
+    KERNELS,
+    SOURCE_INPUTS,
+    STATE_INPUTS,
+    build_step,
+    heads_of,
+)
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.ops.decoding.contracts import KEYS
@@ -176,7 +183,7 @@ def export_step(
         vocab=decoder.vocab,
         context=min(decoder.context, context or decoder.context),
         rows=rows,
-        layers=len(decoder.layers),
+        layers=decoder.attending,
         kv_heads=decoder.kv_heads,
         dim=decoder.dim,
         page=page,
@@ -191,6 +198,7 @@ def export_step(
         repetition_penalty=penalty_of(source.config),
         rules=rules_of(source.config),
         read=read,
+        state=decoder.state,
         source=None if pair is None else _source(pair),
     )
     language = facts.to_json() | ({} if embedding is None else {EMBEDDING: embedding})
@@ -293,6 +301,10 @@ def _signature(facts: LanguageFacts) -> Signature:
         names += SOURCE_INPUTS
         shapes += [("rows",), ("sequences", "source_pages"), ("sources", *keys), ("sources", *values)]
         dtypes += ["int32"] * 2 + [facts.cache] * 2
+    if facts.state:
+        names += STATE_INPUTS
+        shapes += [("sequences",), ("slots", facts.state)]
+        dtypes += ["int32", "float32"]
     inputs = tuple(TensorSpec(*spec) for spec in zip(names, shapes, dtypes, strict=True))
     return Signature(inputs, (TensorSpec("logits", ("results", facts.results or facts.vocab), "float32"),))
 

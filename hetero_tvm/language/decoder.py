@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,11 @@ class Rope:
     longer: tuple[float, ...] = ()
     most: int = 0
 
+    def table(self, positions: int) -> np.ndarray:
+        """Cosines and sines, float32 [positions, channels]: half of the channels each."""
+        angles = np.arange(positions, dtype=np.float32)[:, None] * np.asarray(self.inverse, np.float32)
+        return np.concatenate([np.cos(angles), np.sin(angles)], 1) * np.float32(self.factor)
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -27,11 +35,56 @@ class Layer:
     window : keys that a token sees; 0 for all.
     rope : number of the table of rotations.
     mixed : whether its MLP is the mixture of experts.
+    share : factor on its scores, beside that of all layers.
+    bare : its attention reads the stream as it is, where others normalise it first.
+    attends, recurs, feeds : whether it has attention, a state (see :class:`Recurrence`) and an MLP.
     """
 
     window: int = 0
     rope: int = 0
     mixed: bool = False
+    share: float = 1.0
+    bare: bool = False
+    attends: bool = True
+    recurs: bool = False
+    feeds: bool = True
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """State that layers keep of a text in the place of keys and values.
+
+    Parameters
+    ----------
+    kind : ``convolution`` (LFM2), ``mamba``, ``mamba2``, or ``delta`` (the linear attention of Qwen3-Next).
+    inner, size : channels; rows that their convolution reads.
+    heads, state, groups : heads that have a step, numbers of a channel's state, groups of heads with one B
+        and one C (one query and one key); a Mamba has one head.
+    steps : channels that the steps of a Mamba are made of.
+    eps : of the norms of B, C and what steps are made of in a Mamba, which have no scales (Falcon-Mamba); of
+        the gated norm of a Mamba 2.  0 for none.
+    before : that norm comes before the gate.
+    """
+
+    kind: str
+    inner: int
+    size: int
+    heads: int = 1
+    state: int = 0
+    groups: int = 1
+    steps: int = 0
+    eps: float = 0.0
+    before: bool = False
+
+    @property
+    def convolved(self) -> int:
+        """Channels of the convolution."""
+        return self.inner + (2 * self.groups * self.state if self.kind in ("mamba2", "delta") else 0)
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of a layer's state of one text."""
+        return (self.size - 1) * self.convolved + self.inner * self.state
 
 
 @dataclass(frozen=True)
@@ -115,12 +168,16 @@ class Decoder:
     values : channels of a value; 0 where they are as many as a key's.
     pre_norms : attention and MLP read normalised rows.
     post_norms : what attention and MLP give is normalised before it is added.
+    gated_heads : what attention gives is multiplied by the sigmoid of a gate, whose rows in the matrix of
+        queries are those of ``Names.gate_rows``.
     sinks : every head has a score of no key beside those of the keys.
+    clip : bound of queries, keys and values; 0 for none.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
     embed_scale : of the embeddings.
     embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
     norms_after : norms stand behind the additions, and there is no last one (BART).
     experts : of the mixed layers; None where there are none.
+    recurrence : of the layers with a state; None where there are none.
     parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi); each by a
         norm of its own with ``parallel_norm`` (GPT-NeoX).
     embed_norm : embeddings are normalised.
@@ -160,7 +217,9 @@ class Decoder:
     values: int = 0
     pre_norms: bool = True
     post_norms: bool = False
+    gated_heads: bool = False
     sinks: bool = False
+    clip: float = 0.0
     scale: float = 1.0
     softcap: float = 0.0
     logits_softcap: float = 0.0
@@ -168,6 +227,7 @@ class Decoder:
     embed_width: int = 0
     norms_after: bool = False
     experts: Experts | None = None
+    recurrence: Recurrence | None = None
     parallel: bool = False
     parallel_norm: bool = False
     embed_norm: bool = False
@@ -179,6 +239,17 @@ class Decoder:
     mels: int = 0
     tied: bool = False
     stop: tuple[int, ...] = ()
+
+    @property
+    def attending(self) -> int:
+        """Number of layers with attention."""
+        return sum(layer.attends for layer in self.layers)
+
+    @property
+    def state(self) -> int:
+        """Numbers of the states of one text."""
+        each = self.recurrence.numbers if self.recurrence is not None else 0
+        return each * sum(layer.recurs for layer in self.layers)
 
 
 @dataclass(frozen=True)
@@ -211,6 +282,11 @@ class Names:
     relative : table of biases by distance.
     head_bias : added to the logits.
     convolutions : of audio.
+    recurrence : what stands before the names of a layer's state; ``recurrent_in`` matrices that are stacked
+        to that of queries, keys, values and the gate of the norm (``recurrent_rows`` of them), and
+        ``recurrent_few`` to that of shares and steps (``recurrent_few_rows``), where it is linear attention.
+    gate_rows : rows of the matrix of queries that are gates of heads.
+    factors : end of a matrix's name -> runs of its rows and what they are multiplied by.
     """
 
     prefixes: tuple[str, ...] = ("model.",)
@@ -263,6 +339,13 @@ class Names:
     relative: str = ""
     head_bias: str = ""
     convolutions: tuple[str, ...] = ()
+    recurrence: str = ""
+    recurrent_in: tuple[str, ...] = ()
+    recurrent_rows: tuple[int, ...] = ()
+    recurrent_few: tuple[str, ...] = ()
+    recurrent_few_rows: tuple[int, ...] = ()
+    gate_rows: tuple[int, ...] = ()
+    factors: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
 
 FAIRSEQ_NAMES = Names(

@@ -8,10 +8,13 @@ that its rows see each other and nothing is padded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, IRModule, relax
+from hetero_tvm.language.decoder import Rope
 from hetero_tvm.language.layers import LayerBuilder, symbol
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import (
@@ -19,6 +22,7 @@ from hetero_tvm.ops.decoding.contracts import (
     Heads,
     Linear,
     RelativeBias,
+    Rotate,
     SourceAttention,
     Unfold,
 )
@@ -26,6 +30,8 @@ from hetero_tvm.ops.decoding.storage import storage_of, stored
 from hetero_tvm.targets.base.compiling import StepKernels
 
 _UNBOUNDED = 1 << 24
+_HIDDEN = -1e30
+"""Bias of a score that takes no part."""
 _STRIDES = (1, 2)
 """Frames per row of the convolutions of audio, one after the other."""
 
@@ -47,23 +53,59 @@ class EncoderLayers(LayerBuilder):
 
     def biases(self, positions: Expr) -> list[Expr]:
         """Biases of scores by distance; empty where the model has none."""
-        d, n = self.decoder, self.rows
+        d = self.decoder
         if d.relative is None:
             return []
-        table = constant(self.weights.relative(d.context, both=True))
-        ty = relax.TensorType([d.heads, n, n], "float32")
-        return [self.call(RelativeBias(d.heads, d.context), [positions, table], ty)]
+        return [self._by_distance(positions, self.weights.relative(d.context, both=True))]
 
-    def layer(self, x: Expr, biases: list[Expr], number: int) -> Expr:
-        """Rows after one layer."""
+    def _by_distance(self, positions: Expr, table: np.ndarray) -> Expr:
+        """Biases [heads, n, n] of a table [heads, distances]."""
+        heads, n = len(table), self.rows
+        ty = relax.TensorType([heads, n, n], "float32")
+        return self.call(RelativeBias(heads, self.decoder.context), [positions, constant(table)], ty)
+
+    def windows(self, positions: Expr) -> dict[int, Expr]:
+        """Biases, of all heads, that hide what lies outside of a window, by its size: rows see those of a
+        distance of less than it on both sides."""
+        d = self.decoder
+        distances = np.abs(np.arange(1 - d.context, d.context))
+        return {
+            window: self._by_distance(
+                positions, np.where(distances < window, 0.0, _HIDDEN).astype(np.float32)[None]
+            )
+            for window in sorted({layer.window for layer in d.layers if layer.window})
+        }
+
+    def layer(
+        self, x: Expr, biases: list[Expr], number: int, windows: Mapping[int, Expr] | None = None
+    ) -> Expr:
+        """Rows after one layer; ``windows`` are biases by the size of a window."""
         d, names = self.decoder, self.weights.names
-        base, width = names.layer.format(number), d.heads * d.dim
-        normed = self.before(x, base + names.attention_norm)
-        qkv = self.linear(normed, [base + name for name in names.qkv], 3 * width, d.width)
-        attention = SourceAttention(d.heads, d.dim, d.scale, d.context, bool(biases))
+        base, width, own = names.layer.format(number), d.heads * d.dim, d.layers[number]
+        normed = x if own.bare else self.before(x, base + names.attention_norm)
+        total = (d.heads + 2 * d.kv_heads) * d.dim
+        matrices = [base + name for name in names.qkv]
+        qkv = self.linear(normed, matrices, 3 * width, d.width, rows=names.qkv_rows, total=total)
+        if d.ropes:
+            qkv = self._rotated(qkv, base, d.ropes[own.rope])
+        if own.window and windows:
+            biases = [windows[own.window]]
+        attention = SourceAttention(d.heads, d.dim, d.scale, d.context, bool(biases), own.window > 0)
         out = self.call(attention, [qkv, *biases], self.type(self.rows, width))
-        x = self.added(x, out, base + names.out, width, base + names.attention_norm)
+        behind = names.attention_post_norm if d.post_norms else names.attention_norm
+        x = self.added(x, out, base + names.out, width, base + behind)
         return self.feed_forward(x, base)
+
+    def _rotated(self, qkv: Expr, base: str, rope: Rope) -> Expr:
+        """Queries and keys by their positions, and normalised before where the model does that."""
+        d, names = self.decoder, self.weights.names
+        table = constant(rope.table(d.context))
+        scales = []
+        for name in names.head_norms if d.head_norms else ():
+            scale = self.weights.checkpoint.array(self.weights.need(base + name))
+            scales.append(constant(scale + np.float32(d.norm_offset)))
+        op = Rotate(d.heads, d.dim, d.context, d.eps if d.head_norms else None)
+        return self.call(op, [qkv, table, *scales], self.type(self.rows, 3 * d.heads * d.dim))
 
 
 class _Encoder(EncoderLayers):

@@ -21,7 +21,10 @@ def gemma3(config: Config) -> tuple[Decoder, Names]:
     kinds = kinds_of(config, every)
     config = {**config, "layer_types": kinds}
     if config.get("use_bidirectional_attention"):
-        raise ModelError("this gemma3 model attends in both directions: it generates no text")
+        raise ModelError(
+            "this gemma3 model attends in both directions: it generates no text",
+            hint="hetero_tvm.build_embedding_model makes what embeds texts of it",
+        )
     decoder, names = _gemma(config, windows_of(config))
     return dataclasses.replace(by_kinds(decoder, config, kinds), head_norms=True), names
 

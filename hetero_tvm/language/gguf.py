@@ -34,6 +34,7 @@ _MODEL_TYPES = {
     "olmo2": "olmo2",
     "olmoe": "olmoe",
     "gpt-oss": "gpt_oss",
+    "lfm2": "lfm2",
 }
 _COMMON = {
     "embed_tokens": "token_embd",
@@ -78,7 +79,26 @@ _GPT_OSS = {
     "mlp.router": "ffn_gate_inp",
     "self_attn.sinks": "attn_sinks",
 }
-_OTHER_WORDS = {"gemma2": _GEMMA, "gemma3": _GEMMA, "olmo2": _OLMO2, "gpt-oss": _GPT_OSS}
+_LFM2 = {
+    "embedding_norm": "token_embd_norm",
+    "operator_norm": "attn_norm",
+    "self_attn.q_layernorm": "attn_q_norm",
+    "self_attn.k_layernorm": "attn_k_norm",
+    "self_attn.out_proj": "attn_output",
+    "feed_forward.w1": "ffn_gate",
+    "feed_forward.w3": "ffn_up",
+    "feed_forward.w2": "ffn_down",
+    "conv.conv": "shortconv.conv",
+    "conv.in_proj": "shortconv.in_proj",
+    "conv.out_proj": "shortconv.out_proj",
+}
+_OTHER_WORDS = {
+    "gemma2": _GEMMA,
+    "gemma3": _GEMMA,
+    "olmo2": _OLMO2,
+    "gpt-oss": _GPT_OSS,
+    "lfm2": _LFM2,
+}
 _GPT2 = {
     "wte": "token_embd",
     "wpe": "position_embd",
@@ -178,6 +198,8 @@ class GgufFile:
         value = np.asarray(value, np.float32)
         if self._kind.startswith("gemma") and value.ndim == 1:
             value = value - 1  # the file has the sum with the offset of the norm
+        if name.endswith("conv.conv.weight"):
+            value = value.reshape(len(value), 1, -1)  # channels, rows
         return value
 
     def matrix(self, name: str) -> Weight:
@@ -265,11 +287,22 @@ class GgufFile:
         if count := int(self._get("expert_count") or 0):
             common |= self._experts(count)
         inner = int(self._get("expert_feed_forward_length") or 0)
+        kv_heads = self._get("attention.head_count_kv") or heads
+        if self._kind == "lfm2":  # a number per layer, 0 where it has no attention
+            listed = [int(count) for count in kv_heads] if isinstance(kv_heads, list) else []
+            kv_heads = max(listed, default=0) or heads
+            common |= {
+                "layer_types": ["full_attention" if count else "conv" for count in listed],
+                "conv_L_cache": int(self._need("shortconv.l_cache")),
+                "norm_eps": epsilon,
+                "block_auto_adjust_ff_dim": False,
+                "tie_word_embeddings": "output.weight" not in self._tensors,
+            }
         return common | {
             "moe_intermediate_size": inner or None,
             "hidden_size": width,
             "num_attention_heads": heads,
-            "num_key_value_heads": int(self._get("attention.head_count_kv") or heads),
+            "num_key_value_heads": int(kv_heads),
             "num_hidden_layers": int(self._need("block_count")),
             "intermediate_size": int(
                 self._get("feed_forward_length") or inner or self._need("feed_forward_length")

@@ -22,10 +22,11 @@ from hetero_tvm.language.rope import rope_of
 
 
 def gpt2(config: Config) -> tuple[Decoder, Names]:
-    for option in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
-        if config.get(option):
-            raise ModelError(f"gpt2 models with {option} are not supported")
-    changes = {} if config.get("scale_attn_weights", True) else {"scale": 1.0}
+    if config.get("add_cross_attention"):
+        raise ModelError("gpt2 models with add_cross_attention are not supported")
+    changes: dict[str, Any] = {} if config.get("scale_attn_weights", True) else {"scale": 1.0}
+    if config.get("scale_attn_by_inverse_layer_idx"):
+        changes["layers"] = tuple(Layer(share=1 / (n + 1)) for n in range(int(config["n_layer"])))
     decoder = _older(
         _renamed(config, "n_embd", "n_head", "n_layer", "n_positions"),
         inner=int(config.get("n_inner") or 4 * int(config["n_embd"])),
@@ -293,7 +294,7 @@ def bloom(config: Config) -> tuple[Decoder, Names]:
 
 def mpt(config: Config) -> tuple[Decoder, Names]:
     options = config.get("attn_config") or {}
-    refuse({"model_type": "mpt", **options}, "clip_qkv", "qk_ln", "prefix_lm", "attn_uses_sequence_id")
+    refuse({"model_type": "mpt", **options}, "qk_ln", "prefix_lm", "attn_uses_sequence_id")
     refuse(config, "logit_scale")
     if not options.get("alibi", True):
         raise ModelError("mpt models without alibi are not supported")
@@ -305,6 +306,7 @@ def mpt(config: Config) -> tuple[Decoder, Names]:
         activation="gelu_erf",
         scale=float(options.get("softmax_scale") or (width // heads) ** -0.5),
         slopes=_slopes(heads, float(options.get("alibi_bias_max", 8))),
+        clip=float(options.get("clip_qkv") or 0.0),
         tied=True,
     )
     return decoder, Names(

@@ -12,8 +12,7 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, relax, tirx
 from hetero_tvm.language.decoder import Decoder
-from hetero_tvm.language.expert_weights import expert_matrices
-from hetero_tvm.language.weights import DecoderWeights
+from hetero_tvm.language.weights import DecoderWeights, expert_matrices
 from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.ops.decoding.storage import Storage, Weight, storage_of, stored

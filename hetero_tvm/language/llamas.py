@@ -195,8 +195,8 @@ def cohere(config: Config) -> tuple[Decoder, Names]:
 
 def olmo(config: Config) -> tuple[Decoder, Names]:
     """A Llama with layer norms that have neither scales nor shifts."""
-    refuse(config, "clip_qkv")
-    decoder, names = llama({**config, "rms_norm_eps": 1e-5}, centered=True)
+    clip = float(config.get("clip_qkv") or 0.0)
+    decoder, names = llama({**config, "rms_norm_eps": 1e-5}, centered=True, clip=clip)
     return dataclasses.replace(decoder, plain_norms=True), names
 
 

@@ -5,7 +5,8 @@ gives logits [r, vocab].  The pools of keys and values are arguments that the st
 no state, and whoever calls it decides how many sequences there are and where their pages lie.
 
 A decoder that attends to a source takes ``sources [n]`` (the last row of each row's source), ``source_tables
-[s, v]`` and the pools of their keys and values as well, which it reads.
+[s, v]`` and the pools of their keys and values as well, which it reads.  One with layers that keep a state
+takes ``slots [s]``, the row of each sequence in the pool ``states [u, numbers]``, which it writes to.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, IRModule, relax
 from hetero_tvm.language.decoder import Decoder, Layer
 from hetero_tvm.language.layers import LayerBuilder, symbol
+from hetero_tvm.language.states import StateLayer
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import KEYS, Append, CachedAttention, Heads, Linear
+from hetero_tvm.ops.decoding.states import Gate
 from hetero_tvm.ops.decoding.storage import Storage, storage_of, stored
 from hetero_tvm.targets.base.compiling import StepKernels
 
 INPUTS = ("ids", "positions", "sequences", "tables", "picked", "rope", "keys", "values")
 SOURCE_INPUTS = ("sources", "source_tables", "source_keys", "source_values")
+STATE_INPUTS = ("slots", "states")
 KERNELS = "hetero_tvm.kernels"
 """Attribute of the step: its kernels for the manifest, as JSON."""
 _UNBOUNDED = 1 << 24
@@ -46,7 +50,7 @@ def build_step(
 def heads_of(decoder: Decoder, page: int, cache: str) -> Heads:
     """Heads of a decoder, whose keys and values lie in pages of so many tokens, stored as this type."""
     d = decoder
-    return Heads(d.heads, d.kv_heads, d.dim, len(d.layers), page, cache, d.values)
+    return Heads(d.heads, d.kv_heads, d.dim, d.attending, page, cache, d.values)
 
 
 class _Step(LayerBuilder):
@@ -55,6 +59,8 @@ class _Step(LayerBuilder):
         self._heads, self._embeds = heads, embeds
         self._picked = symbol("r")
         self._biases: list[Expr] = []
+        self._slots: Expr | None = None
+        self._states: Expr | None = None
 
     def build(self, rows: int) -> tuple[IRModule, int]:
         d, n, r = self.decoder, self.rows, self._picked
@@ -65,14 +71,19 @@ class _Step(LayerBuilder):
         if d.cross:
             shapes += [(n,), (s, v), *self._heads.pools(q)]
             dtypes += ["int32"] * 2 + [self._heads.cache] * 2
+        if d.state:
+            shapes += [(s,), (symbol("u"), d.state)]
+            dtypes += ["int32", "float32"]
         types = [relax.TensorType(list(shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
-        names = (*INPUTS, *SOURCE_INPUTS) if d.cross else INPUTS
+        names = (*INPUTS, *(SOURCE_INPUTS if d.cross else ()), *(STATE_INPUTS if d.state else ()))
         inputs = [relax.Var(name, ty) for name, ty in zip(names, types, strict=True)]
-        bounds = dict.fromkeys("wcpvq", _UNBOUNDED) | {"n": rows, "r": rows, "s": rows}
+        bounds = dict.fromkeys("wcpvqu", _UNBOUNDED) | {"n": rows, "r": rows, "s": rows}
         attrs = {"tir_var_upper_bound": bounds, "global_symbol": "main"}
         with self.builder.function("main", inputs, attrs=attrs):
             with self.builder.dataflow():
                 ids, positions, sequences, tables, picked, rope_table, *pools = inputs
+                if d.state:
+                    pools, (self._slots, self._states) = pools[:-2], pools[-2:]
                 pools, source = pools[:2], pools[2:]
                 self._places = [positions, sequences, tables]
                 if source:
@@ -125,10 +136,37 @@ class _Step(LayerBuilder):
 
     def _layer(self, x: Expr, pools: list[Expr], number: int, layer: Layer) -> tuple[Expr, list[Expr]]:
         d, names = self.decoder, self.weights.names
+        base, beside, normed = names.layer.format(number), None, x
+        if layer.recurs or layer.attends:
+            beside = normed = self.before(x, base + names.attention_norm)
+        if layer.recurs:
+            x = self._recurrence(x, normed, base, sum(other.recurs for other in d.layers[:number]))
+        if layer.attends:
+            x, pools, beside = self._attention(x, normed, pools, number, layer)
+        if not layer.feeds:
+            return x, pools
+        if layer.mixed:
+            return self.mixture(x, base, self.before(x, base + names.mlp_norm)), pools
+        last = d.norms_after and number == len(d.layers) - 1
+        return self.feed_forward(x, base, last, beside if d.parallel else None), pools
+
+    def _recurrence(self, x: Expr, normed: Expr, base: str, number: int) -> Expr:
+        """The stream after what a layer makes with its state, the ``number``-th of those that have one."""
+        d, names = self.decoder, self.weights.names
+        assert d.recurrence is not None and self._slots is not None and self._states is not None
+        places, first = [*self._places[:2], self._slots], number * d.recurrence.numbers
+        builder = StateLayer(self, d.recurrence, d.state, base + names.recurrence, places, first)
+        inner, self._states = builder.build(normed, self._states)
+        return self.added(x, inner, builder.out, d.recurrence.inner, base + names.attention_post_norm)
+
+    def _attention(
+        self, x: Expr, normed: Expr, pools: list[Expr], number: int, layer: Layer
+    ) -> tuple[Expr, list[Expr], Expr]:
+        """The stream after attention, and what an MLP beside it reads."""
+        d, names = self.decoder, self.weights.names
         base = names.layer.format(number)
-        normed = self.before(x, base + names.attention_norm)
         new = self._latent(normed, base) if d.latent is not None else [self._stacked(normed, base)]
-        index = constant(np.array([number], np.int32))
+        index = constant(np.array([sum(other.attends for other in d.layers[:number])], np.int32))
         scales = []
         if d.head_norms:
             for name in names.head_norms:
@@ -138,32 +176,44 @@ class _Step(LayerBuilder):
                 )
         eps = d.eps if d.head_norms else None
         shared = d.latent.shared if d.latent is not None else 0
-        append = Append(self._heads, d.rotated, layer.rope, eps, d.wide_head_norms, d.last_head_norms, shared)
+        append = Append(
+            self._heads,
+            d.rotated,
+            layer.rope,
+            eps,
+            d.wide_head_norms,
+            d.last_head_norms,
+            shared,
+            d.clip,
+        )
         arguments = [*new, *self._places, self._rope, *scales, index, *pools]
         width = d.heads * self._heads.value_dim
         types = [self.type(self.rows, d.heads * d.dim), *(pool.ty for pool in pools)]
         q, *pools = self.in_place(append, arguments, 2, types)
         relative = d.context if self._biases else 0
-        attention = CachedAttention(self._heads, d.scale, layer.window, d.softcap, relative, d.sinks)
+        attention = CachedAttention(
+            self._heads, d.scale * layer.share, layer.window, d.softcap, relative, d.sinks
+        )
         sinks = [constant(self.weights.sinks(base))] if d.sinks else []
         out = self.call(
             attention, [q, *self._places, index, *pools, *self._biases, *sinks], self.type(self.rows, width)
         )
+        if d.gated_heads:
+            rows = names.gate_rows
+            gate = self.linear(normed, [base + names.qkv[0]], width, d.width, rows=rows, total=2 * width)
+            out = self.call(Gate(width), [out, gate], self.type(self.rows, width))
         after = names.attention_norm if d.norms_after else names.attention_post_norm
         beside = self.norm(x, base + names.mlp_norm) if d.parallel_norm else normed
         x = self.added(x, out, base + names.out, width, base + after)
-        if d.cross:
-            x = self._cross(x, base, index)
-        if layer.mixed:
-            return self.mixture(x, base, self.before(x, base + names.mlp_norm)), pools
-        last = d.norms_after and number == len(d.layers) - 1
-        return self.feed_forward(x, base, last, beside if d.parallel else None), pools
+        return self._cross(x, base, index) if d.cross else x, pools, beside
 
     def _stacked(self, normed: Expr, base: str) -> Expr:
         """Queries, keys and values of rows beside each other."""
         names = self.weights.names
         matrices = [base + name for name in names.qkv]
-        return self.linear(normed, matrices, self._heads.width, self.decoder.width, rows=names.qkv_rows)
+        h, d = self._heads, self.decoder
+        total = h.width + h.heads * h.dim if d.gated_heads else 0
+        return self.linear(normed, matrices, h.width, d.width, rows=names.qkv_rows, total=total)
 
     def _latent(self, normed: Expr, base: str) -> list[Expr]:
         """Queries of rows, what keys and values have of their own, and the channels that all keys share."""

@@ -1,9 +1,10 @@
 """Weights of a checkpoint in the shapes that the step wants: stacked, the right way round, in their stored
-form."""
+form; of mixtures of experts each by name, or all in one array."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,15 @@ import numpy as np
 from hetero_tvm.errors import ModelError
 from hetero_tvm.language.checkpoint import Checkpoint
 from hetero_tvm.language.decoder import Decoder, Names
-from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, Weight, joined, stored, taken
+from hetero_tvm.ops.decoding.storage import (
+    QuantizedWeight,
+    Storage,
+    Weight,
+    joined,
+    storage_of,
+    stored,
+    taken,
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class DecoderWeights:
         parts = []
         for name in names:
             weight = self.checkpoint.matrix(self.need(name))
+            weight = self._scaled(weight, name)
             if self.names.transposed:
                 weight = np.ascontiguousarray(weight.T)
             if len(weight.shape) != 2 or weight.shape[1] != k:
@@ -62,6 +72,17 @@ class DecoderWeights:
             expected = [total or n, k]
             raise ModelError(f"{', '.join(names)} are {list(whole.shape)} together, expected {expected}")
         return taken(whole, rows) if rows else whole
+
+    def _scaled(self, weight: Weight, name: str) -> Weight:
+        """The matrix of a name with its rows multiplied as the architecture says."""
+        runs = next((runs for end, runs in self.names.factors.items() if name.endswith(end)), ())
+        if all(factor == 1.0 for _, factor in runs):
+            return weight
+        weight = weight.dequantized() if isinstance(weight, QuantizedWeight) else weight
+        if sum(rows for rows, _ in runs) != weight.shape[0]:
+            raise ModelError(f"{self.need(name)} is {list(weight.shape)}, and its rows have other factors")
+        factors = np.concatenate([np.full(rows, factor, np.float32) for rows, factor in runs])
+        return weight.astype(np.float32) * factors[:, None]
 
     def bias(self, names: list[str], n: int, rows: tuple[int, ...] = (), total: int = 0) -> np.ndarray | None:
         """Biases of stacked matrices, float32 [n]; zeros where only some have one; None where none has."""
@@ -196,3 +217,60 @@ class DecoderWeights:
                 'write "tie_word_embeddings": true into config.json',
             )
         return None
+
+
+_IN_ONE_ARRAY = {("gate_proj", "up_proj"): "gate_up_proj", ("w1", "w3"): "gate_up_proj", ("w2",): "down_proj"}
+"""Names of matrices of one expert -> that of the array of all experts."""
+
+
+def expert_matrices(
+    weights: DecoderWeights, base: str, matrices: Sequence[str], n: int, k: int, rows: tuple[int, ...] = ()
+) -> tuple[list[Weight], np.ndarray | None]:
+    """A matrix [n, k] of each expert in its stored form, and their biases float32 [experts, n].
+
+    Parameters
+    ----------
+    base : what the names of the layer begin with.
+    matrices : names of what is stacked to one matrix.
+    rows : rows of it, in the order of the result.
+    """
+    experts = weights.decoder.experts
+    assert experts is not None
+    path = base + weights.names.expert
+    one, of_all = path.replace("{}.", ""), _IN_ONE_ARRAY.get(tuple(matrices), matrices[0])
+    if "{}" in path and weights.find(path.format(0) + matrices[0]) is None and weights.find(one + of_all, ""):
+        parts, biases = _of_one_array(weights, one + of_all, n, k, rows)
+    elif "{}" in path:
+        names = [[path.format(number) + name for name in matrices] for number in range(experts.count)]
+        parts = [weights.matrix(some, n, k, rows) for some in names]
+        found = [weights.bias(some, n, rows) for some in names]
+        biases = None if any(bias is None for bias in found) else np.stack(found)
+    else:
+        parts, biases = _of_one_array(weights, path + matrices[0], n, k, rows)
+    if len({storage_of(part) for part in parts}) > 1:
+        raise ModelError(f"experts of {base.rstrip('.')} are stored in different forms")
+    return parts, biases
+
+
+def _of_one_array(
+    weights: DecoderWeights, name: str, n: int, k: int, rows: tuple[int, ...]
+) -> tuple[list[Weight], np.ndarray | None]:
+    experts = weights.decoder.experts
+    assert experts is not None
+    full = weights.find(name, "") or weights.need(name)
+    whole = weights.checkpoint.matrix(full)
+    turned = weights.names.expert_transposed
+    expected = (experts.count, k, n) if turned else (experts.count, n, k)
+    if whole.shape != expected or isinstance(whole, QuantizedWeight):
+        raise ModelError(f"{full} is {list(whole.shape)}, expected {list(expected)}")
+    parts: list[Weight] = []
+    for one in whole:
+        part = stored(np.ascontiguousarray(one.T if turned else one), weights.storage)
+        parts.append(taken(part, rows) if rows else part)
+    bias = weights.find(name, "_bias")
+    if bias is None:
+        return parts, None
+    biases = weights.checkpoint.array(bias)
+    if biases.shape != (experts.count, n):
+        raise ModelError(f"{bias} is {list(biases.shape)}, expected [{experts.count}, {n}]")
+    return parts, biases[:, list(rows)] if rows else biases

@@ -31,6 +31,7 @@ _DISTILBERT = {
     "max_position_embeddings": 64,
 }
 _T5 = {"vocab_size": 120, "d_model": 48, "d_kv": 12, "d_ff": 80, "num_layers": 3, "num_heads": 4}
+_MODERN = {**_SIZES, "local_attention": 12, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertModel", _SIZES),
     "bert-for-masked-words": ("BertForMaskedLM", {**_SIZES, "hidden_act": "gelu_new"}),
@@ -41,6 +42,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mpnet": ("MPNetModel", _SIZES),
     "electra": ("ElectraModel", {**_SIZES, "embedding_size": 48}),
     "t5": ("T5EncoderModel", _T5),
+    "modernbert": ("ModernBertModel", {**_MODERN, "num_hidden_layers": 4}),
+    "modernbert-biases": (
+        "ModernBertModel",
+        {**_MODERN, "attention_bias": True, "mlp_bias": True, "norm_bias": True, "local_attention": 2},
+    ),
+    "embeddinggemma": (
+        "Gemma3TextModel",
+        {
+            **_SIZES,
+            "head_dim": 16,
+            "num_key_value_heads": 2,
+            "num_hidden_layers": 7,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": 18,
+            "use_bidirectional_attention": True,
+        },
+    ),
 }
 """Name -> class of transformers, its configuration."""
 TOLERANCE = 1e-5
@@ -62,6 +80,7 @@ def compare(name: str, folder: Path) -> list[str]:
         for parameter in model.parameters():
             parameter.copy_(0.3 * torch.randn_like(parameter) + (0.5 if parameter.dim() == 1 else 0.0))
     model.save_pretrained(folder / "checkpoint")
+    model = made.from_pretrained(folder / "checkpoint").eval()  # Gemma 3 halves its window at every reading
     (folder / "checkpoint" / "modules.json").write_text(
         '[{"path": "", "type": "m.Transformer"}, {"path": "1_Pooling", "type": "m.Pooling"}]'
     )

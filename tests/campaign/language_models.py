@@ -2,7 +2,8 @@
 
 Tiny models with random weights, greedy: a text of 64 new tokens, and three with padding.  10 s each.  Forms
 of an architecture (scalings of positions, windows, widths) have names of their own; those of ``ALONE`` are
-compared without padding: transformers lets the longest text of a batch say how the others count positions.
+compared without padding: transformers lets the longest text of a batch say how the others count positions,
+and padding change a state by the biases of what leads to it.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-ALONE = ("longrope_crossing",)
+ALONE = ("longrope_crossing", "mamba_bias", "mamba2_bias", "lfm2_bias")
 _PHI = {**_COMMON, "num_attention_heads": 4, "num_key_value_heads": 2}
 _FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 1.5, 3.0, 6.0]}
 
@@ -149,6 +150,10 @@ CASES |= {
         {**CASES["opt"][1], "word_embed_proj_dim": 32, "do_layer_norm_before": False},
     ),
     "opt_projected": ("OPTConfig", {**CASES["opt"][1], "word_embed_proj_dim": 32}),
+    "gpt2_by_layer": (
+        "GPT2Config",
+        {**CASES["gpt2"][1], "scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+    ),
     "gpt2_untied": (
         "GPT2Config",
         {**CASES["gpt2"][1], "tie_word_embeddings": False, "n_inner": 77, "activation_function": "relu"},
@@ -233,6 +238,7 @@ CASES |= {
         },
     ),
     "olmo": ("OlmoConfig", _COMMON),
+    "olmo_bounded": ("OlmoConfig", {**_COMMON, "clip_qkv": 0.8}),
     "gpt_neox": ("GPTNeoXConfig", _OLDER),
     "gpt_neox_sequential": ("GPTNeoXConfig", {**_OLDER, "use_parallel_residual": False}),
     "gptj": ("GPTJConfig", _GPTJ),
@@ -244,6 +250,18 @@ CASES |= {
         {**_FALCON, "multi_query": False, "parallel_attn": False, "bias": True},
     ),
     "bloom": ("BloomConfig", {"vocab_size": 211, "hidden_size": 60, "n_layer": 2, "n_head": 6, **_ENDS}),
+    "mpt_bounded": (
+        "MptConfig",
+        {
+            "vocab_size": 211,
+            "d_model": 60,
+            "n_layers": 2,
+            "n_heads": 6,
+            "max_seq_len": 256,
+            "attn_config": {"clip_qkv": 0.7},
+            **_ENDS,
+        },
+    ),
     "mpt": (
         "MptConfig",
         {"vocab_size": 211, "d_model": 60, "n_layers": 2, "n_heads": 6, "max_seq_len": 256, **_ENDS},
@@ -428,6 +446,127 @@ CASES |= {
     "flex_olmo": ("FlexOlmoConfig", {**_COMMON, "num_experts": 6, "num_experts_per_tok": 3}),
     "mellum": ("MellumConfig", {**_EXPERTS, **_KINDS, "num_hidden_layers": 4, "head_dim": 16}),
     "solar_open": ("SolarOpenConfig", _SOLAR),
+}
+
+_MAMBA2 = {
+    "vocab_size": 211,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_heads": 4,
+    "head_dim": 16,
+    "state_size": 12,
+    "n_groups": 2,
+    "chunk_size": 8,
+    **_ENDS,
+}
+_HYBRID = {
+    **_COMMON,
+    "num_hidden_layers": 4,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 12,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 8,
+}
+_SOME = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
+_LINEAR = {
+    **_COMMON,
+    "num_hidden_layers": 4,
+    "layer_types": _SOME,
+    "head_dim": 16,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 16,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+}
+_LFM2 = {**_COMMON, "num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "conv"]}
+CASES |= {
+    "mamba": (
+        "MambaConfig",
+        {"vocab_size": 211, "hidden_size": 40, "state_size": 6, "num_hidden_layers": 3, **_ENDS},
+    ),
+    "mamba_bias": (
+        "MambaConfig",
+        {
+            "vocab_size": 211,
+            "hidden_size": 32,
+            "state_size": 16,
+            "num_hidden_layers": 2,
+            "use_bias": True,
+            "use_conv_bias": False,
+            "conv_kernel": 3,
+            "time_step_rank": 7,
+            "tie_word_embeddings": False,
+            **_ENDS,
+        },
+    ),
+    "falcon_mamba": (
+        "FalconMambaConfig",
+        {"vocab_size": 211, "hidden_size": 32, "state_size": 8, "num_hidden_layers": 3, **_ENDS},
+    ),
+    "mamba2": ("Mamba2Config", _MAMBA2),
+    "mamba2_bias": (
+        "Mamba2Config",
+        {**_MAMBA2, "n_groups": 1, "use_bias": True, "use_conv_bias": False, "tie_word_embeddings": True},
+    ),
+    "lfm2": ("Lfm2Config", _LFM2),
+    "lfm2_bias": (
+        "Lfm2Config",
+        {**_LFM2, "conv_bias": True, "conv_L_cache": 5, "block_auto_adjust_ff_dim": False},
+    ),
+    "lfm2_moe": (
+        "Lfm2MoeConfig",
+        {
+            **_LFM2,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40,
+            "num_dense_layers": 1,
+        },
+    ),
+    "qwen3_next": ("Qwen3NextConfig", {**_LINEAR, "shared_expert_intermediate_size": 24}),
+    "qwen3_5": ("Qwen3_5TextConfig", {**_LINEAR, "attention_bias": True}),
+    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", {**_LINEAR, "shared_expert_intermediate_size": 24}),
+    "bamba": ("BambaConfig", {**_HYBRID, "attn_layer_indices": [1]}),
+    "falcon_h1": (
+        "FalconH1Config",
+        {
+            **_HYBRID,
+            "mamba_d_ssm": 128,
+            "lm_head_multiplier": 0.7,
+            "embedding_multiplier": 3.0,
+            "mlp_multipliers": [0.8, 0.6],
+            "key_multiplier": 0.5,
+            "attention_out_multiplier": 0.9,
+            "attention_in_multiplier": 1.3,
+            "ssm_multipliers": [0.9, 0.8, 0.7, 1.2, 0.6],
+            "ssm_in_multiplier": 1.4,
+            "ssm_out_multiplier": 0.7,
+        },
+    ),
+    "falcon_h1_norm": ("FalconH1Config", {**_HYBRID, "mamba_d_ssm": 128, "mamba_rms_norm": True}),
+    "falcon_h1_norm_behind": (
+        "FalconH1Config",
+        {**_HYBRID, "mamba_d_ssm": 128, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
+    "granite_hybrid": (
+        "GraniteMoeHybridConfig",
+        {**_HYBRID, **_GRANITE, "num_hidden_layers": 4, "layer_types": _SOME, "shared_intermediate_size": 24},
+    ),
+    "granite_hybrid_dense": (
+        "GraniteMoeHybridConfig",
+        {
+            **_HYBRID,
+            "num_local_experts": 0,
+            "layer_types": _SOME,
+            "shared_intermediate_size": 72,
+            "position_embedding_type": "rope",
+            "attention_multiplier": 0.3,
+        },
+    ),
 }
 
 

@@ -199,7 +199,7 @@ def test_slopes_of_alibi():
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"model_type": "mamba"}, "(?s)mamba.*backend='hetero_tvm'"),
+        ({"model_type": "rwkv"}, "(?s)rwkv.*backend='hetero_tvm'"),
         ({}, "None"),
         ({**CONFIG, "model_type": "phi", "qk_layernorm": True, "layer_norm_eps": 1e-5}, "qk_layernorm"),
         ({**CONFIG, "model_type": "granite"}, "attention_multiplier"),
@@ -225,7 +225,7 @@ def test_slopes_of_alibi():
             "factors",
         ),
         ({**CONFIG, "model_type": "hunyuan_v1_moe", "num_experts": [4, 8], "moe_topk": 1}, "num_experts"),
-        ({"model_type": "mpt", "attn_config": {"clip_qkv": 8, "qk_ln": True}}, "clip_qkv is 8"),
+        ({"model_type": "mpt", "attn_config": {"clip_qkv": 8, "qk_ln": True}}, "qk_ln is True"),
     ],
 )
 def test_what_cannot_be_built_is_refused_by_name(config, match):
@@ -243,6 +243,8 @@ def test_all_that_are_known():
     known |= {"phimoe", "minimax_m2", "ernie4_5_moe", "glm4_moe", "dots1", "exaone_moe"}
     known |= {"deepseek_v2", "deepseek_v3", "flex_olmo", "mellum", "solar_open", "youtu", "hyperclovax"}
     known |= {"internlm3", "iquestcoder", "gpt_neo", "biogpt", "xglm", "olmo", "glm4_moe_lite", "kimi_k2"}
+    known |= {"mamba", "falcon_mamba", "mamba2", "lfm2", "lfm2_moe", "bamba", "falcon_h1", "granitemoehybrid"}
+    known |= {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
@@ -282,8 +284,7 @@ def test_families_of_fairseq():
 def test_norms_without_scales():
     decoder, _ = describe({**CONFIG, "model_type": "olmo"})
     assert (decoder.plain_norms, decoder.centered, decoder.eps) == (True, True, 1e-5)
-    with pytest.raises(ModelError, match="clip_qkv is 8"):
-        describe({**CONFIG, "model_type": "olmo", "clip_qkv": 8})
+    assert describe({**CONFIG, "model_type": "olmo", "clip_qkv": 8})[0].clip == 8.0
 
 
 def test_a_model_of_another_kind_is_to_be_exported():
@@ -295,10 +296,10 @@ def test_a_model_of_another_kind_is_to_be_exported():
 @pytest.mark.parametrize(
     ("kind", "lack"),
     [
-        ("mamba2", "no list of keys and values"),
+        ("rwkv", "no list of keys and values"),
         ("jamba", "scans"),
-        ("lfm2", "short convolutions"),
-        ("qwen3_next", "linear attention"),
+        ("lfm3", "more than short convolutions"),
+        ("kimi_linear", "linear attention"),
         ("gemma3n_text", "embeddings of every layer"),
     ],
 )
@@ -308,3 +309,19 @@ def test_what_a_model_has_that_nothing_here_computes_is_said(kind, lack):
         with pytest.raises(ModelError, match=f"type '{kind}': it has .*{lack}") as caught:
             describe(config)
         assert "ONNX" in caught.value.hint and "mistral" not in caught.value.hint
+
+
+def test_scores_of_a_gpt2_that_fall_with_the_layer():
+    config = {
+        "model_type": "gpt2",
+        "vocab_size": 9,
+        "n_embd": 12,
+        "n_head": 3,
+        "n_layer": 3,
+        "n_positions": 20,
+        "layer_norm_epsilon": 1e-5,
+        "activation_function": "gelu_new",
+    }
+    assert {layer.share for layer in describe(config)[0].layers} == {1.0}
+    layers = describe({**config, "scale_attn_by_inverse_layer_idx": True})[0].layers
+    assert [layer.share for layer in layers] == [1.0, 1 / 2, 1 / 3]

@@ -328,3 +328,33 @@ def test_a_model_in_several_files(tmp_path):
     second.unlink()
     with pytest.raises(ModelError, match=f"missing: {second.name}"):
         GgufFile(first)
+
+
+def test_a_lfm2(tmp_path):
+    """Layers without attention are those without heads of keys; a convolution has two axes."""
+    path = tmp_path / "m.gguf"
+    writer = gguf.GGUFWriter(path, "lfm2")
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(40)
+    writer.add_head_count(4)
+    writer.add_head_count_kv([0, 2])
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_shortconv_l_cache(3)
+    taps = np.arange(96, dtype="f").reshape(32, 3)
+    writer.add_tensor("token_embd.weight", np.zeros((9, 32), "f"))
+    writer.add_tensor("token_embd_norm.weight", np.full(32, 7, "f"))
+    writer.add_tensor("blk.0.shortconv.conv.weight", taps)
+    writer.add_tensor("blk.1.attn_output.weight", np.ones((32, 32), "f"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GgufFile(path)
+    decoder, names = describe(file.config)
+    assert [(layer.attends, layer.recurs) for layer in decoder.layers] == [(False, True), (True, False)]
+    assert (decoder.inner, decoder.kv_heads, decoder.dim, decoder.tied) == (40, 2, 8, True)
+    np.testing.assert_array_equal(file.array("model.layers.0.conv.conv.weight")[:, 0], taps)
+    assert file.array(f"model.{names.norm}.weight")[0] == 7
+    assert f"model.layers.1.{names.out}.weight" in file

@@ -73,3 +73,13 @@ def test_biases_and_norms():
     np.testing.assert_array_equal(given.norm("n", 4)[0], 2)
     with pytest.raises(ModelError, match="expected"):
         given.norm("n", 5)
+
+
+def test_rows_of_a_matrix_that_are_multiplied():
+    names = Names(prefixes=("",), factors={"one": ((1, 2.0), (3, 0.5))})
+    weights = DecoderWeights(describe(CONFIG)[0], names, Given(one__weight=A, two__weight=B), Storage("f32"))
+    np.testing.assert_array_equal(weights.matrix(["one"], 4, 32), A * [[2.0], [0.5], [0.5], [0.5]])
+    np.testing.assert_array_equal(weights.matrix(["two"], 4, 32), B)
+    wrong = dataclasses.replace(weights, names=dataclasses.replace(names, factors={"one": ((9, 2.0),)}))
+    with pytest.raises(ModelError, match="its rows have other factors"):
+        wrong.matrix(["one"], 4, 32)

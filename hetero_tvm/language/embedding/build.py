@@ -87,7 +87,7 @@ def build_embedding_model(
     folder = Path(checkpoint)
     modules = read_modules(folder)
     source = open_checkpoint(modules.encoder)
-    if kind_of(source.config) in ARCHITECTURES:
+    if kind_of(source.config) in ARCHITECTURES and not is_encoder(source.config):
         decoder = _pooled_decoder(source.config, modules)
         facts = _facts(decoder, modules, described(storage, activations), context)
         path = export_step(

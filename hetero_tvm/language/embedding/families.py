@@ -6,11 +6,15 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import check_sizes, kind_of, reading
+from hetero_tvm.language.architectures import ARCHITECTURES, check_sizes, kind_of, reading
 from hetero_tvm.language.configuration import Config, activation_of
 from hetero_tvm.language.decoder import Decoder, Layer, Names, Relative
 from hetero_tvm.language.encoder_decoders import describe_pair
+from hetero_tvm.language.gemmas import gemma3
+from hetero_tvm.language.rope import rope_of
 
 _BERT = Names(
     prefixes=("", "bert.", "roberta.", "electra.", "mpnet.", "distilbert.", "model."),
@@ -57,7 +61,8 @@ _MPNET_DISTANCE = 128
 
 def is_encoder(config: Config) -> bool:
     """Whether a ``config.json`` is that of a known encoder."""
-    return kind_of(config) in ENCODERS
+    kind = kind_of(config)
+    return kind in ENCODERS and (kind not in ARCHITECTURES or bool(config.get("use_bidirectional_attention")))
 
 
 def describe_encoder(config: Config) -> tuple[Decoder, Names]:
@@ -162,6 +167,63 @@ def _t5(config: Config) -> tuple[Decoder, Names]:
     return pair.encoder, pair.encoder_names
 
 
+def _modernbert(config: Config) -> tuple[Decoder, Names]:
+    """Norms before the blocks, rotations, and windows in most layers."""
+    count, every = int(config["num_hidden_layers"]), int(config.get("global_attn_every_n_layers") or 3)
+    kinds = config.get("layer_types")
+    if kinds is None:
+        kinds = ["sliding_attention" if number % every else "full_attention" for number in range(count)]
+    parameters = config.get("rope_parameters") or {
+        "full_attention": {"rope_theta": config.get("global_rope_theta", 160000.0)},
+        "sliding_attention": {"rope_theta": config.get("local_rope_theta") or 10000.0},
+    }
+    config = {"norm_eps": 1e-5, "hidden_activation": "gelu", **config, "rope_parameters": parameters}
+    encoder = _encoder(
+        config, {**_KEYS, "activation": "hidden_activation"}, eps=float(config["norm_eps"]), learned=0
+    )
+    ropes = tuple(rope_of(config, encoder.dim, kind)[0] for kind in ("full_attention", "sliding_attention"))
+    window = int(config.get("local_attention", 128)) // 2 + 1
+    layers = tuple(
+        Layer(window * (kind == "sliding_attention"), int(kind == "sliding_attention"), bare=not number)
+        for number, kind in enumerate(kinds)
+    )
+    encoder = dataclasses.replace(
+        encoder, norms_after=False, gated=True, ropes=ropes, rotated=encoder.dim, layers=layers
+    )
+    return encoder, Names(
+        prefixes=("", "model."),
+        embed="embeddings.tok_embeddings",
+        embed_norm="embeddings.norm",
+        attention_norm="attn_norm",
+        qkv=("attn.Wqkv",),
+        out="attn.Wo",
+        mlp_norm="mlp_norm",
+        up=("mlp.Wi",),
+        down="mlp.Wo",
+        norm="final_norm",
+    )
+
+
+def _gemma(config: Config) -> tuple[Decoder, Names]:
+    """A Gemma 3 whose tokens see those that follow: on each side, half of a window."""
+    encoder, names = gemma3({**config, "use_bidirectional_attention": False})
+    layers = tuple(
+        dataclasses.replace(layer, window=layer.window // 2 + 1 if layer.window else 0)
+        for layer in encoder.layers
+    )
+    if encoder.softcap or encoder.rotated != encoder.dim:
+        raise ModelError(
+            "a gemma3 that embeds texts has neither bounded scores nor heads that rotate in part"
+        )
+    group, dim = encoder.heads // encoder.kv_heads, encoder.dim
+    # Every query has a key and a value of its own: those of its group, once more.
+    rows = np.arange((encoder.heads + 2 * encoder.kv_heads) * dim).reshape(-1, dim)
+    keys, values = np.split(rows[encoder.heads :], 2)
+    parts = [rows[: encoder.heads], *(np.repeat(part, group, axis=0) for part in (keys, values))]
+    names = dataclasses.replace(names, qkv_rows=tuple(np.concatenate(parts).reshape(-1).tolist()))
+    return dataclasses.replace(encoder, layers=layers), names
+
+
 def _after_padding(config: Config) -> int:
     """Place of the first token: rows of the table up to that of the padding are no token's."""
     padding = config.get("pad_token_id")
@@ -177,5 +239,7 @@ ENCODERS: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "distilbert": _distilbert,
     "mpnet": _mpnet,
     "t5": _t5,
+    "modernbert": _modernbert,
+    "gemma3_text": _gemma,
 }
 """``model_type`` -> what reads its configuration."""

@@ -25,9 +25,9 @@ def build_rows(weights: DecoderWeights, kernels: StepKernels) -> IRModule:
         with builder.dataflow():
             ids, positions = inputs
             x, _ = layers.embedding(ids, positions)
-            biases = layers.biases(positions)
+            biases, windows = layers.biases(positions), layers.windows(positions)
             for number in range(len(d.layers)):
-                x = layers.layer(x, biases, number)
+                x = layers.layer(x, biases, number, windows)
             if not d.norms_after:
                 x = layers.norm(x, weights.names.norm)
             result = builder.emit_output(x)

@@ -123,6 +123,7 @@ class Append:
     norm_eps : epsilon of an RMS norm of each query and key head, with scales of their own; None for none.
     wide : that norm is one of all query heads, and one of all key heads, with a scale per channel.
     norm_last : its scales come behind the rotation.
+    clip : bound on both sides of queries, keys and values, where there are no norms; 0 for none.
     shared : channels at the beginning of every key that are the same for all heads (multi-head latent
         attention); 0 for none.  Operands in the place of QKV are then queries ``[rows, heads * dim]``, the
         rest of the keys beside the values, and the shared channels ``[rows, shared]``.
@@ -135,6 +136,7 @@ class Append:
     wide: bool = False
     norm_last: bool = False
     shared: int = 0
+    clip: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,8 @@ class AppendSource:
 class SourceAttention:
     """``softmax(scale Q K^T + bias) V`` among all rows of one source, in both directions.
 
-    The operand QKV is ``[rows, 3 * heads * dim]``; the bias, where there is one, ``[heads, rows, rows]``.
+    The operand QKV is ``[rows, 3 * heads * dim]``; the bias, where there is one, ``[heads, rows, rows]``, or
+    ``[1, rows, rows]`` where it is shared by all heads.
 
     Parameters
     ----------
@@ -251,6 +254,7 @@ class SourceAttention:
     scale: float
     longest: int
     bias: bool = False
+    shared: bool = False
 
     def reference(self, qkv: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
         """The result [rows, heads * dim]."""
@@ -260,6 +264,38 @@ class SourceAttention:
             scores = scores + bias
         p = np.exp(scores - scores.max(-1, keepdims=True))
         return np.moveaxis(p / p.sum(-1, keepdims=True) @ v, 0, 1).reshape(len(qkv), -1)
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """Queries and keys of all rows of one source, rotated; values as they are.
+
+    Operands are QKV ``[rows, 3 * heads * dim]``, cosines and sines ``[longest, dim]`` by the number of a row
+    (half of the channels each), and scales ``[dim]`` of queries and of keys where there are norms.
+
+    Parameters
+    ----------
+    longest : largest number of rows.
+    norm_eps : epsilon of an RMS norm of each query and key head before the rotation; None for none.
+    """
+
+    heads: int
+    dim: int
+    longest: int
+    norm_eps: float | None = None
+
+    def reference(self, qkv: np.ndarray, table: np.ndarray, *scales: np.ndarray) -> np.ndarray:
+        """The result, like QKV."""
+        parts = np.moveaxis(qkv.reshape(len(qkv), 3, self.heads, self.dim), 1, 0).copy()
+        cos, sin = np.split(table[: len(qkv), None], 2, axis=-1)
+        for number in range(2):
+            part = parts[number]
+            if self.norm_eps is not None:
+                mean = (part * part).mean(-1, keepdims=True)
+                part = part / np.sqrt(mean + self.norm_eps) * scales[number]
+            low, high = np.split(part, 2, axis=-1)
+            parts[number] = np.concatenate([low * cos - high * sin, high * cos + low * sin], -1)
+        return np.moveaxis(parts, 0, 1).reshape(len(qkv), -1)
 
 
 @dataclass(frozen=True)

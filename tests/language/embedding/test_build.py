@@ -32,8 +32,8 @@ def test_what_cannot_be_built_is_refused(tmp_path):
     (folder / "2_Dense/config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="takes 31 channels, and there are 32"):
         build_embedding_model(folder, tmp_path / "out")
-    (folder / "config.json").write_text('{"model_type": "modernbert"}')
-    with pytest.raises(ModelError, match="(?s)no encoder of type 'modernbert'.*known: bert"):
+    (folder / "config.json").write_text('{"model_type": "nomic_bert"}')
+    with pytest.raises(ModelError, match="(?s)no encoder of type 'nomic_bert'.*known: bert"):
         build_embedding_model(folder, tmp_path / "out")
 
 

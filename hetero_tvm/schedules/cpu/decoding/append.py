@@ -59,6 +59,11 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
             firsts = (0, h.heads * h.dim)
             wide = [unit(*part) for part in zip(firsts, extents, strict=True)] if op.wide else []
 
+            def bounded(value: Expr, width: int) -> Expr:
+                if not op.clip:
+                    return value
+                return tirx.max(tirx.min(value, k.splat(op.clip, width)), k.splat(-op.clip, width))
+
             def normalized(head: Expr, which: int) -> None:
                 """Copy a head to scratch, scaled to unit mean square when the model wants that."""
                 base, width = firsts[which] + head * h.dim, math.gcd(h.dim, machine.lanes)
@@ -66,7 +71,7 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
                 if op.norm_eps:
                     factor = wide[which] if op.wide else unit(base, h.dim)
                 for c in range(0, h.dim, width):
-                    value = k.load(qkv, [i, k.ramp(base + c, width)])
+                    value = bounded(k.load(qkv, [i, k.ramp(base + c, width)]), width)
                     if factor is not None:
                         value = value * k.splat(factor, width)
                         if not op.norm_last:
@@ -120,7 +125,7 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
                     head,
                     slot,
                     lambda d, width: k.load(head_values, [k.ramp(d, width)]),
-                    lambda d, width: k.load(values, [i, k.ramp(value_at + d, width)]),
+                    lambda d, width: bounded(k.load(values, [i, k.ramp(value_at + d, width)]), width),
                 )
 
         each_row(k, rows, machine, one_row)

@@ -16,11 +16,13 @@ from hetero_tvm.ops.decoding.contracts import (
     Embed,
     Linear,
     RelativeBias,
+    Rotate,
     RowNorm,
     SourceAttention,
     Unfold,
 )
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
+from hetero_tvm.ops.decoding.states import DeltaScan, Gate, GatedNorm, Scan, ShortConvolution
 from hetero_tvm.ops.decoding.storage import Weight
 from hetero_tvm.schedules.cpu.decoding.append import emit_append, emit_append_source
 from hetero_tvm.schedules.cpu.decoding.attention import emit_attention
@@ -32,8 +34,16 @@ from hetero_tvm.schedules.cpu.decoding.routing import emit_route
 from hetero_tvm.schedules.cpu.decoding.rows import emit_embed, emit_norm
 from hetero_tvm.schedules.cpu.decoding.source import (
     emit_relative_bias,
+    emit_rotate,
     emit_source_attention,
     emit_unfold,
+)
+from hetero_tvm.schedules.cpu.decoding.states import (
+    emit_delta_scan,
+    emit_gate,
+    emit_gated_norm,
+    emit_scan,
+    emit_short_convolution,
 )
 
 Contract = (
@@ -45,10 +55,16 @@ Contract = (
     | RowNorm
     | SourceAttention
     | RelativeBias
+    | Rotate
     | Unfold
     | Route
     | ExpertLinear
     | Combine
+    | ShortConvolution
+    | Scan
+    | DeltaScan
+    | GatedNorm
+    | Gate
 )
 
 _EMIT_PRODUCT = {Linear: emit_linear, ExpertLinear: emit_expert_linear}
@@ -60,9 +76,15 @@ _EMIT = {
     AppendSource: emit_append_source,
     SourceAttention: emit_source_attention,
     RelativeBias: emit_relative_bias,
+    Rotate: emit_rotate,
     Unfold: emit_unfold,
     Route: emit_route,
     Combine: emit_combine,
+    ShortConvolution: emit_short_convolution,
+    Scan: emit_scan,
+    DeltaScan: emit_delta_scan,
+    GatedNorm: emit_gated_norm,
+    Gate: emit_gate,
 }
 
 

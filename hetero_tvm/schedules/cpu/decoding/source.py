@@ -3,19 +3,20 @@ rows side by side for convolutions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.attention import Attention
-from hetero_tvm.ops.decoding.contracts import RelativeBias, SourceAttention, Unfold
+from hetero_tvm.ops.decoding.contracts import RelativeBias, Rotate, SourceAttention, Unfold
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.cpu.rows.row_reduction import each_vector
+from hetero_tvm.schedules.cpu.rows.row_reduction import add, each_vector, reduce_row
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
-from hetero_tvm.schedules.emit import Index, int32
+from hetero_tvm.schedules.emit import Index, constant, int32
 from hetero_tvm.schedules.symbolic import Witnesses
 
 
@@ -34,11 +35,11 @@ class _RowAttention(RunTimeAttentionKernel):
 
 
 def emit_source_attention(op: SourceAttention, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments QKV [rows, 3 * heads * dim], the bias [heads, rows, rows] when there is one, O
-    [rows, heads * dim]."""
+    """Kernel with arguments QKV [rows, 3 * heads * dim], the bias [heads or 1, rows, rows] when there is one,
+    O [rows, heads * dim]."""
 
     def at(rows: int) -> Attention:
-        mask = (1, op.heads, rows, rows) if op.bias else ()
+        mask = (1, 1 if op.shared else op.heads, rows, rows) if op.bias else ()
         return Attention(1, op.heads, rows, rows, op.dim, op.scale, op.heads, True, mask)
 
     # Sizes that no head or channel has, so that what differs between them is the rows.
@@ -50,6 +51,57 @@ def emit_source_attention(op: SourceAttention, machine: CpuModel) -> PrimFunc:
     tile = RegisterTile.of(point["tile"])
     kernel = _RowAttention(witnesses, tile, point["pieces"], point["unroll"], machine.lanes)
     return kernel.emit()
+
+
+def emit_rotate(op: Rotate, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments QKV [rows, 3 * heads * dim], table [longest, dim], scales of queries and keys
+    [dim] when there are norms, Y like QKV."""
+    total, half = op.heads * op.dim, op.dim // 2
+    k = SymbolicKernel("rotate")
+    with k:
+        symbol = k.symbol("n")
+        qkv = k.argument("QKV", (symbol, 3 * total))
+        table = k.argument("table", (op.longest, op.dim))
+        names = () if op.norm_eps is None else ("q_scale", "k_scale")
+        scales = [k.argument(name, (op.dim,)) for name in names]
+        y = k.argument("Y", (symbol, 3 * total))
+        width = math.gcd(half, machine.lanes)
+
+        def one_row(i: Expr) -> None:
+            for which in range(2):
+                with k.serial(op.heads) as head:
+                    base, factor = k.let(head * op.dim + which * total), k.scratch((1,))
+                    if op.norm_eps is not None:
+
+                        def square(c: Index, lanes: int, base: Expr = base) -> Expr:
+                            value = k.let(k.load(qkv, [i, k.ramp(base + c, lanes)]))
+                            return value * value
+
+                        mean = reduce_row(k, op.dim, machine.lanes, square, add, 0.0) * constant(1.0 / op.dim)
+                        k.store(factor, constant(1.0) / tirx.sqrt(mean + constant(op.norm_eps)), [0])
+
+                    def channels(c: Expr, which: int = which, base: Expr = base, factor: Buffer = factor):
+                        value = k.load(qkv, [i, k.ramp(base + c, width)])
+                        if scales:
+                            scale = k.load(scales[which], [k.ramp(c, width)])
+                            value = value * k.splat(k.load(factor, [0]), width) * scale
+                        return k.let(value)
+
+                    with k.serial(half // width) as vector:
+                        c = k.let(vector * width)
+                        low, high = channels(c), channels(c + half)
+                        cos, sin = (k.let(k.load(table, [i, k.ramp(c + at, width)])) for at in (0, half))
+                        k.store(y, low * cos - high * sin, [i, k.ramp(base + c, width)])
+                        k.store(y, high * cos + low * sin, [i, k.ramp(base + c + half, width)])
+
+            def copied(c: Index, lanes: int, _slot: int) -> None:
+                at = [i, k.ramp(c + 2 * total, lanes)]
+                k.store(y, k.load(qkv, at), at)
+
+            each_vector(k, total, machine.lanes, copied)
+
+        each_row(k, k.count(symbol), machine, one_row)
+    return k.function
 
 
 def emit_relative_bias(op: RelativeBias, machine: CpuModel) -> PrimFunc:

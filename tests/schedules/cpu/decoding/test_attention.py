@@ -155,3 +155,18 @@ def test_norms_behind_the_rotation():
     q = np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
     q = q / np.sqrt((q * q).mean(-1, keepdims=True) + 1e-6) * scales[0]
     np.testing.assert_allclose(made.numpy(), q.reshape(rows, -1), rtol=1e-5, atol=1e-5)
+
+
+def test_queries_keys_and_values_within_bounds():
+    heads = Heads(4, 2, 12, layers=1, page=16)
+    x = 3 * np.random.default_rng(0).standard_normal((9, heads.width)).astype(np.float32)
+    places = [np.arange(9, dtype=np.int32), np.zeros(9, np.int32), np.zeros((1, 1), np.int32)]
+    rope = np.random.default_rng(1).standard_normal((9, 1, 8)).astype(np.float32)
+    found = []
+    for clip, given in ((0.5, x), (0.0, np.clip(x, -0.5, 0.5))):
+        pools = [np.zeros(shape, np.float32) for shape in heads.pools(1)]
+        arrays = tensors(given, *places, rope, np.zeros(1, np.int32), *pools, np.zeros((9, 48), np.float32))
+        compiled(emit_append(Append(heads, 8, clip=clip), MACHINE))(*arrays)
+        found.append([array.numpy() for array in arrays[-3:]])
+    for bounded, want in zip(*found, strict=True):
+        np.testing.assert_array_equal(bounded, want)

@@ -6,9 +6,21 @@ import pytest
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import AppendSource, Heads, RelativeBias, SourceAttention, Unfold
+from hetero_tvm.ops.decoding.contracts import (
+    AppendSource,
+    Heads,
+    RelativeBias,
+    Rotate,
+    SourceAttention,
+    Unfold,
+)
 from hetero_tvm.schedules.cpu.decoding.append import emit_append_source
-from hetero_tvm.schedules.cpu.decoding.source import emit_relative_bias, emit_source_attention, emit_unfold
+from hetero_tvm.schedules.cpu.decoding.source import (
+    emit_relative_bias,
+    emit_rotate,
+    emit_source_attention,
+    emit_unfold,
+)
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 
@@ -24,17 +36,30 @@ def called(kernel, *arrays):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("bias", [False, True])
-def test_attention_of_any_number_of_rows(bias):
-    op = SourceAttention(3, 12, 12**-0.5, 40, bias)
+@pytest.mark.parametrize(("bias", "heads"), [(False, 3), (True, 3), (True, 1)])
+def test_attention_of_any_number_of_rows(bias, heads):
+    op = SourceAttention(3, 12, 12**-0.5, 40, bias, heads == 1)
     kernel = compiled(emit_source_attention(op, MACHINE))
     random = np.random.default_rng(0)
     for rows in (1, 7, 16, 40):
         qkv = random.standard_normal((rows, 3 * 36)).astype(np.float32)
-        biases = [random.standard_normal((3, rows, rows)).astype(np.float32)] if bias else []
+        biases = [random.standard_normal((heads, rows, rows)).astype(np.float32)] if bias else []
         got = called(kernel, qkv, *biases, np.full((rows, 36), np.nan, np.float32))[-1]
         want = op.reference(qkv.astype(np.float64), *(b.astype(np.float64) for b in biases))
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)  # sums of 40 in float32
+
+
+@pytest.mark.parametrize("eps", [None, 1e-5])
+def test_rotations_of_any_number_of_rows(eps):
+    op = Rotate(3, 12, 20, eps)
+    kernel = compiled(emit_rotate(op, MACHINE))
+    random = np.random.default_rng(0)
+    table = random.standard_normal((20, 12)).astype(np.float32)
+    scales = [] if eps is None else list(random.standard_normal((2, 12)).astype(np.float32))
+    for rows in (1, 9, 20):
+        qkv = random.standard_normal((rows, 3 * 36)).astype(np.float32)
+        got = called(kernel, qkv, table, *scales, np.full((rows, 3 * 36), np.nan, np.float32))[-1]
+        np.testing.assert_allclose(got, op.reference(qkv, table, *scales), rtol=1e-5, atol=1e-5)
 
 
 def test_biases_of_any_number_of_rows():
