@@ -18,7 +18,7 @@ _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
 _LOWEST, _HIGHEST = -746.0, 710.0
 """Powers of e that are 0 and infinite."""
 _ONE_BELOW = 22.0
-"""Where tanh is 1 in float64."""
+"""Least number whose tanh is 1 in float64."""
 
 
 def _d(value: float, x: Expr, dtype: str = "float64") -> Expr:

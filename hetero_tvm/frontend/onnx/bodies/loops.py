@@ -18,7 +18,7 @@ from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import rename_inputs
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 from hetero_tvm.frontend.onnx.graph.rounds import OPEN, WRITTEN_OUT, counted_rounds
-from hetero_tvm.frontend.onnx.graph.together import written_together
+from hetero_tvm.frontend.onnx.graph.together import Together
 
 _MOST_ROUNDS = 1024
 """Largest number of rounds, since each is written out."""
@@ -80,7 +80,7 @@ def _together(
         name = backwards(b, name, axis) if reverse else name
         parts.append(name if axis % rank == 0 else b.op("Transpose", name, perm=order))
     constants = {t.name: b.keep_constant(t) for t in inner.initializer}
-    rows = written_together(b, inner, constants, states, parts, b.constant_of)
+    rows = Together(b, inner, constants, states, parts, b.constant_of).rows()
     if rows is None:
         del b.nodes[kept:]
         return False

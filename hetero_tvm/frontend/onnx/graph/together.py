@@ -43,15 +43,8 @@ class _Unfit(Exception):
     """Rounds that have to be written out."""
 
 
-def written_together(
-    b: Body,
-    graph: onnx.GraphProto,
-    constants: Mapping[str, str],
-    states: Sequence[str],
-    parts: Sequence[str],
-    array_of: ArrayOf,
-) -> list[str] | None:
-    """Rows that all rounds give, each with the rounds in front; None where rounds depend on one another.
+class Together:
+    """Writer of the nodes for one Scan.
 
     Parameters
     ----------
@@ -60,14 +53,6 @@ def written_together(
     states, parts : what is given; parts have the rounds in front.
     array_of : gives the values of a constant of the model, and None for another tensor.
     """
-    try:
-        return _Together(b, graph, constants, states, parts, array_of).rows()
-    except _Unfit:
-        return None
-
-
-class _Together:
-    """Writer of the nodes for one Scan."""
 
     def __init__(
         self,
@@ -79,30 +64,36 @@ class _Together:
         array_of: ArrayOf,
     ):
         self.b, self.graph, self.states, self.array_of = b, graph, states, array_of
+        self.parts, self.constants = parts, constants
         self.values: dict[str, _Value] = {}
         self.arrays: dict[str, np.ndarray] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-        for name, array in self.arrays.items():
-            self.values[name] = _Value(constants[name], array.ndim, each=False)
-        for n, (value, name) in enumerate(zip(graph.input, [*states, *parts], strict=True)):
-            each = n >= len(states)
-            self.values[value.name] = _Value(name, self._rank(name) - each, each)
         self.makers = {name: node for node in graph.node for name in node.output}
 
-    def rows(self) -> list[str]:
-        """Write all rounds; returns the names of what they give."""
+    def rows(self) -> list[str] | None:
+        """Write all rounds; gives the rows of each of their results, the rounds in front, and None where
+        rounds depend on one another."""
+        kept = len(self.b.nodes)
+        try:
+            return self._rows()
+        except _Unfit:
+            del self.b.nodes[kept:]
+            return None
+
+    def _rows(self) -> list[str]:
+        for name, array in self.arrays.items():
+            self.values[name] = _Value(self.constants[name], array.ndim, each=False)
+        given = [*self.states, *self.parts]
+        for n, (value, name) in enumerate(zip(self.graph.input, given, strict=True)):
+            each = n >= len(self.states)
+            self.values[value.name] = _Value(name, self._rank(name) - each, each)
         for state, value in zip(self.graph.output, self.graph.input[: len(self.states)], strict=False):
             if self._source(state.name) != value.name:
                 raise _Unfit
-        kept = len(self.b.nodes)
-        try:
-            for node in self.graph.node:
-                self._write(node)
-            rows = [self._of(value.name) for value in self.graph.output[len(self.states) :]]
-            if not all(row.each for row in rows):
-                raise _Unfit
-        except _Unfit:
-            del self.b.nodes[kept:]
-            raise
+        for node in self.graph.node:
+            self._write(node)
+        rows = [self._of(value.name) for value in self.graph.output[len(self.states) :]]
+        if not all(row.each for row in rows):
+            raise _Unfit
         return [row.name for row in rows]
 
     def _rank(self, name: str) -> int:

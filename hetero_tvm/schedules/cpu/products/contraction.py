@@ -65,7 +65,7 @@ class Contraction:
         return own[self._left.source], own[self._right.source], buffers[-1]
 
     def term(self, a: Expr, b: Expr) -> Expr:
-        """What is summed up of vectors of A and B, in the body of a kernel whose parameters are declared."""
+        """The term of vectors of A and B that is summed up, in the body of a kernel whose parameters are declared."""
         lanes = tvm.DataType(str(a.ty.dtype)).lanes
         numbers = [(load, Kernel.splat(value, lanes)) for load, value in self._numbers]
         return _valued(self._value, [(self._left, a), (self._right, b), *numbers])
@@ -132,7 +132,7 @@ def _is_number(buffer: Buffer) -> bool:
 
 
 def _value_of(nest: Nest) -> Expr | None:
-    """What a nest sums up from zero, where it is made of few operators."""
+    """The terms that a nest sums up from zero, where it is made of few operators."""
     value, init = nest.value, nest.init
     if not nest.reduced or not isinstance(init, tirx.FloatImm) or float(init.value) != 0.0:
         return None
