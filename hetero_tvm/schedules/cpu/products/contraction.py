@@ -65,7 +65,7 @@ class Contraction:
         return own[self._left.source], own[self._right.source], buffers[-1]
 
     def term(self, a: Expr, b: Expr) -> Expr:
-        """The term of vectors of A and B that is summed up, in the body of a kernel whose parameters are declared."""
+        """The term of vectors of A and B that is summed up, in a kernel whose parameters are declared."""
         lanes = tvm.DataType(str(a.ty.dtype)).lanes
         numbers = [(load, Kernel.splat(value, lanes)) for load, value in self._numbers]
         return _valued(self._value, [(self._left, a), (self._right, b), *numbers])
