@@ -77,6 +77,22 @@ class RegisterTile:
         )
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What a tile combines: sums of products unless given.
+
+    Attributes
+    ----------
+    term : of the place along the reduction, and of vectors of both operands there.
+    combine : of what has been combined, and a term.
+    init : what accumulators begin with.
+    """
+
+    term: Callable[[Index, Expr, Expr], Expr] = lambda at, a, b: a * b
+    combine: Callable[[Expr, Expr], Expr] = operator.add
+    init: float = 0.0
+
+
 def accumulate(
     k: Kernel,
     acc: Buffer,
@@ -87,7 +103,7 @@ def accumulate(
     a_at: Callable[[Expr, Index], Expr],
     b_at: Callable[[Index, Expr], Expr],
     on_step: Callable[[Expr], None] | None = None,
-    term: Callable[[Expr, Expr], Expr] = operator.mul,
+    terms: Terms | None = None,
 ) -> None:
     """Emit the reduction of one register tile.
 
@@ -98,20 +114,21 @@ def accumulate(
     a_at : (row, k) -> scalar expression of the left operand.
     b_at : (k, column ramp) -> vector expression of the right operand.
     on_step : called with the number of the unrolled step, for prefetches.
-    term : what is summed up, of vectors of both operands.
+    terms : what is combined, and how; sums of products unless given.
     """
+    terms = terms or Terms()
 
     def each(body: Callable[[Expr, Expr], None]) -> None:
         with k.unroll(tile.rows) as r:
             with k.unroll(tile.vectors) as v:
                 body(r, k.ramp(v * lanes, lanes))
 
-    each(lambda r, column: k.store(acc, k.splat(0.0, lanes, acc.dtype), [r, column]))
+    each(lambda r, column: k.store(acc, k.splat(terms.init, lanes, acc.dtype), [r, column]))
 
     def step(k_index: Index) -> None:
         def fma(r: Expr, column: Expr) -> None:
-            product = term(k.splat(a_at(r, k_index), lanes), b_at(k_index, column))
-            k.store(acc, k.load(acc, [r, column]) + product, [r, column])
+            term = terms.term(k_index, k.splat(a_at(r, k_index), lanes), b_at(k_index, column))
+            k.store(acc, terms.combine(k.load(acc, [r, column]), term), [r, column])
 
         each(fma)
 
@@ -131,7 +148,10 @@ def accumulate(
         for rest in range(full * unroll, count):
             step(first + rest)
 
-    _in_blocks(k, acc, tile.rows, tile.vectors, lanes, depth, steps)
+    if terms.combine is operator.add:
+        _in_blocks(k, acc, tile.rows, tile.vectors, lanes, depth, steps)
+    else:
+        steps(0, depth)
 
 
 def _in_blocks(
@@ -178,8 +198,10 @@ def accumulate_run_time(
     unroll: int,
     a_at: Callable[[Expr, Index], Expr],
     b_at: Callable[[Index, Expr], Expr],
+    terms: Terms | None = None,
 ) -> None:
     """Emit the reduction of :func:`accumulate` over a run-time ``depth``: unrolled steps, then the rest."""
+    terms = terms or Terms()
 
     def each(body: Callable[[Expr, Expr], None]) -> None:
         with k.unroll(tile.rows) as r, k.unroll(tile.vectors) as v:
@@ -187,12 +209,12 @@ def accumulate_run_time(
 
     def step(at: Index) -> None:
         def fma(r: Expr, column: Expr) -> None:
-            product = k.splat(a_at(r, at), lanes) * b_at(at, column)
-            k.store(acc, k.load(acc, [r, column]) + product, [r, column])
+            term = terms.term(at, k.splat(a_at(r, at), lanes), b_at(at, column))
+            k.store(acc, terms.combine(k.load(acc, [r, column]), term), [r, column])
 
         each(fma)
 
-    each(lambda r, column: k.store(acc, k.splat(0.0, lanes, acc.dtype), [r, column]))
+    each(lambda r, column: k.store(acc, k.splat(terms.init, lanes, acc.dtype), [r, column]))
     full = k.let(tirx.truncdiv(as_index(depth), int32(unroll)))
     with k.serial(full) as ko, k.unroll(unroll) as ki:
         step(ko * unroll + ki)

@@ -27,7 +27,6 @@ Few rows of A with a large B whose rows are contiguous, or rows that are contigu
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 
 from hetero_tvm.codegen import transpose
@@ -38,7 +37,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.products import few_rows, pack
-from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile, Terms
 from hetero_tvm.schedules.emit import Index, Kernel, int32, share, strided_position
 
 _PANEL_LIMIT = 1 << 20
@@ -78,7 +77,7 @@ class BatchMatmulSpace(DesignSpace):
         return None
 
     def knobs(self, op: BatchMatmul, machine: CpuModel) -> tuple[Knob, ...]:
-        tiles, lanes = [], lanes_of(op, machine)
+        tiles, lanes = [], lanes_of(op.dtype, machine)
         for vectors in (2, 1, 4, 3, 6) if op.m == 1 else (2, 1, 4, 3):
             for rows in (6, 4, 8, 12, 3, 2, 1):
                 fits = RegisterTile(rows, vectors).fits(machine) and rows <= op.m
@@ -96,7 +95,7 @@ class BatchMatmulSpace(DesignSpace):
     def features(self, op: BatchMatmul, point: Point, machine: CpuModel) -> list[float]:
         tile = RegisterTile.of(point["tile"])
         sizes = [math.log2(extent) for extent in (op.batch, op.m, op.n, op.k)]
-        rests = [op.m % tile.rows / tile.rows, op.n % tile.columns(lanes_of(op, machine))]
+        rests = [op.m % tile.rows / tile.rows, op.n % tile.columns(lanes_of(op.dtype, machine))]
         return [*sizes, tile.rows, tile.vectors, *rests, point["unroll"], _order(point) != PANELS]
 
     def estimate(self, op: BatchMatmul, point: Point, machine: CpuModel) -> float:
@@ -104,7 +103,7 @@ class BatchMatmulSpace(DesignSpace):
         if _order(point) not in (PANELS, ROWS):
             return few_rows.estimate(op, _order(point), machine)
         per_k = max(rows * vectors / machine.fma_units, machine.fma_latency, 0.5 * rows + vectors)
-        panels, height = -(-op.n // (vectors * lanes_of(op, machine))), -(-op.m // rows)
+        panels, height = -(-op.n // (vectors * lanes_of(op.dtype, machine))), -(-op.m // rows)
         by_rows = _order(point) == ROWS
         pieces = _row_pieces(op, rows, machine.threads) if by_rows else panels
         work = op.batch * pieces
@@ -128,15 +127,13 @@ class BatchMatmulSpace(DesignSpace):
             return _Emitter(op, point, machine).emit()
         return few_rows.emit(op, _order(point), machine)
 
-    def emit_terms(
-        self, op: BatchMatmul, machine: CpuModel, term: Callable[[Expr, Expr], Expr], declare: Declare
-    ) -> PrimFunc:
-        """The kernel of what is summed up as the products are, of ``term`` of vectors of A and B."""
+    def emit_terms(self, op: BatchMatmul, machine: CpuModel, terms: Terms, declare: Declare) -> PrimFunc:
+        """The kernel of other ``terms`` of A and B, which are combined where the products are."""
         tiles, _, orders = (knob.choices for knob in self.knobs(op, machine))
         orders = [order for order in orders if order in (PANELS, ROWS)]
         points = [{"tile": tile, "unroll": 4, "order": order} for tile in tiles for order in orders]
         point = min(points, key=lambda point: self.estimate(op, point, machine))
-        return _Emitter(op, point, machine, term, declare).emit()
+        return _Emitter(op, point, machine, terms, declare).emit()
 
 
 class _Emitter:
@@ -147,11 +144,11 @@ class _Emitter:
         op: BatchMatmul,
         point: Point,
         machine: CpuModel,
-        term: Callable[[Expr, Expr], Expr] = operator.mul,
+        terms: Terms | None = None,
         declare: Declare | None = None,
     ):
-        self.term, self._declare = term, declare or self._in_order
-        self.op, self.unroll, self.lanes = op, point["unroll"], lanes_of(op, machine)
+        self.terms, self._declare = terms, declare or self._in_order
+        self.op, self.unroll, self.lanes = op, point["unroll"], lanes_of(op.dtype, machine)
         self.tile, self.order, self.threads = RegisterTile.of(point["tile"]), _order(point), machine.threads
         self.columns = self.tile.columns(self.lanes)
         self.panels = -(-op.n // self.columns)
@@ -278,7 +275,7 @@ class _Emitter:
             self.unroll,
             a_at=lambda r, d: k.load(self.left, [self.a_base + (first + r) * self.a_row + d * self.a_column]),
             b_at=b_at,
-            term=self.term,
+            terms=self.terms,
         )
 
         def put(r: Expr, column: Index, lanes_: int, value: Expr) -> None:
@@ -288,9 +285,9 @@ class _Emitter:
         register_tile.store(k, acc, height, width, lanes, put)
 
 
-def lanes_of(op: BatchMatmul, machine: CpuModel) -> int:
-    """Elements of the product in one vector register."""
-    return machine.lanes * 4 // _BYTES[op.dtype]
+def lanes_of(dtype: str, machine: CpuModel) -> int:
+    """Elements of a product of ``dtype`` in one vector register."""
+    return machine.lanes * 4 // _BYTES[dtype]
 
 
 def _row_pieces(op: BatchMatmul, rows: int, threads: int) -> int:
@@ -304,7 +301,9 @@ def _order(point: Point) -> str:
 
 def _fits_whole(op: BatchMatmul, machine: CpuModel) -> bool:
     """Whether all of B can be packed at once, for several tiles of rows."""
-    return _BYTES[op.dtype] * op.k * op.n <= machine.l2 // 4 and op.n > lanes_of(op, machine) and op.m > 1
+    return (
+        _BYTES[op.dtype] * op.k * op.n <= machine.l2 // 4 and op.n > lanes_of(op.dtype, machine) and op.m > 1
+    )
 
 
 def _reads_in_place(op: BatchMatmul, rows: int) -> bool:

@@ -25,7 +25,7 @@ from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.products.batch_matmul import lanes_of
 from hetero_tvm.schedules.cpu.products.few_rows import strides_in_order
 from hetero_tvm.schedules.cpu.programs.linear import bits_of
-from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile, Terms
 from hetero_tvm.schedules.cpu.symbolic.tails import declared, narrowed
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, in_powers_of_two, int32, pieces_of
 from hetero_tvm.schedules.extents import Unfit
@@ -35,54 +35,41 @@ _TILES_OF_A_PIECE = 4
 """Register tiles of rows of a piece at least."""
 
 
-class RunTimeBatchMatmulKernel:
-    """Emits one product for all sizes of its witnesses' range.
+class RunTimeProducts:
+    """The loops of one product, whose extents and places a subclass names.
 
-    Raises
-    ------
-    Unfit : it is not one of float32 or float64, or an operand lies in another order at other sizes.
+    Parameters
+    ----------
+    by_rows, by_columns : whether rows, and columns, of B are contiguous.
+    terms : what is combined in place of products.
     """
 
-    def __init__(self, witnesses: Witnesses, tile: RegisterTile, unroll: int, machine: CpuModel):
-        op: BatchMatmul = witnesses.largest
-        if op.dtype not in ("float32", "float64"):
-            raise Unfit("not a product of float32 or float64")
-        lanes = lanes_of(op, machine)
-        self.witnesses, self.tile, self.unroll, self.lanes = witnesses, tile, unroll, lanes
-        self.threads, self.dtype = machine.threads, op.dtype
-        self.columns = tile.columns(lanes)
-        self.by_rows = all(each.right_at[-1] == 1 for each in witnesses.ops)
-        self.by_columns = all(each.right_at[-2] == 1 for each in witnesses.ops)
-        if not self.by_rows and any(each.right_at[-1] == 1 for each in witnesses.ops):
-            raise Unfit("rows of an operand are contiguous at some sizes only")
+    left: Buffer
+    right: Buffer
+    y: Buffer
+    rows: Index
+    width: Index
+    depth: Index
+    lead: Sequence[Index]
+    a_place: Sequence[Index]
+    b_place: Sequence[Index]
+    y_place: Sequence[Index]
+
+    def __init__(
+        self,
+        dtype: str,
+        tile: RegisterTile,
+        unroll: int,
+        machine: CpuModel,
+        by_rows: bool,
+        by_columns: bool,
+        terms: Terms | None = None,
+    ):
+        self.dtype, self.tile, self.unroll, self.threads = dtype, tile, unroll, machine.threads
+        self.lanes = lanes_of(dtype, machine)
+        self.columns = tile.columns(self.lanes)
+        self.by_rows, self.by_columns, self.terms = by_rows, by_columns, terms
         self.k = Kernel()
-
-    def emit(self) -> PrimFunc:
-        """The PrimFunc: A, B, what only tells sizes, Y."""
-        k, largest = self.k, self.witnesses.largest
-        with k:
-            variables = shape_variables(self.witnesses.symbols)
-            operands, shape = declared(k, self.witnesses, variables)
-            result = k.argument("Y", shape, self.dtype)
-            small = narrowed(k, variables)
-
-            def of(value: Callable[[BatchMatmul], int | tuple[int, ...]]) -> object:
-                return self.witnesses.value(value, small)
-
-            # Extent by extent: products of several that depend on the sizes are no polynomials that fit.
-            extents = of(lambda o: tuple(operand.shape for operand in (*o.inputs, o.output)))
-            self.left, self.right, self.y = (
-                k.view(b, (math.prod(shape, start=int32(1)),))
-                for b, shape in zip((*operands, result), extents, strict=True)
-            )
-            self.rows, self.width = k.let(as_index(of(lambda o: o.m))), k.let(as_index(of(lambda o: o.n)))
-            depth = of(lambda o: o.k)
-            self.depth = depth if isinstance(depth, int) else k.let(depth)
-            self.lead = of(lambda o: o.lead)
-            self.a_place, self.b_place = of(lambda o: o.left_at), of(lambda o: o.right_at)
-            self.y_place = (0, *strides_in_order((*self.lead, self.rows, self.width), largest.order))
-            self.products(math.prod(self.lead, start=int32(1)), as_index(depth), largest.flops)
-        return k.function
 
     def products(self, batch: Expr, depth: Expr, flops: int) -> None:
         """Emit the loops; ``depth`` is no name yet, as buffers are made by it."""
@@ -186,6 +173,7 @@ class RunTimeBatchMatmulKernel:
             self.unroll,
             a_at=lambda r, d: k.load(self.left, [self.a_base + (first + r) * self.a_row + d * self.a_column]),
             b_at=lambda d, at: k.load(self.packed, [k.ramp(d * self.columns + at.base, lanes)]),
+            terms=self.terms,
         )
 
         def stored() -> None:
@@ -203,3 +191,50 @@ class RunTimeBatchMatmulKernel:
             k.store(row, k.load(acc, [r, k.ramp(v * lanes, lanes)]), [r, k.ramp(v * lanes, lanes)])
         with k.serial(height) as r, k.serial(self.valid) as j:
             k.store(self.y, k.load(row, [r, j]), [self.y_base + (first + r) * self.y_row + j])
+
+
+class RunTimeBatchMatmulKernel(RunTimeProducts):
+    """Emits one product for all sizes of its witnesses' range.
+
+    Raises
+    ------
+    Unfit : it is not one of float32 or float64, or an operand lies in another order at other sizes.
+    """
+
+    def __init__(self, witnesses: Witnesses, tile: RegisterTile, unroll: int, machine: CpuModel):
+        op: BatchMatmul = witnesses.largest
+        if op.dtype not in ("float32", "float64"):
+            raise Unfit("not a product of float32 or float64")
+        by_rows = all(each.right_at[-1] == 1 for each in witnesses.ops)
+        by_columns = all(each.right_at[-2] == 1 for each in witnesses.ops)
+        if not by_rows and any(each.right_at[-1] == 1 for each in witnesses.ops):
+            raise Unfit("rows of an operand are contiguous at some sizes only")
+        super().__init__(op.dtype, tile, unroll, machine, by_rows, by_columns)
+        self.witnesses = witnesses
+
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: A, B, what only tells sizes, Y."""
+        k, largest = self.k, self.witnesses.largest
+        with k:
+            variables = shape_variables(self.witnesses.symbols)
+            operands, shape = declared(k, self.witnesses, variables)
+            result = k.argument("Y", shape, self.dtype)
+            small = narrowed(k, variables)
+
+            def of(value: Callable[[BatchMatmul], int | tuple[int, ...]]) -> object:
+                return self.witnesses.value(value, small)
+
+            # Extent by extent: products of several that depend on the sizes are no polynomials that fit.
+            extents = of(lambda o: tuple(operand.shape for operand in (*o.inputs, o.output)))
+            self.left, self.right, self.y = (
+                k.view(b, (math.prod(shape, start=int32(1)),))
+                for b, shape in zip((*operands, result), extents, strict=True)
+            )
+            self.rows, self.width = k.let(as_index(of(lambda o: o.m))), k.let(as_index(of(lambda o: o.n)))
+            depth = of(lambda o: o.k)
+            self.depth = depth if isinstance(depth, int) else k.let(depth)
+            self.lead = of(lambda o: o.lead)
+            self.a_place, self.b_place = of(lambda o: o.left_at), of(lambda o: o.right_at)
+            self.y_place = (0, *strides_in_order((*self.lead, self.rows, self.width), largest.order))
+            self.products(math.prod(self.lead, start=int32(1)), as_index(depth), largest.flops)
+        return k.function

@@ -27,6 +27,7 @@ from hetero_tvm.schedules.cpu.symbolic.inner import RunTimeInnerKernel
 from hetero_tvm.schedules.cpu.symbolic.innermost import in_vectors
 from hetero_tvm.schedules.cpu.symbolic.interleave import interleaved
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
+from hetero_tvm.schedules.cpu.symbolic.pairs import pairs_kernel
 from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
 from hetero_tvm.schedules.cpu.symbolic.reductions import reduction_kernel
@@ -184,6 +185,8 @@ def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:
             pass  # an output, a reduction, or used in a way that cannot be inlined
     if (reduction := reduction_kernel(sch.mod["main"], sch, machine)) is not None:
         return reduction
+    if (pairs := pairs_kernel(sch.mod["main"], sch, machine, work)) is not None:
+        return pairs
     if (transposed := transposed_kernel(sch.mod["main"], sch, machine)) is not None:
         return transposed
     for block in sch.get_child_blocks(root):

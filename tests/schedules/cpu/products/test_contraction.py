@@ -95,13 +95,30 @@ def test_terms_of_all_pairs_of_rows(name, shape, dtype):
     np.testing.assert_allclose(y.numpy(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("kind", ["sum", "max", "min"])
+def test_pairs_of_one_tensor(kind):
+    """Weighted differences of its rows: the weights are a vector along the reduction."""
+    x, w = te.placeholder((21, 6), name="x"), te.placeholder((3, 6), name="w")
+    k = te.reduce_axis((0, 6), name="k")
+    combine = {"sum": te.sum, "max": te.max, "min": te.min}[kind]
+    y = te.compute((21, 21), lambda i, j: combine((x[i, k] - x[j, k]) * w[1, k], axis=k), name="Y")
+    kernel = emit(te.create_prim_func([x, w, y]), MACHINES["avx2"])
+    generator = np.random.default_rng(0)
+    rows, weights = (generator.standard_normal(shape, dtype="float32") for shape in ((21, 6), (3, 6)))
+    rows[3, 2] = np.inf
+    result = tvm.runtime.tensor(np.full((21, 21), 7, "float32"))
+    module = tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
+    run = compile_kernels(module, TARGET).jit()["main"]
+    run(tvm.runtime.tensor(rows), tvm.runtime.tensor(weights), result)
+    with np.errstate(invalid="ignore"):
+        terms = (rows[:, None].astype("float64") - rows[None]) * weights[1]
+        expected = getattr(np, kind)(terms, axis=-1)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
 OTHERS = {
-    "terms of one operand": (
-        summed((4, 6), (5,), lambda a, b, i, k: a[i[0], k[0]] * a[i[1], k[0]]),
-        *((6, 5), (5, 4)),
-    ),
-    "terms of three values": (
-        summed((4, 6), (5,), lambda a, b, i, k: a[i[0], k[0]] * b[k[0], i[1]] * a[0, k[0]]),
+    "terms of three matrices": (
+        summed((4, 5), (5,), lambda a, b, i, k: a[i[0], k[0]] * b[k[0], i[1]] * a[i[1] % 4, k[0]]),
         *((4, 5), (5, 6)),
     ),
     "reduced axes in another order": (
