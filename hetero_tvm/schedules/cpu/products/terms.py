@@ -21,8 +21,8 @@ _LARGEST = 3.4028234663852886e38
 
 
 def start_of(init: float) -> float:
-    """What accumulators begin with where an expression begins with ``init``: infinity for the ends of a type,
-    which are no bounds of its numbers."""
+    """The number that accumulators begin with where an expression begins with ``init``: infinity for the ends
+    of a type, which are no bounds of its numbers."""
     return init if abs(init) < _LARGEST else math.copysign(math.inf, init)
 
 

@@ -10,6 +10,9 @@ from hetero_tvm.schedules.emit import FLOAT, Index, Kernel, constant, vector_loo
 UNROLL = 4
 """Independent accumulators: enough to hide the latency of add and max (3 to 4 cycles)."""
 
+_LONG, _BLOCK = 1 << 16, 1 << 14
+"""Values from which on a row is summed up in blocks, and those of a block: some hundred per accumulator."""
+
 Combine = Callable[[Expr, Expr], Expr]
 
 
@@ -56,10 +59,31 @@ class RowReduction:
 def reduce_row(
     k: Kernel, extent: int, lanes: int, value_at: Callable[[Index, int], Expr], combine: Combine, start: float
 ) -> Expr:
-    """Reduce ``value_at(column, width)`` over ``extent`` columns; returns a scalar expression."""
-    reduction = RowReduction(k, lanes, combine, start)
-    each_vector(k, extent, lanes, lambda c, width, slot: reduction.take(value_at(c, width), width, slot))
-    return reduction.finish()
+    """Reduce ``value_at(column, width)`` over ``extent`` columns; returns a scalar expression.
+
+    Sums of long rows are those of blocks, added up in float64.
+    """
+
+    def of(first: Index, count: Index) -> Expr:
+        reduction = RowReduction(k, lanes, combine, start)
+        each_vector(
+            k, count, lanes, lambda c, width, slot: reduction.take(value_at(first + c, width), width, slot)
+        )
+        return reduction.finish()
+
+    if combine is not add or not isinstance(extent, int) or extent < _LONG:
+        return of(0, extent)
+    total = k.scratch((1,), "float64")
+    k.store(total, constant(start, "float64"), [0])
+
+    def block(first: Index, count: int) -> None:
+        k.store(total, k.load(total, [0]) + tirx.Cast("float64", of(first, count)), [0])
+
+    with k.serial(extent // _BLOCK) as number:
+        block(number * _BLOCK, _BLOCK)
+    if extent % _BLOCK:
+        block(extent // _BLOCK * _BLOCK, extent % _BLOCK)
+    return tirx.Cast(FLOAT, k.load(total, [0]))
 
 
 def each_vector(k: Kernel, extent: int, lanes: int, body: Callable[[Index, int, int], None]) -> None:

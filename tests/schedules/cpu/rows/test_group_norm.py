@@ -40,6 +40,15 @@ def test_a_large_mean_costs_its_rounding_alone():
     assert np.abs(run(*arrays) - exact(op, arrays)).max() < 4e-5
 
 
+def test_groups_of_millions_of_values():
+    """Sums of blocks join in float64: each accumulator takes some hundred terms."""
+    op, machine = GroupNorm((1, 2, 1500, 1001), 1, 1e-5), MACHINES["avx2"]
+    x = (1 + 0.3 * np.random.default_rng(0).standard_normal(op.shape, dtype=np.float32)).astype(np.float32)
+    arrays = [x, np.ones(2, np.float32), np.zeros(2, np.float32)]
+    (run,) = compiled([(SPACE.emit(op, SPACE.default(op, machine), machine), op.output.shape)])
+    assert np.abs(run(*arrays) - exact(op, arrays)).max() < 1.5e-6  # of values up to 5
+
+
 def test_the_plain_form_computes_the_same():
     op = GroupNorm((2, 6, 3, 5), 3, 1e-5, "silu")
     arrays = sample_inputs(op)
