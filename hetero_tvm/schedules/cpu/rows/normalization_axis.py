@@ -25,7 +25,7 @@ from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.rows.row_chunks import RowSpace, each_row
 from hetero_tvm.schedules.emit import Index, Kernel, vector_pieces
 
-_VECTORS = 4
+VECTORS = 4
 """Vectors of a block: independent sums that hide the latency of an addition."""
 
 
@@ -46,11 +46,11 @@ class NormalizeAxisSpace(RowSpace):
 
     def row_count(self, op: Normalization, machine: CpuModel) -> int:
         """Blocks of neighbours, which share no reduction."""
-        return math.prod(op.lead) * max(1, math.prod(op.trail) // (_VECTORS * machine.lanes))
+        return math.prod(op.lead) * max(1, math.prod(op.trail) // (VECTORS * machine.lanes))
 
     def emit(self, op: Normalization, point: Point, machine: CpuModel) -> PrimFunc:
         outer, inner, lanes = math.prod(op.lead), math.prod(op.trail), machine.lanes
-        width = _VECTORS * lanes
+        width = VECTORS * lanes
         whole, rest = divmod(inner, width)
         k = Kernel()
         with k:
@@ -59,7 +59,7 @@ class NormalizeAxisSpace(RowSpace):
             x, y = (k.view(buffer, (outer, op.n, inner)) for buffer in (x, y))
 
             def block(image: Expr, start: Index, pieces: list[tuple[int, int]]) -> None:
-                _normalize_block(k, op, x, y, vectors, image, start, pieces)
+                normalize_block(k, op, x, y, vectors, image, start, pieces)
 
             if whole:
                 pieces = vector_pieces(width, lanes)
@@ -74,7 +74,7 @@ class NormalizeAxisSpace(RowSpace):
         return k.function
 
 
-def _normalize_block(
+def normalize_block(
     k: Kernel,
     op: Normalization,
     x: Buffer,
@@ -84,7 +84,10 @@ def _normalize_block(
     start: Index,
     pieces: list[tuple[int, int]],
 ) -> None:
-    """The passes over the axis for the positions ``start + at .. start + at + width`` of each piece."""
+    """Emit the passes over the axis for the positions ``start + at .. start + at + width`` of each piece.
+
+    x, y : [images, values of the axis, neighbours]; ``op`` tells the axis alone.
+    """
     size = sum(width for _, width in pieces)
     mean, deviation = k.scratch((size,)), k.scratch((size,))
 

@@ -21,12 +21,12 @@ from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKer
 from hetero_tvm.schedules.cpu.symbolic.blocked_attention import BlockedRunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
-from hetero_tvm.schedules.cpu.symbolic.group_norm import run_time_group_norm
 from hetero_tvm.schedules.cpu.symbolic.images import change_of_layout, conv2d_blocked, depthwise, pool2d
 from hetero_tvm.schedules.cpu.symbolic.inner import RunTimeInnerKernel
 from hetero_tvm.schedules.cpu.symbolic.innermost import in_vectors
 from hetero_tvm.schedules.cpu.symbolic.interleave import interleaved
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
+from hetero_tvm.schedules.cpu.symbolic.norms import run_time_group_norm, run_time_norm_of_axis
 from hetero_tvm.schedules.cpu.symbolic.pairs import pairs_kernel
 from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
@@ -121,6 +121,10 @@ def _gated_matmul(witnesses: Witnesses, point: Point, machine: CpuModel) -> Prim
     return RunTimeGatedMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
 
 
+def _norm_of_axis(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+    return run_time_norm_of_axis(witnesses, machine)
+
+
 def _recurrence(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     return RunTimeRecurrenceKernel(witnesses, point, machine).emit()
 
@@ -144,6 +148,7 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
     "cpu.group_norm": _group_norm,
     "cpu.interleave": _interleave,
     "cpu.matmul": _matmul,
+    "cpu.normalize_axis": _norm_of_axis,
     "cpu.pool2d": pool2d,
     "cpu.pool2d_plain": _pool2d,
     "cpu.recurrence": _recurrence,
