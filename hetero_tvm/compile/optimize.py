@@ -304,6 +304,9 @@ def optimize_model(
         disabled |= {"attention"}
         optimized = _open(model, optimize_one(model), optimize_one)
     by_size = target.layout_passes if images else target.batch_passes
+    if images and not by_size <= disabled and not _laid_out_alike(optimized):
+        target = target.for_ranges(images, alike=True)
+        optimized = _open(model, optimize_one(model), optimize_one)
     if not by_size <= disabled and not _laid_out_alike(optimized):
         disabled |= by_size
         optimized = _open(model, optimize_one(model), optimize_one)

@@ -1,11 +1,15 @@
 """``optimize_model``: options are refused by name, and the IR of each pass can be written."""
 
+import numpy as np
 import pytest
 
+from hetero_tvm import Span
 from hetero_tvm.api import import_model, optimize_model
 from hetero_tvm.errors import BuildError, TargetError, UsageError
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.targets.cpu.target import CpuTarget
+from tests.frontend.onnx.helpers import add_weight, text_model
+from tests.relax_passes.graphs import contracts
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +75,22 @@ def test_a_pass_that_fails_is_an_error_of_ours(model):
 def test_fusions_are_switched_off_by_name(model):
     with pytest.raises(UsageError, match="disable is a list of names of fusions, not int"):
         optimize_model(model, disable=[3])
+
+
+def test_small_images_of_a_range_do_not_decide_layouts():
+    """Alone between plain neighbours the first convolution would be converted for large images only, and the
+    second one would stay plain for its sake."""
+    text = """g (float[1,64,h,w] x) => (float[1,128,p,q] z) <int64[8] around = {0,0,1,1,0,0,1,1}> {
+      a = Pad <mode = "reflect"> (x, around) y = Conv <strides = [2, 2]> (a, v)
+      b = Pad <mode = "reflect"> (y, around) z = Conv (b, u)
+    }"""
+    model = text_model(text)
+    random = np.random.default_rng(0)
+    for name, shape in (("v", (128, 64, 3, 3)), ("u", (128, 128, 3, 3))):
+        add_weight(model, name, random.standard_normal(shape, dtype=np.float32) / 30)
+    sizes = (1, 64, Span(32, 192, 16), Span(32, 160, 16))
+    plan = optimize_model(import_model(model, shapes={"x": sizes}), "cpu:znver4")
+    modules = [plan.module, *(one.module for one in plan.lengths.others)]
+    convolutions = [contracts(module, "conv2d") for module in modules]
+    assert {len(found) for found in convolutions} == {2}
+    assert {found[1].y_layout for found in convolutions} == {"NCHW16c"}

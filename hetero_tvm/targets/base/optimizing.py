@@ -81,9 +81,9 @@ class OptimizingTarget(ABC):
         """This target for a model that brings ``packed``, where it :attr:`takes_packed`."""
         return self
 
-    def for_ranges(self, images: bool = False) -> Any:
+    def for_ranges(self, images: bool = False, alike: bool = False) -> Any:
         """This target for a model with open sizes, whose choices hold at each; with ``images``, at all rows
-        and columns too."""
+        and columns too, and ``alike``, whatever these would make of it."""
         return self
 
     def for_stored(self, dtype: str) -> Any:

@@ -138,7 +138,8 @@ class CpuTarget(Target):
         (:class:`hetero_tvm.relax_passes.fusions.integers.dynamic_quantization.QuantizeDynamically`).
     packed : columns of weights that the model brings packed; None for none.
     any_rows : whether what rows are rounded to, and layouts of images, may not depend on how many there are.
-    any_images : whether they may not depend on rows and columns of images either.
+    any_images : 1 where they may not depend on rows and columns of images either, 2 where even small images
+        may not differ.
     """
 
     kind = "cpu"
@@ -155,7 +156,7 @@ class CpuTarget(Target):
         factors: Mapping[str, np.ndarray] | None = None,
         packed: PackedColumns | None = None,
         any_rows: bool = False,
-        any_images: bool = False,
+        any_images: int = 0,
     ):
         here = host.detect()
         self.precision, self.kept, self.factors, self.packed = precision, kept, factors, packed
@@ -210,8 +211,8 @@ class CpuTarget(Target):
     def for_packed(self, packed: PackedColumns) -> CpuTarget:
         return self._with(packed=packed)
 
-    def for_ranges(self, images: bool = False) -> CpuTarget:
-        return self._with(any_rows=True, any_images=images)
+    def for_ranges(self, images: bool = False, alike: bool = False) -> CpuTarget:
+        return self._with(any_rows=True, any_images=images + (images and alike))
 
     def smoothing(self, factors: Mapping[str, np.ndarray]) -> CpuTarget:
         """This target at ``int8`` with ``factors`` that smooth operands of products."""
@@ -364,7 +365,7 @@ class CpuTarget(Target):
         if self._any_rows:
             plain, blocked = replace(plain, batch=_FEW_IMAGES), replace(blocked, batch=_FEW_IMAGES)
         if self._any_images:
-            plain, blocked = (_usual_image(op) for op in (plain, blocked))
+            plain, blocked = (_usual_image(op, self._any_images > 1) for op in (plain, blocked))
         rounds = self._rounds_images and not self._any_images
         rounded = half_cycles(blocked, self.machine) if rounds else None
         return blocks_pay(plain, blocked, self.machine, rounded)
@@ -426,10 +427,11 @@ class CpuTarget(Target):
         return f"{self.storage.name}g{self.storage.group}" + "z" * self.storage.zero_points
 
 
-def _usual_image(op: Conv2d) -> Conv2d:
-    """The convolution with as many rows and columns as many images have, where it has several."""
+def _usual_image(op: Conv2d, alike: bool) -> Conv2d:
+    """The convolution with as many rows and columns as many images have; a small one keeps its own, unless
+    ``alike``."""
     height, width = (
-        max(min(extent, _USUAL_EXTENT), (taps - 1) * apart + 1)
+        max(_USUAL_EXTENT if alike and extent > 1 else min(extent, _USUAL_EXTENT), (taps - 1) * apart + 1)
         for extent, taps, apart in zip((op.height, op.width), op.kernel, op.dilation, strict=True)
     )
     return replace(op, height=height, width=width)
