@@ -26,6 +26,8 @@ _ERROR = 2.0**-20
 _SHARE = 2.0**-23
 """Rounding error of every value beside a choice, as a share of the largest: kernels cancel large terms."""
 _PAIRS = 4
+_SLIGHTLY = 4.0
+"""Tolerances up to which outputs of a model that does not round may be off for the inputs that were drawn."""
 
 
 def rounds(model: ImportedModel) -> bool:
@@ -74,13 +76,17 @@ def judge(
     floor: float,
     least_cosine: float,
 ) -> Accuracy:
-    """Compare as :func:`compare` does; where outputs are off and the model rounds, with what rounding errors
-    make of the reference.
+    """Compare as :func:`compare` does; where outputs are slightly off, or off and the model rounds, with what
+    rounding errors make of the reference.
 
     ``model_of`` : gives the model of the reference, which is asked for only then.
     """
     found = compare(outputs, reference, floor=floor, least_cosine=least_cosine)
-    if found.ok or not rounds(model := model_of()):
+    if found.ok:
+        return found
+    # Where large terms cancel, the error of one float32 run is a matter of luck.
+    slightly = all(each.ok or each.max_error <= _SLIGHTLY * each.tolerance for each in found.outputs)
+    if not rounds(model := model_of()) and not slightly:
         return found
     rounded = with_rounding(reference, model, inputs)
     return compare(outputs, rounded, floor=floor, least_cosine=least_cosine)

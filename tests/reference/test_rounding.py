@@ -1,11 +1,12 @@
 """Models that round floats to steps are judged by what rounding errors may do."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
 from hetero_tvm.frontend import import_onnx
-from hetero_tvm.reference import compare, rounds, run_reference, with_rounding
+from hetero_tvm.reference import compare, judge, rounds, run_reference, with_rounding
 from tests.frontend.onnx.helpers import text_model
 
 STEPS = """g (float[2, 3] x) => (float[2, 3] y) {
@@ -62,3 +63,22 @@ def test_what_is_exact_in_float32_does_not_spread():
     whole = {"x": np.zeros((2, 3), np.float32)}
     (spread,) = with_rounding(run_reference(model, whole), model, whole).spread
     assert not spread.any()
+
+
+def test_where_large_terms_cancel_a_lucky_reference_is_no_judge():
+    """What float32 makes of ``a * a - b * b`` is off by a share of the terms; a fault is off by more."""
+    model = import_onnx(
+        text_model("g (float[4] a, float[4] b) => (float[4] y) { c = Mul(a, a) d = Mul(b, b) y = Sub(c, d) }")
+    )
+    inputs = {"a": np.float32([300.1, 7, 8, 9]), "b": np.float32([300, 7, 8, 9])}
+    reference = run_reference(model, inputs)
+    (exact,) = reference.float64
+    lucky = dataclasses.replace(reference, float32=(exact.astype(np.float32),))
+    judged = functools.partial(
+        judge, reference=lucky, inputs=inputs, model_of=lambda: model, floor=1e-5, least_cosine=-1.0
+    )
+    assert judged([exact * np.float32(1 + 3e-5)]).ok  # 2e-8 of the terms
+    assert not judged([exact * np.float32(1 + 1e-3)]).ok
+    moved = exact.astype(np.float32)
+    moved[1] += 3e-3
+    assert not judged([moved]).ok  # more than four tolerances are a fault, whatever cancels
