@@ -69,9 +69,9 @@ class Together:
         self.arrays: dict[str, np.ndarray] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         self.makers = {name: node for node in graph.node for name in node.output}
 
-    def rows(self) -> list[str] | None:
-        """Write all rounds; gives the rows of each of their results, the rounds in front, and None where
-        rounds depend on one another."""
+    def rows(self) -> list[tuple[str, int]] | None:
+        """Write all rounds; gives the rows of each of their results, the rounds in front, with their rank, and
+        None where rounds depend on one another."""
         kept = len(self.b.nodes)
         try:
             return self._rows()
@@ -79,7 +79,7 @@ class Together:
             del self.b.nodes[kept:]
             return None
 
-    def _rows(self) -> list[str]:
+    def _rows(self) -> list[tuple[str, int]]:
         for name, array in self.arrays.items():
             self.values[name] = _Value(self.constants[name], array.ndim, each=False)
         given = [*self.states, *self.parts]
@@ -94,7 +94,7 @@ class Together:
         rows = [self._of(value.name) for value in self.graph.output[len(self.states) :]]
         if not all(row.each for row in rows):
             raise _Unfit
-        return [row.name for row in rows]
+        return [(row.name, row.rank + 1) for row in rows]
 
     def _rank(self, name: str) -> int:
         shape = self.b.shape(name)
