@@ -70,8 +70,10 @@ class Together:
         self.makers = {name: node for node in graph.node for name in node.output}
 
     def rows(self) -> list[tuple[str, int]] | None:
-        """Write all rounds; gives the rows of each of their results, the rounds in front, and their rank; None
-        where rounds depend on one another."""
+        """Write all rounds; gives the rows of each of their results, the rounds in front, and their rank.
+
+        None where rounds depend on one another.
+        """
         kept = len(self.b.nodes)
         try:
             return self._rows()
