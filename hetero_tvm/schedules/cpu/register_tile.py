@@ -79,7 +79,7 @@ class RegisterTile:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a tile combines: sums of products unless given.
+    """Terms that a tile combines: sums of products unless given.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ _LARGEST = {"float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
 
 
 def start_of(init: float, dtype: str) -> float:
-    """What accumulators begin with where an expression begins with ``init``: infinity for the ends of a type,
+    """First value of accumulators where an expression begins with ``init``: infinity for the ends of a type,
     which are no bounds of its numbers."""
     return init if abs(init) < _LARGEST[dtype] else math.copysign(math.inf, init)
 
