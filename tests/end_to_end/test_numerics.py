@@ -139,6 +139,8 @@ ROWS = {
         (step("ArgMax", "x", axis=1), lambda: X.argmax(1)[:, None]),
         (step("ArgMin", "x", axis=1, keepdims=0), lambda: X.argmin(1)),
         (step("ArgMax", "x", axis=0, keepdims=0), lambda: X.argmax(0)),
+        ([("Cast", ["x"], "d", {"to": 11}), *step("ArgMax", "d", axis=1)], lambda: X.argmax(1)[:, None]),
+        ([("Cast", ["x"], "d", {"to": 11}), *step("ArgMin", "d", axis=1)], lambda: X.argmin(1)[:, None]),
     ],
     "TopK": [(step("TopK", "x", "three"), lambda: top(X))],
     "Softmax": [(step("Softmax", "x", axis=-1), lambda: softmax(X))],

@@ -35,7 +35,7 @@ class ArgAsExtremum(Rule):
     def match(self, graph: Graph, var: Var) -> tuple[Call, int | None] | None:
         call = graph.value(var)
         shape = shape_of(call.args[0])
-        if not math.prod(shape) or math.prod(shape) >= _MOST_ELEMENTS or dtype_of(call.args[0]) == "float64":
+        if not math.prod(shape) or math.prod(shape) >= _MOST_ELEMENTS:
             return None
         return call, None if call.attrs.axis is None else int(call.attrs.axis) % len(shape)
 

@@ -13,6 +13,7 @@ CASES = {
     "argmax": (lambda x: op.argmax(x, 1), [floats(3, 11, 2)]),
     "argmax of integers, first of several": (lambda x: op.argmax(x, 1), [RNG.integers(0, 3, (4, 9))]),
     "argmin kept": (lambda x: op.argmin(x, 0, keepdims=True), [floats(5, 3)]),
+    "argmin of float64": (lambda x: op.argmin(x, 1), [floats(4, 9).astype("float64")]),
     "argmax of everything": (lambda x: op.argmax(x, None), [floats(5, 3)]),
 }
 

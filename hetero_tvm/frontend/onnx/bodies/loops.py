@@ -87,7 +87,7 @@ def _together(
     for index, state in enumerate(states):
         b.end(index, state)
     given = b.attributes
-    for index, (y, axis, reverse) in enumerate(
+    for index, ((y, rank), axis, reverse) in enumerate(
         zip(
             rows,
             given.get("scan_output_axes", [0] * len(rows)),
@@ -97,7 +97,7 @@ def _together(
     ):
         if b.wants(len(states) + index):
             y = backwards(b, y, 0) if reverse else y
-            b.end(len(states) + index, _rounds_at(b, y, axis, inner.output[len(states) + index]))
+            b.end(len(states) + index, _rounds_at(b, y, axis, rank))
     return True
 
 
@@ -138,13 +138,26 @@ def _as_loop(b: PromisedBody, states: Sequence[str], sequences: Sequence[str], l
         row = index - count
         if row >= 0 and b.wants(index):
             y = backwards(b, y, 0) if back[row] else y
-            y = _rounds_at(b, y, axes[row], values[1][index])
+            y = _rounds_at(b, y, axes[row], _rank_of(b, index, values[1][index])) if axes[row] else y
         b.end(index, y)
 
 
-def _rounds_at(b: Body, y: str, axis: int, row: onnx.ValueInfoProto) -> str:
-    """Rows with the rounds in front, with them at ``axis`` instead."""
-    rank = len(row.type.tensor_type.shape.dim) + 1
+def _rank_of(b: PromisedBody, index: int, row: onnx.ValueInfoProto) -> int:
+    """Rank of a Scan's result, whose body may declare a row's shape."""
+    shape = b.promised(index)
+    if shape is not None:
+        return len(shape)
+    if row.type.tensor_type.HasField("shape"):
+        return len(row.type.tensor_type.shape.dim) + 1
+    raise UnsupportedOperatorError(
+        f"Node {b.node.name!r} (Scan) puts its rounds on another axis of {b.wants(index)}, whose rank is "
+        "unknown.",
+        hint=f"Declare the shape of the body's output {row.name} in the file.",
+    )
+
+
+def _rounds_at(b: Body, y: str, axis: int, rank: int) -> str:
+    """Rows of ``rank`` axes with the rounds in front, with them at ``axis`` instead."""
     order = [*range(1, rank)]
     order.insert(axis % rank, 0)
     return b.op("Transpose", y, perm=order) if axis % rank else y

@@ -7,6 +7,7 @@ scikit-learn measure distances, a round for each row that they have learnt.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,14 +30,25 @@ _REDUCTIONS = {"ReduceSum": 13} | dict.fromkeys(
 )
 """Reductions, and the version from which on their axes are an input."""
 
+_MOST_KEPT = 1 << 26
+"""Elements of all rounds of a tensor that several results are made from: more of them take memory that
+rounds one after another do not."""
+
+_Shape = tuple[int | None, ...]
+
 
 @dataclass(frozen=True)
 class _Value:
-    """A tensor of all rounds: its name, its rank in one of them, and whether it has an axis for them."""
+    """A tensor of all rounds: its name, its shape in one of them, and whether it has an axis for them."""
 
     name: str
-    rank: int
+    shape: _Shape
     each: bool
+
+    @property
+    def rank(self) -> int:
+        """Number of axes in one round."""
+        return len(self.shape)
 
 
 class _Unfit(Exception):
@@ -69,9 +81,11 @@ class Together:
         self.arrays: dict[str, np.ndarray] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         self.makers = {name: node for node in graph.node for name in node.output}
 
-    def rows(self) -> list[str] | None:
-        """Write all rounds; gives the rows of each of their results, the rounds in front, and None where
-        rounds depend on one another."""
+    def rows(self) -> list[tuple[str, int]] | None:
+        """Write all rounds; gives the rows of each of their results, the rounds in front, and their rank.
+
+        None where rounds depend on one another.
+        """
         kept = len(self.b.nodes)
         try:
             return self._rows()
@@ -79,28 +93,47 @@ class Together:
             del self.b.nodes[kept:]
             return None
 
-    def _rows(self) -> list[str]:
+    def _rows(self) -> list[tuple[str, int]]:
         for name, array in self.arrays.items():
-            self.values[name] = _Value(self.constants[name], array.ndim, each=False)
+            self.values[name] = _Value(self.constants[name], array.shape, each=False)
         given = [*self.states, *self.parts]
         for n, (value, name) in enumerate(zip(self.graph.input, given, strict=True)):
             each = n >= len(self.states)
-            self.values[value.name] = _Value(name, self._rank(name) - each, each)
+            self.values[value.name] = _Value(name, self._shape(name)[each:], each)
         for state, value in zip(self.graph.output, self.graph.input[: len(self.states)], strict=False):
             if self._source(state.name) != value.name:
                 raise _Unfit
         for node in self.graph.node:
             self._write(node)
+        if any(map(self._is_large, self._kept())):
+            raise _Unfit
         rows = [self._of(value.name) for value in self.graph.output[len(self.states) :]]
         if not all(row.each for row in rows):
             raise _Unfit
-        return [row.name for row in rows]
+        return [(row.name, row.rank + 1) for row in rows]
 
-    def _rank(self, name: str) -> int:
+    def _shape(self, name: str) -> _Shape:
         shape = self.b.shape(name)
         if shape is None:
             raise _Unfit
-        return len(shape)
+        return shape
+
+    def _kept(self) -> list[_Value]:
+        """Tensors that lie in memory: more than one reduction or result is made from their elements."""
+        ends: dict[str, set[str]] = {value.name: {value.name} for value in self.graph.output}
+        for node in reversed(self.graph.node):
+            (y,) = node.output
+            reached = {y} if node.op_type in _REDUCTIONS else ends.get(y, set())
+            for name in node.input:
+                ends.setdefault(name, set()).update(reached)
+        results = {value.name for value in self.graph.output}
+        made = [name for name in self.makers if name not in results and len(ends.get(name, ())) > 1]
+        return [self.values[name] for name in made if self.values[name].each]
+
+    def _is_large(self, value: _Value) -> bool:
+        """Whether a tensor has more elements than all rounds may keep, as far as its shape is known."""
+        rounds = (self._shape(self.parts[0])[0] or 1) if self.parts else 1
+        return rounds * math.prod(extent or 1 for extent in value.shape) > _MOST_KEPT
 
     def _source(self, name: str) -> str:
         while name in self.makers and self.makers[name].op_type == "Identity":
@@ -110,7 +143,7 @@ class Together:
     def _of(self, name: str) -> _Value:
         """The tensor that is called so in a round; from around the Scan, where no round makes it."""
         if name not in self.values:
-            self.values[name] = _Value(name, self._rank(name), each=False)
+            self.values[name] = _Value(name, self._shape(name), each=False)
         return self.values[name]
 
     def _write(self, node: onnx.NodeProto) -> None:
@@ -119,12 +152,13 @@ class Together:
             array = numpy_helper.to_array(node.attribute[0].t)
             self.arrays[node.output[0]] = array
             name = b.op("Constant", value=node.attribute[0].t)
-            self.values[node.output[0]] = _Value(name, array.ndim, each=False)
+            self.values[node.output[0]] = _Value(name, array.shape, each=False)
         elif kind in _ELEMENTWISE and not node.domain and len(node.output) == 1:
             operands = [self._of(name) for name in node.input]
             rank = max(operand.rank for operand in operands)
             aligned = {o: self._aligned(v, rank) for o, v in zip(node.input, operands, strict=True)}
-            self._same(node, aligned, _Value("", rank, any(operand.each for operand in operands)))
+            shape = _broadcast([operand.shape for operand in operands])
+            self._same(node, aligned, _Value("", shape, any(operand.each for operand in operands)))
         elif kind in _REDUCTIONS and not node.domain:
             self._reduce(node)
         else:
@@ -143,7 +177,7 @@ class Together:
         rename_inputs(node, dict(names))
         y = self.b.op(source.op_type, *node.input)
         self.b.nodes[-1].attribute.extend(node.attribute)
-        self.values[source.output[0]] = _Value(y, result.rank, result.each)
+        self.values[source.output[0]] = _Value(y, result.shape, result.each)
 
     def _reduce(self, node: onnx.NodeProto) -> None:
         given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -159,5 +193,12 @@ class Together:
         keepdims, own = int(given.get("keepdims", 1)), {int(axis) % value.rank for axis in axes}
         moved = sorted(axis + value.each for axis in own)
         y = self.b.reduce(node.op_type, value.name, moved, keepdims, axes_as_input=_REDUCTIONS[node.op_type])
-        rank = value.rank if keepdims else value.rank - len(own)
-        self.values[node.output[0]] = _Value(y, rank, value.each)
+        left = [1 if n in own else e for n, e in enumerate(value.shape) if keepdims or n not in own]
+        self.values[node.output[0]] = _Value(y, tuple(left), value.each)
+
+
+def _broadcast(shapes: Sequence[_Shape]) -> _Shape:
+    """Shape of what is elementwise of these; None where an extent is unknown."""
+    rank = max(map(len, shapes))
+    full = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(next((e for e in extents if e != 1), 1) for extents in zip(*full, strict=True))

@@ -127,6 +127,8 @@ template <class A, class B> static inline typename std::common_type<A, B>::type 
 #define __align__(n) alignas(n)
 #define CUDART_INF_F INFINITY
 #define CUDART_NAN_F NAN
+#define CUDART_INF ((double)INFINITY)
+#define CUDART_NAN ((double)NAN)
 
 // --- fibers ---------------------------------------------------------------------------------------
 struct Dim3 {

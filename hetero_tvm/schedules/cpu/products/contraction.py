@@ -142,8 +142,8 @@ def contraction_of(function: PrimFunc) -> Contraction | None:
         order=tuple(ranks.index(n) for n in range(len(shape))),
         dtype=dtypes.pop(),
     )
-    combine = COMBINED[type(nest.value)]
-    return Contraction(function, op, value, [left, right], vectors, combine, start_of(float(nest.init.value)))
+    combine, init = COMBINED[type(nest.value)], start_of(float(nest.init.value), op.dtype)
+    return Contraction(function, op, value, [left, right], vectors, combine, init)
 
 
 def _is_number(buffer: Buffer) -> bool:

@@ -17,13 +17,13 @@ _BINARY = {
 
 COMBINED = {tirx.Add: operator.add, tirx.Max: tirx.max, tirx.Min: tirx.min}
 """Operations that combine terms, by the class of their expression."""
-_LARGEST = 3.4028234663852886e38
+_LARGEST = {"float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
 
 
-def start_of(init: float) -> float:
-    """The number that accumulators begin with where an expression begins with ``init``: infinity for the ends
-    of a type, which are no bounds of its numbers."""
-    return init if abs(init) < _LARGEST else math.copysign(math.inf, init)
+def start_of(init: float, dtype: str) -> float:
+    """First value of accumulators where an expression begins with ``init``: infinity for the ends of a type,
+    which are no bounds of its numbers."""
+    return init if abs(init) < _LARGEST[dtype] else math.copysign(math.inf, init)
 
 
 def loads_in(term: Expr) -> list[TensorLoad] | None:

@@ -100,7 +100,7 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
         return None
     if not all(_of(load, reduced) for load in matrices):
         return None
-    start = start_of(float(init.value))
+    start = start_of(float(init.value), str(result.dtype))
     along = (lead, rows[0], columns[0], reduced[0], extents, list(store.indices))
     return _Form(value, type(store.value), start, left, right, others, *along)
 

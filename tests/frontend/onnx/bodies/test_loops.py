@@ -88,6 +88,47 @@ def test_many_rounds_that_do_stay_a_loop():
     against_reference(model, inputs, judge="onnxruntime")
 
 
+KEPT = """g (float[300,200] w, float[1200,200] x) => (float[300,200] same, float[1200,300] y) {{
+  same, y = Scan <num_scan_inputs = 1, body = round (float[300,200] s, float[200] row)
+    => (float[300,200] t, float[300] out) {{
+      t = Identity (s) m = Mul (s, row) e = Exp (m) {rest}
+    }}> (w, x)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "together"),
+    [
+        ("out = ReduceSum <keepdims = 0> (e, last)", True),
+        ("f = Mul (e, m) z = ReduceSum <keepdims = 0> (f, last) out = Sqrt (z)", True),
+        ("z = ReduceSum (e, last) d = Div (e, z) out = ReduceMax <axes = [-1], keepdims = 0> (d)", False),
+    ],
+)
+def test_rounds_whose_tensors_would_fill_the_memory_come_one_after_another(rest, together):
+    model = text_model(KEPT.format(rest=rest))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1]), "last"))
+    found = set(operators(import_onnx(model)))
+    assert bool({"Scan", "Loop"} & found) is not together
+
+
+@pytest.mark.parametrize("next_state", ["Identity (s)", "Add (s, row)"])
+@pytest.mark.parametrize("axis", [1, -2])
+def test_results_of_undeclared_rank_have_their_rounds_where_the_scan_says(axis, next_state):
+    text = f"""g (float[3] state, float[1500,3] x) => (float[3] last, float[2,1500,3] all) {{
+      last, all = Scan <num_scan_inputs = 1, scan_output_axes = [{axis}],
+        body = round (float[3] s, float[3] row) => (float[3] t, float out) {{
+          t = {next_state} out = Mul (row, w) }}> (state, x)
+    }}"""
+    model = text_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32([[1, 2, 3], [4, 5, 6]]), "w"))
+    scan = next(a.g for a in model.graph.node[0].attribute if a.name == "body")
+    scan.output[1].type.tensor_type.ClearField("shape")
+    random = np.random.default_rng(0)
+    inputs = {"state": random.standard_normal(3, np.float32)}
+    inputs["x"] = random.standard_normal((1500, 3), np.float32)
+    against_reference(model, inputs, judge="onnxruntime", atol=1e-4)
+
+
 LOOP = """g ({trip}bool go, float[2] x) => (float[2] y, float[4,2] all) {{
   {constant}y, all = Loop <body = round (int64 i, bool going, float[2] a)
    => (bool on, float[2] b, float[2] row) {{

@@ -136,3 +136,16 @@ OTHERS = {
 def test_others_are_left_to_the_schedule(name):
     compute, left, right = OTHERS[name]
     assert contraction_of(plain(compute, [left, right])) is None
+
+
+def test_a_bound_that_is_no_end_of_the_type_is_kept():
+    """Beyond the numbers of float32: no term reaches the one that the expression begins with."""
+    bound = -1e39
+    largest = te.comm_reducer(lambda a, b: tirx.max(a, b), lambda dtype: tirx.const(bound, dtype))
+    x, k = te.placeholder((9, 5), "float64", name="x"), te.reduce_axis((0, 5), name="k")
+    y = te.compute((9, 9), lambda i, j: largest(x[i, k] + x[j, k], axis=k), name="Y")
+    kernel = emit(te.create_prim_func([x, y]), MACHINES["avx2"])
+    result = tvm.runtime.tensor(np.zeros((9, 9)))
+    module = tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
+    compile_kernels(module, TARGET).jit()["main"](tvm.runtime.tensor(np.full((9, 5), -1e40)), result)
+    np.testing.assert_array_equal(result.numpy(), np.full((9, 9), bound))
