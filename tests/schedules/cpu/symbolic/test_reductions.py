@@ -103,7 +103,7 @@ def test_nan_is_kept():
 def test_rows_that_are_long_at_all_sizes():
     """No size has so few elements that one thread takes them all: TVM knows it, and that branch is empty."""
     x, term = te.placeholder((4, A, 128, 256), name="x"), te.reduce_axis((0, 4), name="k")
-    y = te.compute((A, 128, 256), lambda *at: te.sum(x[term, *at], axis=term))
+    y = te.compute((A, 128, 256), lambda *at: te.sum(x[(term, *at)], axis=term))
     function = te.create_prim_func([x, y]).without_attr("global_symbol")
     run = compile_kernels(kernels.schedule(function, 1 << 20, MACHINES["avx2"]), TARGET).jit()["main"]
     given = np.random.default_rng(0).standard_normal((4, 2, 128, 256)).astype("float32")
