@@ -188,7 +188,9 @@ class Kernel(FunctionBuilder):
         """``body(row, first, width)`` of strips of ``vectors`` vectors of all rows, by all threads unless
         ``alone``; the last strip of a row comes by vectors, then column by column."""
         wide = vectors * lanes
-        strips = self.let(tirx.truncdiv(columns + (wide - 1), int32(wide)))
+        # Where no call can have so few elements that it runs alone, TVM would know in that branch that there
+        # are none, and divide by 0 as it simplifies what is divided by their number.
+        strips = self.named(tirx.truncdiv(columns + (wide - 1), int32(wide)))
 
         def strip(item: Expr) -> None:
             row = self.let(tirx.truncdiv(item, strips))

@@ -41,6 +41,8 @@ A Loop of few rounds is written out.  One whose rounds are many, or known only w
 decides, stays a loop (on CPUs): its states keep one shape through all rounds, and where it gives rows, how
 many rounds there are must be known.
 
+Branches of an `If` that a run decides hold what a graph may hold, but for loops that stay loops.
+
 Random numbers are *drawn* once, when the model is imported, from the node's seed (or from the name of its
 result): every call of the library has the same noise, which is not ONNX Runtime's, and a warning says so.
 Where they decide (a comparison, `TopK`) they are refused.

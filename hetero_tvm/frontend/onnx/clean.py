@@ -38,7 +38,8 @@ from hetero_tvm.frontend.onnx.definitions import (
 )
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
 from hetero_tvm.frontend.onnx.fold import Folder, constant_value
-from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, write_forms
+from hetero_tvm.frontend.onnx.forms import refuse_inner_forms, refuse_types, restore_corners, write_forms
+from hetero_tvm.frontend.onnx.graph.branches import clean_branches
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     ConstantPool,
@@ -50,7 +51,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
 )
 from hetero_tvm.frontend.onnx.graph.draws import refuse_undrawn
-from hetero_tvm.frontend.onnx.graph.nodes import merge_identities
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, merge_identities
 from hetero_tvm.frontend.onnx.graph.old_forms import settle_axes, settle_old_forms, settle_pools
 from hetero_tvm.frontend.onnx.graph.operands import settle_operands
 from hetero_tvm.frontend.onnx.graph.rounds import note_rounds
@@ -107,7 +108,7 @@ def clean(
     sort_nodes(graph, pool)
     to_opset_7(model, pool, opset_of(model))
     needed = _DEFAULTS_NEEDED | _INEXACT_DEFAULTS if _has_doubles(graph, pool) else _DEFAULTS_NEEDED
-    for node in graph.node:
+    for node in all_nodes(graph):
         if node.op_type in needed and node.domain in ONNX_DOMAINS:
             write_defaults(node, opset_of(model))
     if opset_of(model) < _OLDEST_OPSET and any(node.domain == LEARNING for node in graph.node):
@@ -231,9 +232,7 @@ def _refuse_flat_softmax(model: onnx.ModelProto, pool: ConstantPool) -> None:
     softmaxes = ("Softmax", "LogSoftmax", "Hardmax")
     types = _types_beside(model, pool, *softmaxes)
     for node in model.graph.node:
-        if node.op_type not in softmaxes:
-            continue
-        shape = pool.shape(node.input[0], types)
+        shape = pool.shape(node.input[0], types) if node.op_type in softmaxes else None
         axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
         if shape is not None and axis >= max(len(shape), 1):
             raise UnsupportedOperatorError(
@@ -335,6 +334,10 @@ def _simplify(
 ) -> tuple[onnx.GraphProto, Sizing]:
     """Inline, fold and remove until nothing changes; the graph with its inferred types, and its sizes."""
     folder = Folder(pool, {o.domain: o.version for o in model.opset_import}, limits, open_sizes)
+
+    def cleaned(part: StoredModel) -> StoredModel:
+        return clean(part, supported, {})
+
     tracker, opset = Tracker(), opset_of(model)
     for _ in range(_MOST_ROUNDS):
         check_size(model, limits, "written_nodes")
@@ -362,10 +365,12 @@ def _simplify(
         if not (
             write_promised(model.graph, types, pool, opset, promises)
             or tracker.begin(model.graph, types, pool, opset)
-            or keep_loops(model, types, pool, opset, lambda part: clean(part, supported, {}))
+            or keep_loops(model, types, pool, opset, cleaned)
+            or clean_branches(model, types, pool, cleaned)
         ):
             break
     tracker.finish(model)
+    refuse_inner_forms(model.graph, types, pool, opset)
     for name, branch in folder.branches.items():
         model.metadata_props.add(key=f"{BRANCH}{name}", value=branch)
     refuse_shapeless(model.graph)

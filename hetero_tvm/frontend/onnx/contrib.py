@@ -9,10 +9,12 @@ A new operator is one function and one entry in ``EXPANSIONS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
+import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx import contrib_layers as layers
@@ -23,8 +25,8 @@ from hetero_tvm.frontend.onnx.bodies.contrib.attributes import refuse_unknown
 from hetero_tvm.frontend.onnx.bodies.contrib.linear_attention import linear_attention
 from hetero_tvm.frontend.onnx.definitions import with_constants
 from hetero_tvm.frontend.onnx.graph.body import Body
-from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, tensor_type
-from hetero_tvm.frontend.onnx.graph.nodes import named
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, subgraphs, tensor_type, to_array
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, named, set_nodes
 
 DOMAIN = "com.microsoft"
 
@@ -306,33 +308,59 @@ def expand_contrib(model: onnx.ModelProto, opset: int, pool: ConstantPool) -> No
     ------
     UnsupportedOperatorError : a node uses an option that its expansion does not cover; names the node.
     """
-    if not any((node.domain, node.op_type) in EXPANSIONS for node in model.graph.node):
+    if not any((node.domain, node.op_type) in EXPANSIONS for node in all_nodes(model.graph)):
         return
-    known = _known_shapes(model.graph) | {name: pool.type_of(name)[1] for name in pool}
-    declared = {
-        value.name: tuple(dim.dim_param or dim.dim_value or None for dim in value.type.tensor_type.shape.dim)
-        for value in (*model.graph.value_info, *model.graph.input, *model.graph.output)
-        if value.type.tensor_type.HasField("shape")
-    }
+    arrays = {name: partial(pool.array, name) for name in pool}
+    shapes = {name: pool.type_of(name)[1] for name in pool}
+    for name, array in _expand(model.graph, opset, shapes, arrays, {}).items():
+        pool.add_array(name, array)
+    _turn_operands(model, pool)
+    if not any(node.domain == DOMAIN for node in all_nodes(model.graph)):
+        others = [o for o in model.opset_import if o.domain != DOMAIN]
+        kept = [onnx.OperatorSetIdProto.FromString(o.SerializeToString()) for o in others]
+        del model.opset_import[:]
+        model.opset_import.extend(kept)
+
+
+def _expand(
+    graph: onnx.GraphProto,
+    opset: int,
+    shapes: Mapping[str, tuple[int | None, ...]],
+    arrays: Mapping[str, Callable[[], np.ndarray]],
+    declared: Mapping[str, tuple[int | str | None, ...]],
+) -> dict[str, np.ndarray]:
+    """Write out the nodes of a graph and of its subgraphs; returns the large constants of its own nodes.
+
+    ``shapes``, ``arrays`` and ``declared`` say what is known around it.
+    """
+    shapes = {**_known_shapes(graph), **{t.name: tuple(t.dims) for t in graph.initializer}, **shapes}
+    arrays = {**arrays, **{t.name: partial(to_array, t) for t in graph.initializer}}
+    declared = {**declared, **_declared(graph)}
     nodes: list[onnx.NodeProto] = []
-    for node in model.graph.node:
+    constants: dict[str, np.ndarray] = {}
+    for node in graph.node:
+        for inner in (g for attribute in node.attribute for g in subgraphs(attribute)):
+            made = _expand(inner, opset, shapes, arrays, declared)
+            inner.initializer.extend(numpy_helper.from_array(array, name) for name, array in made.items())
         expansion = EXPANSIONS.get((node.domain, node.op_type))
         if expansion is None:
-            nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
+            nodes.append(node)
             continue
-        body = Body(node, opset, known.get, lambda name: pool.array(name) if name in pool else None)
+        body = Body(node, opset, shapes.get, lambda name: arrays[name]() if name in arrays else None)
         body.declared = declared.get
         with named(node):
             refuse_unknown(node)
             expansion(body)
         nodes += body.nodes
-        for name, array in body.constants.items():
-            pool.add_array(name, array)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    _turn_operands(model, pool)
-    if not any(node.domain == DOMAIN for node in nodes):
-        others = [o for o in model.opset_import if o.domain != DOMAIN]
-        kept = [onnx.OperatorSetIdProto.FromString(o.SerializeToString()) for o in others]
-        del model.opset_import[:]
-        model.opset_import.extend(kept)
+        constants |= body.constants
+    set_nodes(graph, nodes)
+    return constants
+
+
+def _declared(graph: onnx.GraphProto) -> dict[str, tuple[int | str | None, ...]]:
+    """Dimensions that a graph states of its tensors, also by symbol."""
+    return {
+        value.name: tuple(dim.dim_param or dim.dim_value or None for dim in value.type.tensor_type.shape.dim)
+        for value in (*graph.value_info, *graph.input, *graph.output)
+        if value.type.tensor_type.HasField("shape")
+    }

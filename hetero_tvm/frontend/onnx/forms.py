@@ -14,6 +14,7 @@ from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
 from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST, affine_grid, resize
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.branches import is_cleaned
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
 from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, give_attributes, inner_nodes, refusal
 from hetero_tvm.frontend.onnx.graph.sequences import settle_elements
@@ -31,13 +32,23 @@ def write_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset:
 
     Raises
     ------
-    UnsupportedOperatorError : a form that nothing writes out, in subgraphs too.
+    UnsupportedOperatorError : a form that nothing writes out.
     """
-    for node in inner_nodes(graph):
+    return settle_elements(graph, pool) or write_out(graph, FORMS, types, pool, opset)
+
+
+def refuse_inner_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> None:
+    """Refuse forms in subgraphs that could not be cleaned as models of their own.
+
+    Raises
+    ------
+    UnsupportedOperatorError : names the node.
+    """
+    left = (node for outer in graph.node if not is_cleaned(outer) for node in inner_nodes([outer]))
+    for node in left:
         form = FORMS.get(node.op_type) if node.domain in ONNX_DOMAINS else None
         if form and form(node, opset, types, pool) is not None:
-            raise refusal(node, "a form inside a branch")
-    return settle_elements(graph, pool) or write_out(graph, FORMS, types, pool, opset)
+            raise refusal(node, "a form inside a branch whose operands have no known shapes")
 
 
 def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> None:

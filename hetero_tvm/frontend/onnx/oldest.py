@@ -45,7 +45,7 @@ def to_opset_7(model: onnx.ModelProto, pool: ConstantPool, opset: int) -> None:
         return
     axes: dict[str, int] = {}
     nodes = [(node, False) for node in model.graph.node]
-    nodes += [(node, True) for node in inner_nodes(model.graph)]
+    nodes += [(node, True) for node in inner_nodes(model.graph.node)]
     for node, inside in nodes:
         if node.domain not in ONNX_DOMAINS:
             continue

@@ -17,6 +17,7 @@ from hetero_tvm.frontend.onnx.check import opset_of
 from hetero_tvm.frontend.onnx.converters import CONVERTERS, WINDOWS, explicit_padding, suppressed
 from hetero_tvm.frontend.onnx.fold import constant_value
 from hetero_tvm.frontend.onnx.graph.constants import tensor_type, to_array
+from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes
 from hetero_tvm.frontend.onnx.graph.open_values import is_held
 from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
 from hetero_tvm.frontend.onnx.operators.loop import Rounds
@@ -112,6 +113,14 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         self.order: list[tuple[str, str | None]] = []  # node, binding of its first result
         self._depth = 0  # branches around a node
 
+    def from_onnx(self, graph: onnx.GraphProto, opset: int) -> IRModule:
+        """Convert a graph; one with branches is no dataflow block, also where loops alone have them."""
+        if any(node.op_type == "If" for node in inner_nodes(graph.node)):
+            sign = onnx.NodeProto(op_type="If")  # the importer looks at the graph's own nodes alone
+            ends = {"initializer": graph.initializer, "input": graph.input, "output": graph.output}
+            graph = SimpleNamespace(node=[*graph.node, sign], **ends)
+        return super().from_onnx(graph, opset)
+
     def abandon(self) -> None:
         """End the blocks that a failure has left open: else the builder warns about them on stderr."""
         with contextlib.suppress(Exception):
@@ -137,7 +146,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         super()._check_for_unsupported_ops(SimpleNamespace(node=known))
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
-        for node in graph.node:
+        for node in filter(lambda node: node.output, graph.node):
             self.at = node
             if node.op_type in SHAPES_FROM_VALUES and node.op_type not in CONVERTERS:
                 raise _depends_on_values(node)
@@ -146,7 +155,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             elif node.op_type == "If":
                 self._construct_choice(node)
             elif node.op_type == "Constant" and (value := constant_value(node)) is not None:
-                self._nodes[node.output[0]] = relax.const(value[0])
+                self._nodes[node.output[0]] = relax.const(tensor_of(value[0]))
             elif is_held(node):
                 self._nodes[node.output[0]] = relax.op.builtin.stop_lift_params(self._nodes[node.input[0]])
             elif not self._converts_rows(node):
@@ -175,7 +184,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         self._depth += 1
         self.bb._begin_binding_block()
         for tensor in graph.initializer:
-            self._nodes[tensor.name] = relax.const(to_array(tensor))
+            self._nodes[tensor.name] = relax.const(tensor_of(to_array(tensor)))
         self._construct_nodes(graph)
         results = [self._nodes[value.name] for value in graph.output]
         result = self.bb.emit(results[0] if len(results) == 1 else relax.Tuple(results))

@@ -4,9 +4,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from hetero_tvm.errors import ModelError
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
-from tests.frontend.onnx.helpers import add_weight, run_tvm, text_model
+from tests.frontend.onnx.helpers import add_weight, against_reference, run_tvm, text_model
 
 
 def choice(then: str, opset: int = 17, condition: str = "bool c", shape: str = "2,3,4", kind: str = "float"):
@@ -21,6 +21,8 @@ def choice(then: str, opset: int = 17, condition: str = "bool c", shape: str = "
 
 
 def _as(kind: str, shape: str) -> str:
+    if kind == "int64":
+        return "n = Cast<to = 7>(m)"
     if kind == "bool":
         return "z = Sub(m, m) n = Cast<to = 9>(z)"
     return "n = Identity(m)"
@@ -83,5 +85,89 @@ def test_the_mask_of_a_dropout():
 
 
 def test_dropout_in_training_is_refused():
-    with pytest.raises(ModelError, match=r"'s' \(Dropout\).*training_mode must be known to be false"):
+    with pytest.raises(ModelError, match=r"'Dropout_s' \(Dropout\) has training_mode=1"):
         import_onnx(dropout("s = Dropout(x, rate, on)", True))
+
+
+@pytest.mark.parametrize(
+    "operator, opset",
+    [
+        ("z = Unsqueeze(x, last) l = LRN<size = 3>(z) s = Squeeze(l, last)", 17),
+        ("s = MeanVarianceNormalization<axes = [0, 2]>(x)", 17),
+        ("s = LpNormalization<axis = 1>(x)", 17),
+        ("v = ReverseSequence<batch_axis = 1, time_axis = 0>(x, lengths) s = Neg(v)", 17),
+        ("s = Attention<q_num_heads = 2, kv_num_heads = 2>(x, x, x)", 23),
+        ("s, i = MaxPool<kernel_shape = [3], pads = [1, 1]>(x)", 17),
+        (
+            "z = Unsqueeze(x, last) f = DFT(z) s = ReduceSum<keepdims = 0>(f, last)",
+            17,
+        ),
+        ("s = Swish(x)", 24),
+        ("s = com.microsoft.FastGelu(x)", 17),
+        ("s = com.microsoft.SkipLayerNormalization(x, x, scale, scale)", 17),
+        ("t = com.microsoft.FusedMatMul<transB = 1>(x, x) s = MatMul(t, x)", 17),
+    ],
+)
+def test_operators_that_are_written_out(operator, opset):
+    source = add_weight(choice(operator, opset=opset), "lengths", np.array([2, 1, 2], "int64"))
+    source = add_weight(source, "last", np.array([-1], "int64"))
+    source = add_weight(source, "scale", np.array([1, 2, 3, -1], "float32"))
+    source.opset_import.add(domain="com.microsoft", version=1)
+    check(source)
+
+
+def test_results_of_branches_without_declared_types():
+    then, other = "o = com.microsoft.BiasGelu(h, scale)", "p = Neg(h)"
+    source = text_model(
+        "g (bool c, float[2,3,4] x) => (float[24] y) { h = Exp(x) z = If (c) <"
+        f"then_branch = one () => (o) {{ {then} }}, else_branch = two () => (p) {{ {other} }}> "
+        "m = Constant<value_ints = [-1]>() y = Reshape(z, m) }",
+        opset=17,
+        ir=8,
+    )
+    source.opset_import.add(domain="com.microsoft", version=1)
+    check(add_weight(source, "scale", np.array([1, 2, 3, -1], "float32")))
+
+
+@pytest.mark.thorough
+def test_a_recurrent_layer():
+    rng = np.random.default_rng(0)
+    then = "a = Constant<value_ints = [1]>() o, h = GRU<hidden_size = 4>(x, w, v) s = Squeeze(o, a)"
+    source = add_weight(choice(then), "w", rng.standard_normal((1, 12, 4)).astype("float32"))
+    check(add_weight(source, "v", rng.standard_normal((1, 12, 4)).astype("float32")))
+
+
+ROUND = "(int64 i, bool d, float[2,3,4] p) => (bool e, float[2,3,4] q)"
+
+
+def loop(rounds: int, body: str) -> str:
+    return (
+        f"rounds = Constant<value_int = {rounds}>() t = Constant<value = bool {{1}}>() "
+        f"s = Loop(rounds, t, x) <body = round {ROUND} {{ e = Identity(d) {body} }}>"
+    )
+
+
+def test_a_loop_of_few_rounds():
+    check(choice(loop(3, "q = LpNormalization(p)")))
+
+
+def test_a_loop_of_many_rounds_is_refused():
+    with pytest.raises(UnsupportedOperatorError, match=r"'Loop_s' \(Loop\) in then_branch"):
+        import_onnx(choice(loop(5000, "k = Constant<value_float = 0.999>() q = Mul(p, k)")))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("runs", [True, False])
+def test_branches_in_a_loop_that_stays_one(runs):
+    inner = "k = Constant<value_int = 7>() l = Less(i, k) q = If (l) <"
+    inner += "then_branch = a () => (float[2,3,4] u) { u = LpNormalization(p) }, "
+    inner += "else_branch = b () => (float[2,3,4] v) { v = Tanh(p) }>"
+    body = loop(500, inner).replace("Loop(rounds, t, x)", "Loop(rounds, c, x)")
+    source = text_model(f"g (bool c, float[2,3,4] x) => (float[2,3,4] s) {{ {body} }}", opset=17, ir=8)
+    x = np.random.default_rng(1).standard_normal((2, 3, 4)).astype("float32")
+    against_reference(source, {"c": np.array(runs), "x": x}, judge="onnxruntime")
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**40)])
+def test_integers_of_64_bits(value):
+    check(choice(f"k = Constant<value_int = {value}>() w = Cast<to = 7>(x) s = Add(w, k)", kind="int64"))

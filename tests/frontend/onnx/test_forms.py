@@ -198,17 +198,6 @@ def test_numbers_without_kernels_are_refused(kind):
         import_onnx(source)
 
 
-def test_forms_inside_branches_are_refused():
-    source = text_model(
-        "g (float[2,3] x, bool c) => (float[2,3] y) <float[3] s = {1, 2, 3}> { y = If(c) < "
-        "then_branch = t () => (float[2,3] a) "
-        "{ a, m, v = BatchNormalization<training_mode = 1>(x, s, s, s, s) }, "
-        "else_branch = e () => (float[2,3] b) { b = Exp(x) } > }"
-    )
-    with pytest.raises(UnsupportedOperatorError, match="BatchNormalization"):
-        import_onnx(source)
-
-
 @pytest.mark.parametrize("opset", [6, 7])
 @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 3), (2, 3, 4, 5), (1, 3, 2, 2, 3)])
 def test_slopes_of_channels(opset, shape):

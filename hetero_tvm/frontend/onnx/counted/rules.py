@@ -316,6 +316,19 @@ def rois(b: Step) -> None:
     b.mark(0, b.axes(1))
 
 
+def resized(b: Step) -> None:
+    """Resize by known scales, and along axes that are not counted."""
+    scales = b.value(2) if b.input(2) else None
+    if scales is None:
+        raise Unfit("its sizes, and not its scales, are given")
+    _first_operand_only(b)
+    rank = len(b.extents(0))
+    axes = [int(axis) % rank for axis in b.attributes.get("axes", range(rank))]
+    if any(axis in b.axes(0) and scale != 1 for axis, scale in zip(axes, scales, strict=True)):
+        raise Unfit("it resizes a counted axis")
+    b.mark(0, b.axes(0))
+
+
 def one_hot(b: Step) -> None:
     """OneHot of counted indices."""
     rank = len(b.extents(0)) + 1
@@ -367,6 +380,7 @@ RULES: dict[str, Rule] = {
     "Pad": pad,
     "Range": shapes.count_up,
     "Reshape": shapes.reshape,
+    "Resize": resized,
     "RoiAlign": rois,
     "ScatterND": scatters.scatter_nd,
     "ScatterElements": scatters.scatter_elements,

@@ -36,7 +36,7 @@ def give_attributes(node: onnx.NodeProto, **attributes: object) -> None:
 
 def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> list[onnx.NodeProto]:
     """Nodes of a graph and of all its subgraphs."""
-    return [*graph.node, *inner_nodes(graph)]
+    return [*graph.node, *inner_nodes(graph.node)]
 
 
 def nodes_of_model(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
@@ -53,13 +53,13 @@ def with_results(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProt
     return result
 
 
-def inner_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """Nodes of all subgraphs."""
-    for node in graph.node:
+def inner_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes of all subgraphs of nodes."""
+    for node in nodes:
         for attribute in node.attribute:
             for inner in subgraphs(attribute):
                 yield from inner.node
-                yield from inner_nodes(inner)
+                yield from inner_nodes(inner.node)
 
 
 @contextmanager

@@ -137,6 +137,18 @@ def test_boxes_of_regions():
     )
 
 
+@pytest.mark.parametrize("scales, tall", [("1, 1, 2, 2", 6), ("1, 1, 1.34, 2", 4)])
+def test_images_that_are_resized(scales, tall):
+    x, image = sparse(4), RNG.random((4, 2, 3, 3)).astype("float32")
+    agrees(
+        f"""(float[4] x, float[4,2,3,3] m) => (float[N,2,{tall},6] y) {{
+          i = NonZero(x) t = Transpose<perm = [1, 0]>(i) g = GatherND(m, t)
+          s = Constant<value = float[4] {{{scales}}}>() y = Resize<mode = "linear">(g, , s)
+        }}""",
+        {"x": x, "m": image},
+    )
+
+
 def test_regions_that_do_not_count_lie_anywhere():
     image, rois = RNG.random((1, 2, 8, 8)).astype("float32"), np.full((4, 4), 5, "float32")
     agrees(

@@ -100,6 +100,18 @@ def test_nan_is_kept():
     np.testing.assert_array_equal(result.numpy(), [-np.inf, np.nan, -np.inf])
 
 
+def test_rows_that_are_long_at_all_sizes():
+    """No size has so few elements that one thread takes them all: TVM knows it, and that branch is empty."""
+    x, term = te.placeholder((4, A, 128, 256), name="x"), te.reduce_axis((0, 4), name="k")
+    y = te.compute((A, 128, 256), lambda *at: te.sum(x[(term, *at)], axis=term))
+    function = te.create_prim_func([x, y]).without_attr("global_symbol")
+    run = compile_kernels(kernels.schedule(function, 1 << 20, MACHINES["avx2"]), TARGET).jit()["main"]
+    given = np.random.default_rng(0).standard_normal((4, 2, 128, 256)).astype("float32")
+    result = tvm.runtime.tensor(np.full((2, 128, 256), UNWRITTEN, "float32"))
+    run(tvm.runtime.tensor(given), result)
+    np.testing.assert_allclose(result.numpy(), given.sum(0), rtol=0, atol=1e-5)
+
+
 def test_other_nests_are_scheduled():
     """A reduction of axes that lie apart before one that is kept, and one of a product of two tensors."""
     x, y = te.placeholder((A, B, C), name="x"), te.placeholder((A, B), name="y")

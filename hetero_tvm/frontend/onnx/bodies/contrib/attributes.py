@@ -99,6 +99,7 @@ _MICROSOFT = {
     "TransposeMatMul": _PRODUCT,
     "Trilu": "upper",
     "UnfoldTensor": "dim size step",
+    "Unique": "",
 }
 _BLOCKED = {
     "AveragePool": f"{_POOL} count_include_pad",

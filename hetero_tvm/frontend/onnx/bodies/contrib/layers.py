@@ -224,6 +224,15 @@ def distances(b: Body) -> None:
     b.end(0, squares if metric == "sqeuclidean" else b.op("Sqrt", squares))
 
 
+def unique(b: Body) -> None:
+    """Write out Unique: values in the order of their first place, which each element is, and how many are."""
+    y = b.op("Unique", b.input(0), sorted=0)
+    names = [y, *(f"{y}/{part}" for part in ("first", "inverse", "counts"))]
+    b.nodes[-1].output[:] = names
+    for index, name in enumerate((names[0], *names[2:])):
+        b.end(index, name)
+
+
 EXPANSIONS: dict[str, Callable[[Body], None]] = {
     "NhwcConv": image_layer,
     "NhwcMaxPool": image_layer,
@@ -243,5 +252,6 @@ EXPANSIONS: dict[str, Callable[[Body], None]] = {
     "Pad": padded,
     "ExpandDims": new_axis,
     "UnfoldTensor": unfolded,
+    "Unique": unique,
 }
 """Operator -> function that writes it out."""

@@ -8,9 +8,10 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
-from tests.frontend.onnx.helpers import contrib_model, operators, run_onnxruntime
+from tests.frontend.onnx.helpers import contrib_model, operators, run_onnxruntime, text_model
 
 RANDOM = np.random.default_rng(0)
 
@@ -191,3 +192,14 @@ def test_distances_of_far_rows_keep_their_digits():
     want = np.sqrt(((x[:, None].astype(float) - y) ** 2).sum(-1))
     (found,) = ours("CDist", (x, y), {"metric": "euclidean"})
     np.testing.assert_allclose(found, want, rtol=1e-3)
+
+
+def test_values_once():
+    source = text_model(
+        "g (float[9] x) => (float[N] u, int64[9] i, int64[N] c) { u, i, c = com.microsoft.Unique(x) }"
+    )
+    source.opset_import.add(domain="com.microsoft", version=1)
+    inputs = {"x": np.array([3, 1, 2, 3, 3, 0, 1, 2, 9], np.float32)}
+    results = build_model(optimize_model(import_model(source)), use_shipped=False).run(inputs)
+    for result, wanted in zip(results, run_onnxruntime(source, inputs), strict=True):
+        np.testing.assert_array_equal(result, wanted)
