@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from hetero_tvm.codegen.vector_math import _let, _typed
-from hetero_tvm.host.tvm import Expr, tirx, tvm
+from hetero_tvm.codegen.vector_functions import _cast, _d, _reinterpret, _wide
+from hetero_tvm.codegen.vector_math import _let
+from hetero_tvm.host.tvm import Expr, tirx
 
 _TERMS = tuple(1.0 / math.factorial(n) for n in range(13, 1, -1))
 _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
@@ -21,19 +22,9 @@ _ONE_BELOW = 22.0
 """Least number whose tanh is 1 in float64."""
 
 
-def _d(value: float, x: Expr, dtype: str = "float64") -> Expr:
-    """A constant in as many lanes as ``x`` has."""
-    scalar, lanes = tirx.const(value, dtype), tvm.DataType(str(x.ty.dtype)).lanes
-    return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
-
-
-def _reinterpret(dtype: str, x: Expr) -> Expr:
-    return tirx.call_intrin(_typed(dtype, x), "tirx.reinterpret", x)
-
-
 def _power_of_2(n: Expr) -> Expr:
     """2**n of an int64 that an exponent can be."""
-    bits = tirx.shift_left(n + _d(1023, n, "int64"), _d(52, n, "int64"))
+    bits = tirx.shift_left(n + _wide(1023, n), _wide(52, n))
     return _reinterpret("float64", bits)
 
 
@@ -42,7 +33,7 @@ def _reduced(y: Expr, body: Callable[[Expr, Expr], Expr]) -> Expr:
 
     def split(y: Expr, n: Expr) -> Expr:
         rest = y - n * _d(_LN2_HIGH, y) - n * _d(_LN2_LOW, y)
-        whole = tirx.Cast(_typed("int64", y), tirx.Cast(_typed("int32", y), n))
+        whole = _cast("int64", _cast("int32", n))
         return _let(rest, lambda r: _let(_series(r), lambda p: _let(whole, lambda n: body(n, p))))
 
     n = tirx.floor(y * _d(1.4426950408889634, y) + _d(0.5, y))
@@ -62,7 +53,7 @@ def exp(x: Expr) -> Expr:
 
     def scaled(n: Expr, p: Expr) -> Expr:
         # In two factors: 2**n may lie beyond the exponents, where the result does not.
-        half = tirx.shift_right(n, _d(1, n, "int64"))
+        half = tirx.shift_right(n, _wide(1, n))
         return _let(half, lambda h: (p + _d(1.0, p)) * _power_of_2(h) * _power_of_2(n - h))
 
     def whole(x: Expr) -> Expr:
@@ -77,7 +68,7 @@ def tanh(x: Expr) -> Expr:
     """Hyperbolic tangent, relative error 5e-16; of e**2x - 1, which keeps the digits of small numbers."""
 
     def signed(x: Expr, size: Expr) -> Expr:
-        sign = _reinterpret("int64", x) & _d(-(1 << 63), x, "int64")
+        sign = _reinterpret("int64", x) & _wide(-(1 << 63), x)
         return _reinterpret("float64", _reinterpret("int64", size) | sign)
 
     def quotient(n: Expr, p: Expr) -> Expr:

@@ -25,7 +25,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     tensor_type,
 )
 from hetero_tvm.frontend.onnx.graph.draws import draws
-from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, set_nodes
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, copy_nodes, copy_values, give_results, set_nodes
 from hetero_tvm.frontend.onnx.graph.rounds import OPEN, WRITTEN_OUT
 from hetero_tvm.frontend.stored import StoredModel, stub
 from hetero_tvm.host import mapped
@@ -170,10 +170,7 @@ class _Kept:
                 arrays[name] = self.pool.array(name)
             else:
                 graph.input.append(self._typed(name, name))
-        for n, name in enumerate(results):  # each result has a name of its own, also where it is an input
-            output = f"{self.b.node.name}/result_{n}"
-            graph.node.append(helper.make_node("Identity", [name], [output], name=f"{output}/Identity"))
-            graph.output.append(onnx.ValueInfoProto(name=output))
+        give_results(graph, results, self.b.node.name)
         large = {name: array for name, array in arrays.items() if array.nbytes >= mapped.LARGE}
         for name, array in arrays.items():
             if name in large:
@@ -212,24 +209,8 @@ class _Kept:
             if tensor.name not in self.pool:
                 self.pool.add_array(name, clean.array(tensor))
                 alias[tensor.name] = name
-        for node in graph.node:
-            for name in filter(None, node.output):
-                alias[name] = f"{prefix}/{name}"
-        for source in graph.node:
-            node = onnx.NodeProto.FromString(source.SerializeToString())
-            rename_inputs(node, alias)
-            node.output[:] = [alias.get(name, name) for name in node.output]
-            node.name = f"{prefix}/{node.name}"
-            inner.node.append(node)
-        for values, wanted in ((graph.input[:own], inner.input), (graph.output, inner.output)):
-            for value in values:
-                copy = wanted.add()
-                copy.CopyFrom(value)
-                copy.name = alias.get(value.name, value.name)
-        for value in graph.value_info:
-            copy = inner.value_info.add()
-            copy.CopyFrom(value)
-            copy.name = alias.get(value.name, value.name)
+        copy_values(graph.input[:own], inner.input, alias)
+        copy_nodes(graph, inner, alias, prefix)
         return inner
 
     def _nodes(self, inner: onnx.GraphProto, changing: list[int], rounds: int | None) -> list[onnx.NodeProto]:

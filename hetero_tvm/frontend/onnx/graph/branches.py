@@ -13,9 +13,8 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     ConstantPool,
     Types,
     node_inputs,
-    rename_inputs,
 )
-from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, set_nodes
+from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, copy_nodes, give_results, set_nodes
 from hetero_tvm.frontend.stored import StoredModel, is_stub, stub
 from hetero_tvm.host import mapped
 
@@ -109,10 +108,7 @@ def _as_model(
             graph.initializer.append(stub(read, *pool.type_of(read)))
         else:
             graph.initializer.append(pool.tensor(read))
-    for place, result in enumerate(results):  # each has a name of its own, also where it lies around the If
-        output = f"{name}/result_{place}"
-        graph.node.append(helper.make_node("Identity", [result], [output], name=f"{output}/Identity"))
-        graph.output.append(onnx.ValueInfoProto(name=output))
+    give_results(graph, results, name)
     part = onnx.ModelProto(ir_version=model.ir_version, graph=graph)
     part.opset_import.extend(model.opset_import)
     return StoredModel(part, large)
@@ -132,20 +128,5 @@ def _put_back(node: onnx.NodeProto, side: str, clean: StoredModel, pool: Constan
         own = inner.initializer.add()
         own.CopyFrom(tensor)
         own.name = alias[tensor.name]
-    alias |= {name: f"{prefix}/{name}" for made in graph.node for name in made.output if name}
-    for source in graph.node:
-        copy = inner.node.add()
-        copy.CopyFrom(source)
-        _rename(copy, alias, prefix)
-    for values, wanted in ((graph.output, inner.output), (graph.value_info, inner.value_info)):
-        for value in values:
-            copy = wanted.add()
-            copy.CopyFrom(value)
-            copy.name = alias.get(value.name, value.name)
+    copy_nodes(graph, inner, alias, prefix)
     return inner
-
-
-def _rename(node: onnx.NodeProto, alias: Mapping[str, str], prefix: str) -> None:
-    rename_inputs(node, alias)
-    node.output[:] = [alias.get(name, name) for name in node.output]
-    node.name = f"{prefix}/{node.name}"

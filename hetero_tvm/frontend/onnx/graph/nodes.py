@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -105,6 +106,38 @@ def in_its_place(node: onnx.NodeProto, branch: onnx.GraphProto) -> list[onnx.Nod
     for value, outer in zip(branch.output, node.output, strict=False):
         nodes.append(onnx.helper.make_node("Identity", [value.name], [outer], name=node.name))
     return nodes
+
+
+def give_results(graph: onnx.GraphProto, results: Iterable[str], prefix: str) -> None:
+    """Let a graph give these tensors, each under a name of its own, also where it is one of its inputs."""
+    for place, result in enumerate(results):
+        output = f"{prefix}/result_{place}"
+        graph.node.append(helper.make_node("Identity", [result], [output], name=f"{output}/Identity"))
+        graph.output.append(onnx.ValueInfoProto(name=output))
+
+
+def copy_nodes(source: onnx.GraphProto, target: onnx.GraphProto, alias: dict[str, str], prefix: str) -> None:
+    """Append the nodes of a graph, its outputs, and what is known of its tensors, to another one.
+
+    Tensors are called as ``alias`` says, and what nodes give, which is added to it, by ``prefix``.
+    """
+    alias |= {name: f"{prefix}/{name}" for node in source.node for name in node.output if name}
+    for node in source.node:
+        copy = target.node.add()
+        copy.CopyFrom(node)
+        rename_inputs(copy, alias)
+        copy.output[:] = [alias.get(name, name) for name in node.output]
+        copy.name = f"{prefix}/{node.name}"
+    copy_values(source.output, target.output, alias)
+    copy_values(source.value_info, target.value_info, alias)
+
+
+def copy_values(values: Iterable[onnx.ValueInfoProto], target: Any, alias: Mapping[str, str]) -> None:
+    """Append values to a field of a graph, under the names that ``alias`` has for them."""
+    for value in values:
+        copy = target.add()
+        copy.CopyFrom(value)
+        copy.name = alias.get(value.name, value.name)
 
 
 def merge_identities(graph: onnx.GraphProto) -> None:

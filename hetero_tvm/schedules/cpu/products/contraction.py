@@ -12,11 +12,11 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, TensorLoad, tirx, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
-from hetero_tvm.schedules.cpu.products.terms import COMBINED, is_product, loads_in, start_of, valued
+from hetero_tvm.schedules.cpu.products.terms import COMBINED, is_product, loads_in, of_vectors, start_of
 from hetero_tvm.schedules.cpu.programs.linear import Access, flat_access
 from hetero_tvm.schedules.cpu.register_tile import Terms
 from hetero_tvm.schedules.emit import Index, Kernel, as_index
@@ -45,8 +45,8 @@ class Contraction:
     Parameters
     ----------
     function, op : the function; extents and places, as of the product of A and B.
-    value : a term of loads of ``matrices`` (A and B), of single numbers, and of ``vectors`` along the
-        reduction, which are told with their step.
+    value : a term of loads of ``matrices`` (A and B), and of ``others``, which have one value for each place
+        of the reduction, or for all.
     combine, init : how terms are combined, and what with.
     """
 
@@ -56,12 +56,12 @@ class Contraction:
         op: BatchMatmul,
         value: Expr,
         matrices: Sequence[TensorLoad],
-        vectors: Sequence[tuple[TensorLoad, Access]],
+        others: Sequence[tuple[TensorLoad, Access]],
         combine: Callable[[Expr, Expr], Expr],
         init: float,
     ):
         self.op, self._function, self._value = op, function, value
-        self._matrices, self._vectors = matrices, vectors
+        self._matrices, self._others = matrices, others
         self._values: list[tuple[TensorLoad, Callable[[Index], Expr]]] = []
         self.terms = Terms(self._term, combine, init)
         params = [load.source for load in matrices]
@@ -74,12 +74,12 @@ class Contraction:
         params = list(self._function.params)
         buffers = [k.argument(p.name, [int(e) for e in p.shape], str(p.dtype)) for p in params]
         own = dict(zip(params, buffers, strict=True))
-        for load in loads_in(self._value) or ():
-            if _is_number(load.source):
-                number = k.let(k.load(own[load.source], [0] * len(load.source.shape)))
-                self._values.append((load, lambda at, number=number: number))
-        for load, access in self._vectors:
+        for load, access in self._others:
             flat = k.view(own[load.source], (math.prod(int(e) for e in load.source.shape),))
+            if not any(access.steps):
+                number = k.let(k.load(flat, [access.base]))
+                self._values.append((load, lambda at, number=number: number))
+                continue
             self._values.append(
                 (load, lambda at, flat=flat, a=access: k.load(flat, [as_index(at) * a.steps[-1] + a.base]))
             )
@@ -87,9 +87,7 @@ class Contraction:
         return a, b, buffers[-1]
 
     def _term(self, at: Index, a: Expr, b: Expr) -> Expr:
-        lanes = tvm.DataType(str(a.ty.dtype)).lanes
-        others = [(load, Kernel.splat(value(at), lanes)) for load, value in self._values]
-        return valued(self._value, [*zip(self._matrices, (a, b), strict=True), *others])
+        return of_vectors(self._value, [*zip(self._matrices, (a, b), strict=True)], self._values, at)
 
 
 def contraction_of(function: PrimFunc) -> Contraction | None:
@@ -109,16 +107,14 @@ def contraction_of(function: PrimFunc) -> Contraction | None:
     ]
     if not all(own) or shape != tuple(extent for _, extent in nest.axes):
         return None
-    matrices, vectors = [], []
+    matrices, others = [], []
     for load in loads:
         access = flat_access(load.source, load.indices, axes)
         if load.source not in given or access is None or min(access.base, *access.steps) < 0:
             return None
-        if any(access.steps[: len(shape)]):
-            matrices.append((load, access))
-        elif not _is_number(load.source):
-            vectors.append((load, access))
-    if len(matrices) != 2 or (vectors and len(nest.reduced) > 1):
+        (matrices if any(access.steps[: len(shape)]) else others).append((load, access))
+    along = any(any(access.steps) for _, access in others)
+    if len(matrices) != 2 or (along and len(nest.reduced) > 1):
         return None
     if not matrices[1][1].steps[len(shape) - 1]:
         matrices.reverse()  # columns of results are those of B
@@ -143,11 +139,7 @@ def contraction_of(function: PrimFunc) -> Contraction | None:
         dtype=dtypes.pop(),
     )
     combine, init = COMBINED[type(nest.value)], start_of(float(nest.init.value), op.dtype)
-    return Contraction(function, op, value, [left, right], vectors, combine, init)
-
-
-def _is_number(buffer: Buffer) -> bool:
-    return all(int(extent) == 1 for extent in buffer.shape)
+    return Contraction(function, op, value, [left, right], others, combine, init)
 
 
 def _value_of(nest: Nest) -> Expr | None:

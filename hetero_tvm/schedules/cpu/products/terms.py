@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hetero_tvm.host.tvm import Expr, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.schedules.emit import Index, Kernel
 
 _BINARY = {
     tirx.Add: operator.add,
@@ -57,6 +58,17 @@ def valued(term: Expr, values: Sequence[tuple[TensorLoad, Expr]]) -> Expr:
     if type(term) in _BINARY:
         return _BINARY[type(term)](valued(term.a, values), valued(term.b, values))
     return tirx.abs(valued(term.args[0], values))
+
+
+def of_vectors(
+    term: Expr,
+    matrices: Sequence[tuple[TensorLoad, Expr]],
+    others: Sequence[tuple[TensorLoad, Callable[[Index], Expr]]],
+    at: Index,
+) -> Expr:
+    """A term of vectors of both matrices, and of scalars that ``others`` give at a place of the reduction."""
+    lanes = tvm.DataType(str(matrices[0][1].ty.dtype)).lanes
+    return valued(term, [*matrices, *((load, Kernel.splat(of(at), lanes)) for load, of in others)])
 
 
 def _is_abs(node: Expr) -> bool:

@@ -6,17 +6,18 @@ distances between all pairs of rows, einsums of two operands that are computed.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, TensorLoad, Var, tirx, tvm
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, TensorLoad, Var, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.products.terms import COMBINED, loads_in, start_of, valued
+from hetero_tvm.schedules.cpu.products.terms import COMBINED, loads_in, of_vectors, start_of
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, Terms
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeProducts
-from hetero_tvm.schedules.cpu.symbolic.tails import is_whole
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
+from hetero_tvm.schedules.cpu.symbolic.tails import is_one, is_whole
+from hetero_tvm.schedules.emit import Index, as_index, int32
 
 _UNROLL = 4
 _WIDE, _NARROW = RegisterTile(6, 2), RegisterTile(4, 2)
@@ -83,7 +84,7 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
     plain = all(is_whole(buffer.shape, indices, extents) for buffer, indices in accesses)
     if not plain or dtypes not in ({"float32"}, {"float64"}):
         return None
-    wide = [v for v in axes if not _is_one(extents[v])]
+    wide = [v for v in axes if not is_one(extents[v])]
     reduced = [v for v in wide if int(axes[v].iter_type) == tirx.IterVar.CommReduce]
     kept = [index for index in store.indices if isinstance(index, Var) and index in wide]
     matrices = [load for load in loads if _of(load, kept)]
@@ -105,10 +106,6 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
     return _Form(value, type(store.value), start, left, right, others, *along)
 
 
-def _is_one(extent: Expr) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
-
-
 def _of(load: TensorLoad, axes: Sequence[Var]) -> bool:
     """Whether a load goes along one of the axes."""
     return any(isinstance(index, Var) and index in axes for index in load.indices)
@@ -120,7 +117,7 @@ class _PairsKernel(RunTimeProducts):
     def __init__(self, function: PrimFunc, form: _Form, machine: CpuModel):
         self.function, self.form = function, form
         last = [index for index in form.right.indices if isinstance(index, Var)]
-        last = [index for index in last if not _is_one(form.extents[index])][-1]
+        last = [index for index in last if not is_one(form.extents[index])][-1]
         tile = _WIDE if machine.registers > _WIDE.rows * _WIDE.vectors + 4 else _NARROW
         super().__init__(
             *(str(form.left.source.dtype), tile, _UNROLL, machine),
@@ -128,7 +125,7 @@ class _PairsKernel(RunTimeProducts):
             by_columns=last.same_as(form.along),
             terms=Terms(self._term, COMBINED[form.combine], form.init),
         )
-        self._others: list[tuple[TensorLoad, Buffer, Expr]] = []
+        self._others: list[tuple[TensorLoad, Callable[[Index], Expr]]] = []
 
     def emit(self, work: int) -> PrimFunc:
         """The PrimFunc, of the function's parameters."""
@@ -147,7 +144,9 @@ class _PairsKernel(RunTimeProducts):
             self.y = self._flat(own[result], form.places)
             for load in form.others:
                 (step,) = self._steps(load.indices, [form.along])
-                self._others.append((load, self._flat(own[load.source], load.indices), as_index(step)))
+                flat = self._flat(own[load.source], load.indices)
+                value = functools.partial(self._scalar, flat, as_index(step))
+                self._others.append((load, value))
             self.products(math.prod(self.lead, start=int32(1)), self.depth, 2 * work)
         return k.function
 
@@ -165,10 +164,9 @@ class _PairsKernel(RunTimeProducts):
             self.k.let(self._product(named[named.index(axis) + 1 :])) if axis in named else 0 for axis in axes
         ]
 
+    def _scalar(self, flat: Buffer, step: Expr, at: Index) -> Expr:
+        return self.k.load(flat, [as_index(at) * step])
+
     def _term(self, at: Index, a: Expr, b: Expr) -> Expr:
-        lanes = tvm.DataType(str(a.ty.dtype)).lanes
-        others = [
-            (load, Kernel.splat(self.k.load(flat, [as_index(at) * step]), lanes))
-            for load, flat, step in self._others
-        ]
-        return valued(self.form.value, [(self.form.left, a), (self.form.right, b), *others])
+        matrices = [(self.form.left, a), (self.form.right, b)]
+        return of_vectors(self.form.value, matrices, self._others, at)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, TensorLoad, Var, tirx, tvm, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH, vector
-from hetero_tvm.schedules.cpu.symbolic.tails import is_whole, product_of
+from hetero_tvm.schedules.cpu.symbolic.tails import is_one, is_whole, product_of
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
 from hetero_tvm.schedules.nests.nest import loads_of, substitute
 
@@ -89,7 +89,7 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
         return None
     order = [axes[index] for index in found.indices]
     reduced = [int(axis.iter_type) == tirx.IterVar.CommReduce for axis in order]
-    ones = {v for v, axis in axes.items() if v not in list(found.indices) and _is_one(axis.dom.extent)}
+    ones = {v for v, axis in axes.items() if v not in list(found.indices) and is_one(axis.dom.extent)}
     kept = [v for v, axis in axes.items() if v not in ones and int(axis.iter_type) == tirx.IterVar.DataPar]
     if len(order) + len(ones) != len(axes) or len({a.var for a in order}) != len(order) or not any(reduced):
         return None
@@ -133,8 +133,8 @@ def _follower(block, buffer: Buffer, kept: list[Var]) -> tuple[Buffer, Callable[
     sides = ((found.source, found.indices), (block.body.buffer, block.body.indices))
     if not all(is_whole(each.shape, indices, extent_of) for each, indices in sides):
         return None
-    ones = [axis for axis in block.iter_vars if _is_one(axis.dom.extent)]
-    wide = [axis.var for axis in block.iter_vars if not _is_one(axis.dom.extent)]
+    ones = [axis for axis in block.iter_vars if is_one(axis.dom.extent)]
+    wide = [axis.var for axis in block.iter_vars if not is_one(axis.dom.extent)]
     named = [index for index in found.indices if isinstance(index, Var)]
     written = [i for i in block.body.indices if not any(i.same_as(axis.var) for axis in ones)]
     if not _are(written, wide) or [v for v in named if v in wide] != wide:
@@ -159,10 +159,6 @@ def _variables_outside(value: Expr) -> list[Var]:
 
     tvm_ffi.structural_map(bare, (tvm.ir.Var, note))
     return found
-
-
-def _is_one(extent: Expr) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
 def _are(indices: object, variables: list[Var]) -> bool:

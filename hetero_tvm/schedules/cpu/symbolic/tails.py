@@ -22,6 +22,11 @@ def product_of(k: Kernel, extents: Sequence[Expr]) -> Expr:
     return k.let(size)
 
 
+def is_one(extent: Expr) -> bool:
+    """Whether an extent is 1 at all sizes."""
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1
+
+
 def is_whole(shape: Sequence[Expr], indices: Sequence[Expr], extents: Mapping[Var, Expr]) -> bool:
     """Whether indices go through all of a buffer, an axis of ``extents`` or a zero for each of its axes.
 
