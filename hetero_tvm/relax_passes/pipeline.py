@@ -10,6 +10,7 @@ from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.relax_passes.canonical.constants import ReleaseConstants
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.canonical.views import MergeReshapes
+from hetero_tvm.relax_passes.forms.pad import LEGALIZERS
 from hetero_tvm.relax_passes.fusions.add_norm import FuseAddNorm
 from hetero_tvm.relax_passes.fusions.anchors import anchors_of, close
 from hetero_tvm.relax_passes.fusions.attention.attention import FuseAttention
@@ -127,7 +128,7 @@ def optimize(
     module = tvm.transform.Sequential(
         [
             relax.transform.DecomposeOpsForInference(),
-            relax.transform.LegalizeOps(),  # every operator that no rule claimed becomes TensorIR
+            relax.transform.LegalizeOps(LEGALIZERS),  # every operator that no rule claimed becomes TensorIR
             relax.transform.RewriteDataflowReshape(),  # reshapes of whole tensors become views
         ]
     )(module)

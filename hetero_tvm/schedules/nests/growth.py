@@ -1,6 +1,8 @@
 """Producers that are not inlined: those whose consumers would grow with every step of a chain.
 
 ``y = where(x > a(x), x, a(x))``, ten times over, is 4 ** 10 copies of the first ``x`` in one expression.
+TVM's simplifier looks twice at what is converted to an integer: sixteen sums of 8 bits, each rounded to 8
+bits again, took it a minute as one expression.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from hetero_tvm.host.tvm import Buffer, Expr, Schedule, TensorLoad, tirx
 
 _LARGE = 200
 """Nodes of an expression that is written once, however often it is read."""
+
+_CONVERSIONS = 10
+"""Conversions to integers, each within the next, of one expression."""
 
 _POWER, _FUNCTION = 400, 90
 """Nodes that a power, and any other function of floats, stands for: polynomials take their places later, and
@@ -39,7 +44,10 @@ _LISTS = ("args", "indices", "source_exprs")
 
 
 def written_once(schedule: Schedule, root: Any) -> set[Buffer]:
-    """Buffers between the blocks of ``root`` that hold a large expression which is read more than once."""
+    """Buffers between the blocks of ``root`` that hold a large expression which is read more than once.
+
+    Buffers that hold one of many conversions are among them, however often they are read.
+    """
     values = []
     for reference in schedule.get_child_blocks(root):
         block = schedule.get(reference)
@@ -49,14 +57,24 @@ def written_once(schedule: Schedule, root: Any) -> set[Buffer]:
     for _, value in values:
         reads.update(_reads(value))
     sizes: dict[Buffer, int] = {}
+    conversions: dict[Buffer, int] = {}
     found = set()
     for buffer, value in values:
         size = nodes_of(value, sizes) + _of_polynomials(value)
-        if size > _LARGE and reads[buffer] > 1:
+        nested = _conversions(value, conversions)
+        if (size > _LARGE and reads[buffer] > 1) or nested > _CONVERSIONS:
             found.add(buffer)
         else:
-            sizes[buffer] = size
+            sizes[buffer], conversions[buffer] = size, nested
     return found
+
+
+def _conversions(expr: Expr, known: Mapping[Buffer, int]) -> int:
+    """Conversions to integers that an expression has within each other, with those of what it loads."""
+    if isinstance(expr, TensorLoad):
+        return known.get(expr.source, 0)
+    own = isinstance(expr, tirx.Cast) and str(expr.ty.dtype) in ("int32", "int64")
+    return own + max((_conversions(child, known) for child in _children(expr)), default=0)
 
 
 def _children(expr: Expr) -> Iterator[Expr]:

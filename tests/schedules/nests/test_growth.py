@@ -58,3 +58,25 @@ def test_functions_that_are_read_again_are_computed_once():
     result = topi.where(topi.greater(total, x), topi.multiply(total, x), topi.subtract(total, x))
     scheduled = generic.schedule(te.create_prim_func([x, y, z, result]), MACHINES["avx2"])
     assert scheduled.script().count("T.log(") == 3
+
+
+@pytest.mark.thorough
+def test_sums_that_are_rounded_to_bytes_and_back():
+    """A kernel of sixteen took TVM's simplifier a minute: it visits twice what becomes an integer."""
+    first, *others = inputs = [te.placeholder((8,), "uint8") for _ in range(40)]
+
+    def real(x):
+        return topi.multiply(topi.cast(topi.subtract(topi.cast(x, "int32"), 128), "float32"), 0.5)
+
+    total = first
+    for other in others:
+        steps = topi.round(topi.add(topi.multiply(topi.add(real(total), real(other)), 1.0), 128.0))
+        total = topi.cast(topi.cast(topi.clip(steps, 0.0, 255.0), "int32"), "uint8")
+    scheduled = generic.schedule(te.create_prim_func([*inputs, topi.cast(total, "float32")]), MACHINES["avx2"])
+    (run,) = compiled([(scheduled, (8,))])
+    values = np.random.default_rng(0).integers(110, 146, (40, 8)).astype("uint8")
+    expected = values[0]
+    for value in values[1:]:
+        summed = (expected.astype("float32") - 128) * 0.5 + (value.astype("float32") - 128) * 0.5
+        expected = np.clip(np.round(summed + 128), 0, 255).astype("uint8")
+    np.testing.assert_array_equal(run(*values), expected)

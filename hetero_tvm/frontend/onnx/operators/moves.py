@@ -11,14 +11,17 @@ from hetero_tvm.frontend.onnx.graph.body import as_text
 from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
 from hetero_tvm.host.tvm import Expr, relax, tvm
 
+_PADS = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+"""Mode of ONNX -> that of Relax."""
+
 
 def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
-    """Relax's own pad, with a constant, or ends joined; TVM's converter writes opaque kernels."""
+    """Relax's own pad; TVM's converter leaves kernels, at which no pass can look."""
     x, *given = inputs
     arrays = [g.value.numpy() if isinstance(g, tvm.ir.GenericConst) else None for g in given]
     pads, value, axes = (arrays + [None] * 3)[:3]
     mode = as_text(attrs.get("mode", "constant"))
-    if mode not in ("constant", "wrap") or pads is None or pads.min(initial=0) < 0:
+    if mode not in _PADS or pads is None or pads.min(initial=0) < 0:
         return None
     told = given[1] if len(given) > 1 and value is None else None
     if any(g is not None and a is None and g is not told for g, a in zip(given, arrays, strict=True)):
@@ -27,12 +30,13 @@ def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     axes = range(rank) if axes is None else [int(axis) % rank for axis in axes]
     width = np.zeros((rank, 2), "int64")
     width[list(axes)] = pads.reshape(2, -1).T
-    if mode == "wrap":
-        return _wrapped(x, width)
-    if told is not None:
+    shape = static_shape(x)
+    if mode == "wrap" and (shape is None or (width.max(axis=1) > shape).any()):
+        return None
+    if told is not None and mode == "constant":
         return _filled(x, width, told)
     constant = 0.0 if value is None else float(value.reshape(()))
-    return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], "constant", constant)
+    return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], _PADS[mode], constant)
 
 
 def _filled(x: Expr, width: np.ndarray, value: Expr) -> Expr | None:
@@ -48,19 +52,6 @@ def _filled(x: Expr, width: np.ndarray, value: Expr) -> Expr | None:
     mask = relax.op.greater(relax.op.nn.pad(inside, amounts, "constant", 0.0), relax.const(0.0))
     filled = relax.op.reshape(value, [1] * len(shape))
     return relax.op.where(mask, relax.op.nn.pad(x, amounts, "constant", 0.0), filled)
-
-
-def _wrapped(x: Expr, width: np.ndarray) -> Expr | None:
-    """``x`` between its own ends, along one axis after the other; None where one is longer than ``x``."""
-    shape = static_shape(x)
-    if shape is None or any(max(ends) > extent for ends, extent in zip(width, shape, strict=True)):
-        return None
-    for axis, ((before, after), extent) in enumerate(zip(width.tolist(), shape, strict=True)):
-        last = [relax.op.strided_slice(x, [axis], [extent - before], [extent])] if before else []
-        first = [relax.op.strided_slice(x, [axis], [0], [after])] if after else []
-        if last or first:
-            x = relax.op.concat([*last, x, *first], axis=axis)
-    return x
 
 
 def _tiled(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:

@@ -12,21 +12,38 @@ between kernels: the tensor stays in a quarter of the memory, and a product behi
 
 from __future__ import annotations
 
+import numpy as np
+
 from hetero_tvm.host.tvm import Call, Expr, Var, relax, tvm
 from hetero_tvm.ops.integers.quantized import OFFSET
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 from hetero_tvm.relax_passes.rewriting.views import RESHAPES
 
+_JOINS = ("relax.concat", "relax.stack")
+"""Moves of a tuple of tensors."""
+
+_OF_TWO = ("relax.maximum", "relax.minimum")
+"""Moves of a value of one of two tensors."""
+
+_ORDER = ("relax.max", "relax.min", "relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d")
+"""Moves of a value chosen by its place in an order, which is that of bytes if the scale is above 0."""
+
 _MOVES = (
     "relax.permute_dims",
     "relax.image.resize2d",
     "relax.strided_slice",
     "relax.take",
-    "relax.nn.max_pool1d",
-    "relax.nn.max_pool2d",
-    "relax.nn.max_pool3d",
-    "relax.concat",
+    "relax.gather_elements",
+    "relax.gather_nd",
+    "relax.broadcast_to",
+    "relax.tile",
+    "relax.repeat",
+    "relax.flip",
+    "relax.nn.pad",
+    *_JOINS,
+    *_OF_TWO,
+    *_ORDER,
     *RESHAPES,
 )
 
@@ -53,6 +70,8 @@ class SinkDequantizers(Rule):
             return None
         first = parameters_of(graph, inner[0])
         same = first is not None and all(parameters_of(graph, one) == first for one in inner)
+        if first is not None and not _keeps(call, *first):
+            return None
         if not same or any(array_of(graph.value(one.args[0])) is not None for one in inner):
             return None  # weights are read where they stand
         return [one.args[0] for one in inner]
@@ -63,8 +82,15 @@ class SinkDequantizers(Rule):
             graph.forward(var, found[0])
             return
         outer = graph.call(_parts(graph, call)[0], "relax.dequantize")
-        first = relax.Tuple(found) if call.op.name == "relax.concat" else found[0]
-        moved = tvm.ir.Call(call.op, [first, *call.args[1:]], call.attrs)
+        if call.op.name == "relax.nn.pad":
+            dtype, scale, zero = parameters_of(graph, outer)
+            value = _byte(float(call.attrs.pad_value), dtype, scale, zero) or 0
+            moved = relax.op.nn.pad(found[0], call.attrs.pad_width, str(call.attrs.pad_mode), value)
+        elif call.op.name in _OF_TWO:
+            moved = tvm.ir.Call(call.op, found, call.attrs)
+        else:
+            first = relax.Tuple(found) if call.op.name in _JOINS else found[0]
+            moved = tvm.ir.Call(call.op, [first, *call.args[1:]], call.attrs)
         moved = graph.insert_before(var, moved, f"{var.name}#bytes", [var])
         graph.replace(var, relax.op.dequantize(moved, *outer.args[1:], axis=0, out_dtype=dtype_of(var)))
 
@@ -124,9 +150,27 @@ class QuantizeParts(Rule):
         graph.replace(var, tvm.ir.Call(joined.op, [relax.Tuple(parts)], joined.attrs), [call.args[0]])
 
 
+def _keeps(call: relax.Call, dtype: str, scale: float, zero: float) -> bool:
+    """Whether a move of bytes gives the bytes of the move."""
+    if call.op.name in (*_ORDER, *_OF_TWO):
+        return scale > 0
+    if call.op.name == "relax.nn.pad" and str(call.attrs.pad_mode) == "constant":
+        return _byte(float(call.attrs.pad_value), dtype, scale, zero) is not None
+    return True
+
+
+def _byte(value: float, dtype: str, scale: float, zero: float) -> int | None:
+    """The step that stands for exactly ``value``, if there is one."""
+    step = round(value / scale + zero) if np.isfinite(value) and scale else 0
+    lies = np.iinfo(dtype).min <= step <= np.iinfo(dtype).max
+    return step if lies and np.float32(step - zero) * np.float32(scale) == np.float32(value) else None
+
+
 def _parts(graph: Graph, call: relax.Call) -> list[Expr]:
     """Tensors that a move takes its values from."""
-    if call.op.name != "relax.concat":
+    if call.op.name in _OF_TWO:
+        return list(call.args)
+    if call.op.name not in _JOINS:
         return [call.args[0]]
     fields = graph.value(call.args[0])
     return list(fields.fields) if isinstance(fields, relax.Tuple) else []

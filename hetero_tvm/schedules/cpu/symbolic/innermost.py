@@ -51,11 +51,14 @@ def in_vectors(function: PrimFunc, machine: CpuModel) -> PrimFunc:
         if axis is None:
             return node
         parts = _parts(node, axis)
-        loops = [
-            one
-            for begin, end, body in parts
-            for one in _by_vectors(node, begin, end, body, machine.lanes, threads)
-        ]
+        if all(_is_scattered(body, axis) for _, _, body in parts):
+            return node
+        loops: list[tirx.Stmt] = []
+        for begin, end, body in parts:
+            if _is_scattered(body, axis):
+                loops.append(_one_by_one(node, begin, end, body))
+            else:
+                loops += _by_vectors(node, begin, end, body, machine.lanes, threads)
         return tirx.SeqStmt(loops)
 
     body = tvm_ffi.structural_map(function.body, (tirx.For, loop), order="post")
@@ -67,7 +70,7 @@ def _is_zero(value: Expr) -> bool:
 
 
 def _axis_of(loop: tirx.For) -> Var | None:
-    """The block's axis that the loop goes along, if its elements are independent and easily placed."""
+    """The block's axis that the loop goes along, if its elements are independent."""
     block, values = loop.body.block, loop.body.iter_values
     if not (isinstance(loop.body.predicate, tirx.IntImm) and int(loop.body.predicate)):
         return None
@@ -82,12 +85,15 @@ def _axis_of(loop: tirx.For) -> Var | None:
     others = [v for v in values if not (isinstance(v, Var) and v.same_as(loop.loop_var))]
     if len(bound) != 1 or any(_uses(value, loop.loop_var) for value in others):
         return None
-    axis = bound[0]
-    loads = [load for load, _ in loads_of(block.body.value)]
-    indices = [*block.body.indices, *(index for load in loads for index in load.indices)]
-    if any(_uses(index, axis) and _is_devious(index) for index in indices):
-        return None
-    return axis
+    return bound[0]
+
+
+def _is_scattered(realize: SBlockRealize, axis: Var) -> bool:
+    """Whether a block reads or writes places along the axis that are no line of them."""
+    store = realize.block.body
+    loads = [load for load, _ in loads_of(store.value)]
+    indices = [*store.indices, *(index for load in loads for index in load.indices)]
+    return any(_uses(index, axis) and _is_devious(index) for index in indices)
 
 
 def _uses(value: Expr, variable: Var) -> bool:
@@ -135,7 +141,7 @@ def _parts(loop: tirx.For, axis: Var) -> list[tuple[Expr, Expr, SBlockRealize]]:
     for _, place in asked:
         if not any(tvm_ffi.structural_equal(place, other) for other in places):
             places.append(place)
-    if len(places) == 2 and analyzer.can_prove(places[1] < places[0]):
+    if len(places) == 2 and analyzer.can_prove(places[1] <= places[0]):
         places.reverse()
     ordered = len(places) < 2 or analyzer.can_prove(places[0] <= places[1])
     if not places or len(places) > _MOST_PLACES or not ordered:
@@ -204,20 +210,27 @@ def _by_vectors(
     zero, vectors = tirx.const(0, dtype), tirx.floordiv(count, lanes)
     whole = vectors * lanes
 
-    def at(place: Expr) -> SBlockRealize:
-        values = [substitute(value, {loop.loop_var: place}) for value in body.iter_values]
-        return s_tir.SBlockRealize(values, body.predicate, body.block)
-
     def vectors_by(kind: int) -> tirx.For:
         number, lane = (tirx.Var(f"{loop.loop_var.name}_{name}", dtype) for name in ("v", "l"))
         place = begin + number * lanes + lane
-        vector = tirx.For(lane, zero, lanes, tirx.ForKind.VECTORIZED, at(place))
+        vector = tirx.For(lane, zero, lanes, tirx.ForKind.VECTORIZED, _at(loop, body, place))
         return tirx.For(number, zero, vectors, kind, vector)
 
     along: tirx.Stmt = vectors_by(tirx.ForKind.SERIAL)
     if threads > 1:
         long = count >= tirx.const(2 * PARALLEL_WORTH, dtype)
         along = tirx.IfThenElse(long, vectors_by(tirx.ForKind.PARALLEL), along)
-    rest = tirx.Var(f"{loop.loop_var.name}_r", dtype)
-    left = tirx.For(rest, zero, count - whole, tirx.ForKind.SERIAL, at(begin + whole + rest))
-    return [along, left]
+    return [along, _one_by_one(loop, begin + whole, end, body)]
+
+
+def _one_by_one(loop: tirx.For, begin: Expr, end: Expr, body: SBlockRealize) -> tirx.For:
+    """Loop over the elements from ``begin`` to ``end``."""
+    place = tirx.Var(f"{loop.loop_var.name}_r", str(loop.loop_var.ty.dtype))
+    zero = tirx.const(0, str(place.ty.dtype))
+    return tirx.For(place, zero, end - begin, tirx.ForKind.SERIAL, _at(loop, body, begin + place))
+
+
+def _at(loop: tirx.For, body: SBlockRealize, place: Expr) -> SBlockRealize:
+    """The block at a place of the loop."""
+    values = [substitute(value, {loop.loop_var: place}) for value in body.iter_values]
+    return s_tir.SBlockRealize(values, body.predicate, body.block)

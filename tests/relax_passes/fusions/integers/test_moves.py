@@ -25,6 +25,17 @@ MOVES = {
     "a transpose and a reshape": lambda x: op.reshape(op.permute_dims(real(x), [0, 2, 3, 1]), (8, 42)),
     "a part": lambda x: op.strided_slice(real(x), [1], [1], [4]),
     "side by side": lambda x: op.concat([real(x), real(x)], 1),
+    "a stack": lambda x: op.stack([real(x), real(x)], 1),
+    "reflections": lambda x: op.nn.pad(real(x), [0, 0, 0, 0, 2, 1, 1, 3], "reflect"),
+    "zeros around": lambda x: op.nn.pad(real(x), [0, 0, 1, 0, 2, 1, 0, 3], "constant", 0.0),
+    "a step around": lambda x: op.nn.pad(real(x), [0, 0, 1, 0, 2, 1, 0, 3], "constant", -1.5),
+    "copies": lambda x: op.tile(real(x), [2, 1, 1, 3]),
+    "one many times": lambda x: op.broadcast_to(op.strided_slice(real(x), [1], [1], [2]), (4, 6, 8, 7)),
+    "the other way round": lambda x: op.flip(real(x), 2),
+    "picked elements": lambda x: op.gather_elements(real(x), constant(np.arange(7)[None, None, None] % 3, "int64"), 1),
+    "the largest": lambda x: op.max(real(x), [2], keepdims=True),
+    "the smallest": lambda x: op.min(real(x), [1, 3]),
+    "the larger of two": lambda x: op.maximum(real(x), op.flip(real(x), 3)),
 }
 
 
@@ -51,8 +62,11 @@ def test_the_numbers_stay(move):
         lambda x: whole(real(x, zero=4)),
         lambda x: op.quantize(real(x), constant(0.5), constant(3, "int8"), axis=0, out_dtype="int8"),
         lambda x: whole(op.concat([real(x), real(x, zero=9)], 1)),
+        lambda x: whole(op.nn.pad(real(x), [0, 0, 0, 0, 1, 1, 1, 1], "constant", 0.3)),
+        lambda x: whole(op.nn.pad(real(x), [0, 0, 0, 0, 1, 1, 1, 1], "constant", 1000.0)),
+        lambda x: whole(op.max(real(x, scale=-0.5), [1]), scale=-0.5),
     ],
-    ids=["scale", "zero point", "type", "two scales"],
+    ids=["scale", "zero point", "type", "two scales", "between steps", "beyond them", "falling steps"],
 )
 def test_other_steps_stay(build):
     after, _ = rewritten(build, [BYTES], [SinkDequantizers()])
