@@ -30,6 +30,7 @@ from hetero_tvm.relax_passes.forms.volumes.conv_transpose3d import ConvTranspose
 from hetero_tvm.relax_passes.forms.volumes.images import VolumesAsImages
 from hetero_tvm.relax_passes.forms.volumes.resize import ResizeVolumes
 from hetero_tvm.relax_passes.fusions.convolutions.expansions import FuseExpansions
+from hetero_tvm.relax_passes.fusions.integers.borders import FoldByteBorders
 from hetero_tvm.relax_passes.fusions.pixel_shuffle import FusePixelShuffle
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
@@ -103,4 +104,5 @@ def quantized_forms(claims: Claims) -> tuple[GraphPass, ...]:
         QuantConv3dAsConv2d(),  # slices of volumes are images
         QuantConv1dAsConv2d(),  # rows are images of one row
         QuantConvTransposeAsConv2d(claims),  # a transposed one is a convolution of phases
+        FoldByteBorders(),  # last: of images
     )

@@ -72,7 +72,9 @@ def test_sums_that_are_rounded_to_bytes_and_back():
     for other in others:
         steps = topi.round(topi.add(topi.multiply(topi.add(real(total), real(other)), 1.0), 128.0))
         total = topi.cast(topi.cast(topi.clip(steps, 0.0, 255.0), "int32"), "uint8")
-    scheduled = generic.schedule(te.create_prim_func([*inputs, topi.cast(total, "float32")]), MACHINES["avx2"])
+    scheduled = generic.schedule(
+        te.create_prim_func([*inputs, topi.cast(total, "float32")]), MACHINES["avx2"]
+    )
     (run,) = compiled([(scheduled, (8,))])
     values = np.random.default_rng(0).integers(110, 146, (40, 8)).astype("uint8")
     expected = values[0]

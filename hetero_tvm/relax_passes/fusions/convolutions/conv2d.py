@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -122,20 +123,23 @@ class FoldPad(Rule):
 
     def rewrite(self, graph: Graph, var: Var, found: tuple[Expr, Call, list[int]]) -> None:
         x, conv, more = found
-        attrs = conv.attrs
-        padding = [int(p) + m for p, m in zip(attrs.padding, more, strict=True)]
-        call = relax.op.nn.conv2d(
-            x,
-            conv.args[1],
-            strides=list(attrs.strides),
-            padding=padding,
-            dilation=list(attrs.dilation),
-            groups=int(attrs.groups),
-            data_layout=str(attrs.data_layout),
-            kernel_layout=str(attrs.kernel_layout),
-            out_dtype=attrs.out_dtype,
-        )
-        graph.replace(var, call)
+        graph.replace(var, with_padding(conv, x, more))
+
+
+def with_padding(conv: Call, x: Expr, more: Sequence[int]) -> Call:
+    """The convolution of ``x`` with more zeros around it: above, left, below and right."""
+    attrs = conv.attrs
+    return relax.op.nn.conv2d(
+        x,
+        conv.args[1],
+        strides=list(attrs.strides),
+        padding=[int(p) + m for p, m in zip(attrs.padding, more, strict=True)],
+        dilation=list(attrs.dilation),
+        groups=int(attrs.groups),
+        data_layout=str(attrs.data_layout),
+        kernel_layout=str(attrs.kernel_layout),
+        out_dtype=attrs.out_dtype,
+    )
 
 
 class FuseConv2d(Rule):

@@ -32,7 +32,9 @@ MOVES = {
     "copies": lambda x: op.tile(real(x), [2, 1, 1, 3]),
     "one many times": lambda x: op.broadcast_to(op.strided_slice(real(x), [1], [1], [2]), (4, 6, 8, 7)),
     "the other way round": lambda x: op.flip(real(x), 2),
-    "picked elements": lambda x: op.gather_elements(real(x), constant(np.arange(7)[None, None, None] % 3, "int64"), 1),
+    "picked elements": lambda x: op.gather_elements(
+        real(x), constant(np.arange(7)[None, None, None] % 3, "int64"), 1
+    ),
     "the largest": lambda x: op.max(real(x), [2], keepdims=True),
     "the smallest": lambda x: op.min(real(x), [1, 3]),
     "the larger of two": lambda x: op.maximum(real(x), op.flip(real(x), 3)),
