@@ -52,12 +52,16 @@ class QuantConv1dAsConv2d(Rule):
             return graph.insert_before(top, value, f"{top.name}#row", [var])
 
         def row(x: Expr) -> Expr:
-            """[A, B, W] -> [A, B, 1, W]; of a dequantised tensor before it is."""
+            """[A, B, W] -> [A, B, 1, W]; of a dequantised or padded tensor before it is."""
             a, b, width = shape_of(x)
-            inner = graph.call(x, "relax.dequantize", "relax.subtract", "relax.astype")
+            inner = graph.call(x, "relax.dequantize", "relax.subtract", "relax.astype", "relax.nn.pad")
             if inner is None or not is_tensor(inner.args[0]) or len(shape_of(inner.args[0])) != 3:
                 return bind(relax.op.reshape(x, (a, b, 1, width)))
             first = row(inner.args[0])
+            if inner.op.name == "relax.nn.pad":
+                widths = [int(width) for width in inner.attrs.pad_width]
+                widths = [*widths[:4], 0, 0, *widths[4:]]
+                return bind(relax.op.nn.pad(first, widths, str(inner.attrs.pad_mode), inner.attrs.pad_value))
             if inner.op.name == "relax.astype":
                 return bind(relax.op.astype(first, str(inner.attrs.dtype)))
             if inner.op.name == "relax.dequantize":

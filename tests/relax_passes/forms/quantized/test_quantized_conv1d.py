@@ -23,6 +23,9 @@ CASES = {
     "sums": lambda x: convolution(x, W, strides=2, padding=(1, 2)),
     "with bias and relu": lambda x: op.nn.relu(op.add(convolution(x, W, dilation=2), BIAS)),
     "groups": lambda x: convolution(x, W.reshape(6, 1, 4), groups=3),
+    "behind a border of bytes": lambda x: op.nn.conv1d(
+        real_of(op.nn.pad(x, [0, 0, 0, 0, 3, 0], "constant", 1.0), 1), real_of(constant(W, "int8"), 0)
+    ),
     "in integers": lambda x: op.nn.conv1d(
         op.subtract(op.astype(x, "int32"), constant(3, "int32")), constant(W, "int32"), out_dtype="int32"
     ),
