@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,12 +11,11 @@ import onnx
 
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.frontend import ImportedModel
-from hetero_tvm.reference import Accuracy, Reference, judge, run_reference, sample_inputs
+from hetero_tvm.reference import Reference, judge, run_reference, sample_inputs
 from hetero_tvm.reference.inputs import FREE
 from hetero_tvm.reference.running import run_as_given, run_drawn
 from hetero_tvm.runtime.signature import Signature, Symbol, size_of
 from hetero_tvm.schedules.extents import Sizes
-from hetero_tvm.targets.base import Target
 
 _MOST_CALLS = 8
 """Calls of one length among those that stand for a model's use."""
@@ -83,38 +83,31 @@ def differences(
     problems = []
     for sizes in other_sizes(lengths.symbols):
 
-        def reference(inputs: Mapping[str, np.ndarray], sizes: Sizes = sizes) -> Sequence[np.ndarray]:
+        def reference(inputs: Mapping[str, np.ndarray], sizes: Sizes = sizes) -> Reference:
             theirs = run_as_given(model, inputs)
-            return run_reference(model.open.at(sizes), inputs).float32 if theirs is None else theirs
+            if theirs is None:
+                return run_reference(model.open.at(sizes), inputs)
+            wide = tuple(y.astype(np.float64) if y.dtype.kind == "f" else y for y in theirs)
+            return Reference(theirs, wide, "the model as it came")
 
         draw = functools.partial(inputs_at, model, lengths.signature, sizes, seed)
-        inputs, theirs = run_drawn(draw, reference)
-        wide = tuple(y.astype(np.float64) if y.dtype.kind == "f" else y for y in theirs)
+        inputs, given = run_drawn(draw, reference)
         judged = functools.partial(
-            _judged, run(inputs), theirs, inputs, target, lambda at=sizes: model.open.at(at)
+            judge,
+            run(inputs),
+            inputs=inputs,
+            model_of=lambda at=sizes: model.open.at(at),
+            floor=_BOTH_ROUND * target.relative_tolerance,
+            least_cosine=target.least_cosine,
         )
-        found = judged(wide)
+        found = judged(given)
         # Where sums are long, it may be their float32 that is far off: what float64 tells.
         if not found.ok and (exact := run_as_given(model, inputs, double=True)) is not None:
-            found = judged(exact)
+            found = judged(dataclasses.replace(given, float64=exact))
         if not found.ok:
             at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
             problems += [f"at {at}: {line}" for line in str(found).splitlines()]
     return problems
-
-
-def _judged(
-    outputs: Sequence[np.ndarray],
-    theirs: Sequence[np.ndarray],
-    inputs: Mapping[str, np.ndarray],
-    target: Target,
-    model_of: Callable[[], ImportedModel],
-    exact: Sequence[np.ndarray],
-) -> Accuracy:
-    """Judgement of outputs by those of the model as it came, in float32 and ``exact``."""
-    floor, cosine = _BOTH_ROUND * target.relative_tolerance, target.least_cosine
-    reference = Reference(tuple(theirs), tuple(exact), "the model as it came")
-    return judge(outputs, reference, inputs, model_of, floor=floor, least_cosine=cosine)
 
 
 def inputs_at(

@@ -39,7 +39,9 @@ class MeanOfBytes(Rule):
         offset = relax.const(np.int32(terms * int(zero)))
         centred = bind(relax.op.subtract(total, offset), "centred")
         steps = bind(relax.op.astype(centred, "float32"), "steps")
-        graph.replace(var, relax.op.multiply(steps, relax.const(np.float32(scale / terms))))
+        # The count alone is a number, which other sizes of the model have another one for.
+        average = bind(relax.op.multiply(steps, relax.const(np.float32(1.0 / terms))), "average")
+        graph.replace(var, relax.op.multiply(average, relax.const(np.float32(scale))))
 
 
 class DequantizeForEach(Rule):

@@ -74,7 +74,7 @@ class TestMeanOfBytes(Rewrite):
     def expected(self, x):
         total = op.sum(op.astype(x, "int32"), [2, 3])
         steps = op.astype(op.subtract(total, constant(48, "int32")), "float32")
-        return op.multiply(steps, constant(0.5 / 16))
+        return op.multiply(op.multiply(steps, constant(1 / 16)), constant(0.5))
 
 
 class TestDequantizeForEach(Rewrite):
