@@ -330,7 +330,7 @@ class CpuTarget(Target):
             FuseQuantized(claims, safe, bounds=True),  # before constants are folded: it reads integers
             *([IntegersAsFloats()] if self._any_images else []),
             FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
-            MeanOfBytes(),  # before the norms, which begin with a mean of floats
+            MeanOfBytes(alone=not fixed),  # before the norms, which begin with a mean of floats
             TabulateBytes(claims),  # after all integers that round results of their own
             FuseForest(claims),  # before lookups take other forms
             *forms(claims, self.machine, self._any_rows),

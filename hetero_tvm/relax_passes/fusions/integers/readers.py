@@ -17,15 +17,23 @@ _MOST_TERMS = 1 << 23
 
 
 class MeanOfBytes(Rule):
-    """``mean(dequantize(x))`` -> the sum of the bytes, scaled once: exact, and floats are never read."""
+    """``mean(dequantize(x))`` -> the sum of the bytes, scaled once: exact, and floats are never read.
+
+    ``alone``: whether means that are part of a norm stay, for sizes of which some have too many terms.
+    """
 
     name = "mean_of_bytes"
     counted = False
     anchors = ("relax.mean",)
 
+    def __init__(self, alone: bool = False):
+        self._alone = alone
+
     def match(self, graph: Graph, var: Var) -> tuple[Call, int] | None:
         call = graph.call(graph.value(var).args[0], "relax.dequantize")
         if call is None or parameters_of(graph, call) is None or dtype_of(call.args[0]) not in OFFSET:
+            return None
+        if self._alone and graph.only_user(graph.value(var).args[0]) is None:
             return None
         terms = math.prod(shape_of(call.args[0])) // max(1, math.prod(shape_of(var)))
         return (call, terms) if 0 < terms < _MOST_TERMS else None

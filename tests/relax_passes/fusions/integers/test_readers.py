@@ -45,6 +45,16 @@ def test_other_means_stay(build):
     assert "R.mean" in str(after["main"])
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_mean_that_centres_stays_where_some_sizes_have_too_many_terms(alone):
+    def build(x):
+        y = bind(real(x))
+        return op.subtract(y, op.mean(y, [2, 3], True))
+
+    after, _ = rewritten(build, [BYTES], [MeanOfBytes(alone)])
+    assert ("R.mean" in str(after["main"])) == alone
+
+
 def test_each_reader_has_its_own_and_a_result_keeps_one():
     def build(x):
         y = bind(real(x))
