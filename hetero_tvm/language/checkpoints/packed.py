@@ -1,6 +1,6 @@
-"""Checkpoints whose weights are quantized already: GPTQ, AWQ, compressed-tensors, FP8 and MXFP4.
+"""Checkpoints whose weights are quantized already, as transformers reads them: integers, FP8 and FP4.
 
-The first three hold ``w = (q - zero) * scale`` with several integers in an int32, and differ in where these
+Packed integers hold ``w = (q - zero) * scale`` with several of them in an int32, and differ in where these
 lie; K is the input's width, N the result's, ``b`` the bits, ``p = 32 / b``:
 
 =====================  =====================  =========================  ==================================
@@ -8,42 +8,44 @@ method                 integers               zeros                      order i
 =====================  =====================  =========================  ==================================
 gptq                   qweight [K / p, N]     qzeros [groups, N / p]     neighbours; zeros less 1 (v1)
 awq (gemm)             qweight [K, N / p]     qzeros [groups, N / p]     columns 0 2 4 6 1 3 5 7
-compressed-tensors     weight_packed          none: 2 ** (b - 1)         neighbours
-(pack-quantized)       [N, K / p]
+compressed-tensors     weight_packed          weight_zero_point          neighbours
+(pack-quantized)       [N, K / p]             [N / p, groups], if any
 =====================  =====================  =========================  ==================================
 
-Scales are [groups, N] in the first two, [N, groups] in the last.  They become :class:`QuantizedWeight`
-without any rounding where their groups are multiples of 32, 64 or 128, else float32, which the build stores
-as its precision says; so do columns in GPTQ's order of activations, which no group of neighbours has.
+AutoRound writes the first or the second.  Scales are [groups, N] in these, [N, groups] in the last.  They
+become :class:`QuantizedWeight` without any rounding where their groups are multiples of 32, 64 or 128, else
+float32, which the build stores as its precision says; so do columns in GPTQ's order of activations, which no
+group of neighbours has.
 
-Weights of 8 bits that nothing packs (``fp8`` of transformers, and ``float-quantized``, ``int-quantized`` and
-``naive-quantized`` of compressed-tensors) are ``weight * scale``, with a scale for all, each row, group or
-block; they become float32.  Rounding of activations, which such a checkpoint may ask for, is left out.
+Weights of 8 bits that nothing packs (``fp8``, ``fbgemm_fp8`` and ``mxfp8`` of transformers, ModelOpt's FP8,
+``float-quantized``, ``int-quantized`` and ``naive-quantized`` of compressed-tensors) are ``(weight - zero) *
+scale``, with a scale for all, each row, group or block; scales in bytes are exponents of 2 plus 127.  They
+become float32.  Rounding of activations, which such a checkpoint may ask for, is left out.
 
-Experts in MXFP4 (gpt-oss) are ``NAME_blocks [experts, N, groups, 16]``, two numbers of 4 bits in a byte, the
-first in its lower half, and ``NAME_scales [experts, N, groups]``, exponents of 2 plus 127, of 32 neighbours
-each; they become float32 [experts, K, N], which is how such a model's floats lie.
+Two numbers of 4 bits (E2M1) in a byte, the first in its lower half, have a scale for each 16 neighbours in
+FP8 and one more for all (NVFP4: compressed-tensors divides by it, ModelOpt multiplies), or an exponent for
+each 32 (MXFP4).  They become float32 as well.
+
+Experts in MXFP4 (gpt-oss) are ``NAME_blocks [experts, N, groups, 16]`` and ``NAME_scales [experts, N,
+groups]``; they become float32 [experts, K, N], which is how such a model's floats lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.checkpoint import INTEGERS, SafetensorsFolder
+from hetero_tvm.language.checkpoint import INTEGERS, SafetensorsFolder, read_json
+from hetero_tvm.language.checkpoints.plans import BITS, Form, read_plan
 from hetero_tvm.language.decoder import Names
 from hetero_tvm.ops.decoding.storage import GROUPS, QuantizedWeight, Storage, Weight
 
 _AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
-_BITS = {4: "int4", 8: "int8"}
-_PLAIN = ("float-quantized", "int-quantized", "naive-quantized")
-"""Formats of compressed-tensors whose weights are not packed."""
 _SCALES = ("weight_scale_inv", "weight_scale")
-_BLOCK = (128, 128)
 _FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 """Numbers of 4 bits of MXFP4."""
 
@@ -56,23 +58,22 @@ class PackedFolder(SafetensorsFolder):
     ModelError : a method or a form of it that cannot be read; lists all that stands against it.
     """
 
-    _types = {**SafetensorsFolder._types, **INTEGERS}
+    _types = {**SafetensorsFolder._types, **INTEGERS, "U8": np.uint8, "F8_E8M0": ml_dtypes.float8_e8m0fnu}
 
     def __init__(self, folder: Path):
         super().__init__(folder)
-        plan = dict(self.config["quantization_config"])
+        config = self.config.get("quantization_config") or modelopt_config(folder)
+        self._plan = read_plan(dict(config))
         self.config = {name: value for name, value in self.config.items() if name != "quantization_config"}
-        self._method = str(plan.get("quant_method", "of an unknown name"))
-        self._block = plan.get("weight_block_size") or _BLOCK
-        self._bits, self._group, self._symmetric, problems = _read_plan(self._method, plan)
-        if problems:
+        self._method = self._plan.method
+        if self._plan.problems:
             raise ModelError(
                 f"the weights are quantized by {self._method}, in a form that cannot be read",
-                problems=problems,
+                problems=list(self._plan.problems),
                 hint="build from the float checkpoint with --precision int8 or int4, or from a GGUF file",
             )
-        self._integers_part = "weight_packed" if self._method == "compressed-tensors" else "qweight"
-        self._zero_offset = 1 if self._method == "gptq" and plan.get("checkpoint_format") != "gptq_v2" else 0
+        packs = self._plan.layout in ("gptq", "awq")
+        self._integers_part = "qweight" if packs else "weight_packed"
 
     def names(self, names: Names) -> Names:
         """The names as they are."""
@@ -92,9 +93,14 @@ class PackedFolder(SafetensorsFolder):
         scale = next((f"{base}.{part}" for part in _SCALES if f"{base}.{part}" in self._tensors), None)
         plain = name in self._tensors
         if not name.endswith(".weight") or (plain and scale is None):
+            if plain and self._tensors[name][1] in ("U8", *INTEGERS):
+                raise ModelError(f"{name} in {self.folder} has integers without scales")
             return super().matrix(name)
+        stored = name if plain else self._packed(name)
         try:
-            return self._scaled(name, scale) if plain and scale else self._unpacked(base)
+            if stored in self._tensors and self._tensors[stored][1] == "U8" and scale:
+                return self._fours(base, stored, scale)
+            return self._scaled(base, scale) if plain and scale else self._unpacked(base)
         except (ValueError, IndexError) as error:
             raise ModelError(f"the parts of {base} in {self.folder} do not fit together: {error}") from error
 
@@ -112,38 +118,76 @@ class PackedFolder(SafetensorsFolder):
             raise ModelError(f"{self.folder} has no tensor {name!r}")
         return self._raw(name)
 
-    def _scaled(self, name: str, scale: str) -> np.ndarray:
+    def _factors(self, name: str) -> np.ndarray:
+        """Scales as float32; bytes are exponents."""
+        scales = self._raw(name)
+        if scales.dtype == np.uint8:
+            return np.ldexp(np.float32(1), scales.astype(np.int32) - 127)
+        return scales.astype(np.float32)
+
+    def _scaled(self, base: str, scale: str) -> np.ndarray:
         """A weight of 8 bits times its scales [1], [N], [N, groups] or [blocks, blocks], as float32."""
-        weight, scales = self._raw(name).astype(np.float32), self._raw(scale).astype(np.float32)
-        scales = scales.reshape(-1, 1) if scales.ndim < 2 else scales
-        (n, k), (rows, columns) = weight.shape, scales.shape
-        if (rows, columns) == (-(-n // self._block[0]), -(-k // self._block[1])):
-            high, wide = self._block
-        else:
-            high, wide = n // rows, k // columns
-            if (rows * high, columns * wide) != (n, k):
-                raise ValueError(f"scales {list(scales.shape)} of weights {list(weight.shape)}")
-        return weight * np.repeat(np.repeat(scales, high, 0)[:n], wide, 1)[:, :k]
+        weight, scales = self._raw(f"{base}.weight").astype(np.float32), self._factors(scale)
+        scales = _grid(scales, weight.shape, self._plan.block)
+        zero = f"{base}.weight_zero_point"
+        if zero in self._tensors and self._raw(zero).any():
+            weight = weight - _grid(self._raw(zero).astype(np.float32), weight.shape, self._plan.block)
+        return weight * scales
+
+    def _fours(self, base: str, stored: str, scale: str) -> np.ndarray:
+        """A weight of two numbers in a byte, [N, K / 2], times its scales [N, groups], as float32."""
+        packed, scales = self._raw(stored), self._factors(scale)
+        numbers = _FP4[np.stack([packed & 15, packed >> 4], -1)].reshape(len(packed), -1)
+        divisor, factor = f"{base}.weight_global_scale", f"{base}.weight_scale_2"
+        if divisor in self._tensors:
+            scales = scales / self._factors(divisor).reshape(())
+        elif factor in self._tensors:
+            scales = scales * self._factors(factor).reshape(())
+        return numbers * _grid(scales, numbers.shape, (1, 16))
 
     def _unpacked(self, base: str) -> Weight:
-        bits = self._bits
         packed = self._part(base, self._integers_part)
-        if self._method == "compressed-tensors":
-            n, k = (int(extent) for extent in self._part(base, "weight_shape"))
-            q = _integers(packed, bits)[:n, :k]
-            scale = self._part(base, "weight_scale")
-            return _weight(bits, self._group or k, q, scale, None, None)
+        if self._plan.layout == "compressed-tensors":
+            return self._compressed(base, packed)
+        (form,) = self._plan.of(base)
+        bits = form.bits
         scale = self._part(base, "scales").T
         zeros = _integers(self._part(base, "qzeros"), bits)
-        if self._method == "awq":
+        if self._plan.layout == "awq":
             q, zeros = _in_order(_integers(packed, bits)).T, _in_order(zeros)
         else:
             q = _integers(packed.T, bits)
-        zero = (zeros.T[: len(q)] + self._zero_offset) & (2**bits - 1)
-        if self._symmetric and (zero == 1 << (bits - 1)).all():
+        zero = (zeros.T[: len(q)] + self._plan.zero_offset) & (2**bits - 1)
+        if form.symmetric and (zero == 1 << (bits - 1)).all():
             zero = None
-        order = self._part(base, "g_idx") if f"{base}.g_idx" in self._tensors else None
-        return _weight(bits, self._group or q.shape[1], q, scale, zero, order)
+        return _weight(bits, form.group or q.shape[1], q, scale, zero, self._order(base, "g_idx"))
+
+    def _compressed(self, base: str, packed: np.ndarray) -> Weight:
+        n, k = (int(extent) for extent in self._part(base, "weight_shape"))
+        scale = self._part(base, "weight_scale")
+
+        def fits(form: Form) -> bool:
+            groups = -(-k // (form.group or k))
+            return packed.shape == (n, -(-k * form.bits // 32)) and scale.shape == (n, groups)
+
+        form = next((form for form in self._plan.of(base) if fits(form)), None)
+        if form is None:
+            raise ValueError(f"integers {list(packed.shape)}, scales {list(scale.shape)} of [{n}, {k}]")
+        zero = None
+        if not form.symmetric:
+            zero = self._part(base, "weight_zero_point")
+            if zero.dtype == np.int8:  # not packed
+                zero = (zero.astype(np.int16) + (1 << (form.bits - 1))).astype(np.uint8)
+            else:
+                zero = _integers(zero.T, form.bits).T[:n]
+        q = _integers(packed, form.bits)[:, :k]
+        return _weight(form.bits, form.group or k, q, scale, zero, self._order(base, "weight_g_idx"))
+
+    def _order(self, base: str, part: str) -> np.ndarray | None:
+        """The group of each column, where the checkpoint says it; -1 says nothing."""
+        name = f"{base}.{part}"
+        order = self._raw(name) if name in self._tensors else None
+        return None if order is None or (order == -1).all() else order
 
 
 class Mxfp4Folder(SafetensorsFolder):
@@ -178,53 +222,29 @@ class Mxfp4Folder(SafetensorsFolder):
         return made
 
 
-def _read_plan(method: str, plan: Mapping[str, Any]) -> tuple[int, int, bool, list[str]]:
-    """Bits, columns of a group (0: all), whether groups have no zero of their own, and what is unknown."""
-    problems = []
-    if method == "fp8":
-        if plan.get("fmt", "e4m3") != "e4m3":
-            problems.append(f"fmt is {plan['fmt']!r}, known is 'e4m3'")
-        return 8, 0, True, problems
-    if method == "compressed-tensors" and plan.get("format") in _PLAIN:
-        weights = _weights_of(plan)
-        if any(w.get("num_bits") != 8 or w.get("symmetric") is not True for w in weights):
-            problems.append("weights have other than 8 bits, or zeros of their own")
-        return 8, 0, True, problems
-    if method == "compressed-tensors":
-        if plan.get("format") != "pack-quantized":
-            known = ", ".join(("pack-quantized", *_PLAIN))
-            problems.append(f"format is {plan.get('format')!r}, known are {known}")
-        names = ("num_bits", "group_size", "symmetric", "actorder")
-        found = {tuple(map(w.get, names)) for w in _weights_of(plan)}
-        bits, group, symmetric, order = found.pop() if len(found) == 1 else (None,) * 4
-        if order not in (None, "static", "weight"):  # these two leave columns where they were
-            problems.append(f"columns are in the order {order!r}")
-        if symmetric is not True:
-            problems.append("groups have zeros of their own, or differ among layers")
-    elif method in ("gptq", "awq"):
-        bits, group = plan.get("bits", plan.get("w_bit")), plan.get("group_size", plan.get("q_group_size"))
-        symmetric = plan.get("sym") is True if method == "gptq" else plan.get("zero_point") is False
-        version = str(plan.get("version", "gemm")).lower()
-        if method == "awq" and version != "gemm":
-            problems.append(f"version is {version!r}, known is 'gemm'")
+def modelopt_config(folder: Path) -> dict[str, Any]:
+    """The ``quantization_config`` that ModelOpt wrote beside a ``config.json``; empty where it wrote none."""
+    path = folder / "hf_quant_config.json"
+    if not path.is_file():
+        return {}
+    config = read_json(path)
+    told = config.get("quantization")
+    return {**(told if isinstance(told, dict) else config), "quant_method": "modelopt"}
+
+
+def _grid(scales: np.ndarray, shape: tuple[int, ...], block: tuple[int, int]) -> np.ndarray:
+    """Scales [1], [N], [N, groups] or [blocks, blocks] for every number of a matrix."""
+    scales = scales.reshape(-1, 1) if scales.ndim < 2 else scales
+    if scales.ndim == 4:  # [blocks, 1, blocks, 1]
+        scales = scales.reshape(scales.shape[0], scales.shape[2])
+    (n, k), (rows, columns) = shape, scales.shape
+    if (rows, columns) == (-(-n // block[0]), -(-k // block[1])):
+        high, wide = block
     else:
-        return 0, 0, False, ["known methods: gptq, awq, compressed-tensors, fp8, mxfp4, bitsandbytes"]
-    known = (4,) if method == "awq" else tuple(_BITS)
-    if bits not in known:
-        problems.append(f"weights have {bits} bits, known are {' and '.join(map(str, known))}")
-    group = -1 if group is None else group
-    if not isinstance(group, int) or isinstance(group, bool) or (group < 1 and group != -1):
-        problems.append(f"group_size is {group!r}")
-        group = -1
-    return int(bits) if bits in known else 0, max(group, 0), bool(symmetric), problems
-
-
-def _weights_of(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Options of the weights of each group of layers, as compressed-tensors states them."""
-    groups = plan.get("config_groups")
-    schemes = list(groups.values()) if isinstance(groups, Mapping) else []
-    weights = [scheme.get("weights") for scheme in schemes if isinstance(scheme, Mapping)]
-    return [one for one in weights if isinstance(one, Mapping)]
+        high, wide = n // rows, k // columns
+        if (rows * high, columns * wide) != (n, k):
+            raise ValueError(f"scales {list(scales.shape)} of weights {list(shape)}")
+    return np.repeat(np.repeat(scales, high, 0)[:n], wide, 1)[:, :k]
 
 
 def _integers(packed: np.ndarray, bits: int) -> np.ndarray:
@@ -268,7 +288,7 @@ def _weight(
         middle = 1 << (bits - 1) if zero is None else zero[:, order].astype(np.float32)
         return (q.astype(np.float32) - middle) * exact[:, order]
     wide = size // kept
-    storage = Storage.named(_BITS[bits], kept, zero is not None)
+    storage = Storage.named(BITS[bits], kept, zero is not None)
     pieces = -(-k // kept)
     return QuantizedWeight(
         storage,
