@@ -26,15 +26,15 @@ from hetero_tvm.errors import (
 from hetero_tvm.generation.facts import EMBEDDING, LanguageFacts, SourceFacts
 from hetero_tvm.generation.source import ENTRY
 from hetero_tvm.host.tvm import IRModule
-from hetero_tvm.language.architectures import describe
-from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder, read_json
 from hetero_tvm.language.checkpoints.bitsandbytes import BitsAndBytesFolder
+from hetero_tvm.language.checkpoints.checkpoint import Checkpoint, SafetensorsFolder, read_json
 from hetero_tvm.language.checkpoints.gguf import GgufFile
 from hetero_tvm.language.checkpoints.packed import Mxfp4Folder, PackedFolder, modelopt_config
-from hetero_tvm.language.configuration import penalty_of, rules_of
-from hetero_tvm.language.decoder import Decoder
 from hetero_tvm.language.encoder import build_encoder
-from hetero_tvm.language.encoder_decoders import EncoderDecoder, describe_pair, is_encoder_decoder
+from hetero_tvm.language.families.architectures import describe
+from hetero_tvm.language.families.configuration import penalty_of, rules_of
+from hetero_tvm.language.families.decoder import Decoder
+from hetero_tvm.language.families.encoder_decoders import EncoderDecoder, describe_pair, is_encoder_decoder
 from hetero_tvm.language.step import (
     INPUTS,
     KERNELS,

@@ -11,7 +11,7 @@ import numpy as np
 from hetero_tvm.errors import ModelError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, relax, tirx
-from hetero_tvm.language.decoder import Decoder
+from hetero_tvm.language.families.decoder import Decoder
 from hetero_tvm.language.weights import DecoderWeights, expert_matrices
 from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route

@@ -12,7 +12,7 @@ import numpy as np
 from hetero_tvm.errors import ModelError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr
-from hetero_tvm.language.decoder import Recurrence
+from hetero_tvm.language.families.decoder import Recurrence
 from hetero_tvm.language.layers import LayerBuilder
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import RowNorm

@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.host.install import extra_command
-from hetero_tvm.language.decoder import Names
+from hetero_tvm.language.families.decoder import Names
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, Weight
 
 _BLOCK = 32

@@ -39,9 +39,9 @@ import ml_dtypes
 import numpy as np
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.checkpoint import INTEGERS, SafetensorsFolder, read_json
+from hetero_tvm.language.checkpoints.checkpoint import INTEGERS, SafetensorsFolder, read_json
 from hetero_tvm.language.checkpoints.plans import BITS, Form, read_plan
-from hetero_tvm.language.decoder import Names
+from hetero_tvm.language.families.decoder import Names
 from hetero_tvm.ops.decoding.storage import GROUPS, QuantizedWeight, Storage, Weight
 
 _AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)

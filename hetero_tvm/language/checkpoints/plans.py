@@ -1,4 +1,4 @@
-"""What a ``quantization_config`` says of how matrices are packed."""
+"""Plans of packed matrices, read from a ``quantization_config``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the matrices of a checkpoint are packed.
+    """Packing of the matrices of a checkpoint.
 
     Parameters
     ----------

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import describe
 from hetero_tvm.language.checkpoints.gguf import GgufFile
+from hetero_tvm.language.families.architectures import describe
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage
 from tests import tiny_llama

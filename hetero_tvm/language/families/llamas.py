@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.configuration import (
+from hetero_tvm.language.families.configuration import (
     Config,
     activation_of,
     kinds_of,
@@ -15,8 +15,8 @@ from hetero_tvm.language.configuration import (
     stop_of,
     windows_of,
 )
-from hetero_tvm.language.decoder import Decoder, Layer, Names
-from hetero_tvm.language.rope import rope_of
+from hetero_tvm.language.families.decoder import Decoder, Layer, Names
+from hetero_tvm.language.families.rope import rope_of
 
 _CWM_POSITIONS = {
     "rope_type": "llama3",

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.configuration import Config, refuse, stop_of
-from hetero_tvm.language.decoder import Decoder, Experts, Layer, Names, Recurrence
-from hetero_tvm.language.llamas import MULTIMODAL, granite, llama
-from hetero_tvm.language.mixtures import granite_moe, qwen2_moe
+from hetero_tvm.language.families.configuration import Config, refuse, stop_of
+from hetero_tvm.language.families.decoder import Decoder, Experts, Layer, Names, Recurrence
+from hetero_tvm.language.families.llamas import MULTIMODAL, granite, llama
+from hetero_tvm.language.families.mixtures import granite_moe, qwen2_moe
 
 _UNBOUNDED = 1 << 20
 """Context of a model whose texts may have any length."""

@@ -4,8 +4,8 @@
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import describe
-from hetero_tvm.language.decoder import Recurrence
+from hetero_tvm.language.families.architectures import describe
+from hetero_tvm.language.families.decoder import Recurrence
 from tests.tiny_llama import CONFIG
 
 HEADS = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 4, "mamba_n_groups": 2}

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from hetero_tvm.errors import ModelError, shortened
-from hetero_tvm.language.decoder import Names
+from hetero_tvm.language.families.decoder import Names
 from hetero_tvm.ops.decoding.storage import Weight
 
 _DTYPES: dict[str, Any] = {

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language import gemmas, gpts, llamas, mixtures, recurrent
-from hetero_tvm.language.configuration import Config
-from hetero_tvm.language.decoder import Decoder, Names
+from hetero_tvm.language.families import gemmas, gpts, llamas, mixtures, recurrent
+from hetero_tvm.language.families.configuration import Config
+from hetero_tvm.language.families.decoder import Decoder, Names
 
 _LAYER_COUNTS = (
     "num_hidden_layers",

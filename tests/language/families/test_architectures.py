@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import ARCHITECTURES, describe
-from hetero_tvm.language.configuration import rows_of_groups, rows_of_pairs
-from hetero_tvm.language.decoder import Experts, Latent
+from hetero_tvm.language.families.architectures import ARCHITECTURES, describe
+from hetero_tvm.language.families.configuration import rows_of_groups, rows_of_pairs
+from hetero_tvm.language.families.decoder import Experts, Latent
 from tests.tiny_llama import CONFIG
 
 GEMMA = {**CONFIG, "model_type": "gemma3_text", "head_dim": 16, "sliding_window": 20, "num_hidden_layers": 7}
