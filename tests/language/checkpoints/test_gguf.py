@@ -136,12 +136,12 @@ def test_what_cannot_be_read_is_told(tmp_path):
     path.write_bytes(b"GGUF" + b"\0" * 40)
     with pytest.raises(ModelError, match="no GGUF file"):
         GgufFile(path)
-    writer = gguf.GGUFWriter(path, "mamba")
+    writer = gguf.GGUFWriter(path, "rwkv6")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ModelError, match="mamba"):
+    with pytest.raises(ModelError, match="rwkv6"):
         GgufFile(path)
 
 
