@@ -100,6 +100,8 @@ class LayerBuilder:
         if normed is None:
             normed = self.before(x, base + names.mlp_norm)
         inner = self.linear(normed, up, d.inner, d.width, activation=d.activation, gated=d.gated)
+        if names.down_norm:
+            inner = self.norm_of(inner, base + names.down_norm, d.inner, d.eps)
         norm = base + (names.mlp_norm if d.norms_after else names.mlp_post_norm)
         return self.added(x, inner, base + names.down, d.inner, norm, last)
 

@@ -26,6 +26,8 @@ Two numbers of 4 bits (E2M1) in a byte, the first in its lower half, have a scal
 FP8 and one more for all (NVFP4: compressed-tensors divides by it, ModelOpt multiplies), or an exponent for
 each 32 (MXFP4).  They become float32 as well.
 
+BitNet's weights are -1, 0 or 1 times one scale, four in a byte, and become float32.
+
 Experts in MXFP4 (gpt-oss) are ``NAME_blocks [experts, N, groups, 16]`` and ``NAME_scales [experts, N,
 groups]``; they become float32 [experts, K, N], which is how such a model's floats lie.
 """
@@ -99,6 +101,8 @@ class PackedFolder(SafetensorsFolder):
         stored = name if plain else self._packed(name)
         try:
             if stored in self._tensors and self._tensors[stored][1] == "U8" and scale:
+                if self._plan.layout.startswith("ternary"):
+                    return self._ternary(stored, scale)
                 return self._fours(base, stored, scale)
             return self._scaled(base, scale) if plain and scale else self._unpacked(base)
         except (ValueError, IndexError) as error:
@@ -144,6 +148,12 @@ class PackedFolder(SafetensorsFolder):
         elif factor in self._tensors:
             scales = scales * self._factors(factor).reshape(())
         return numbers * _grid(scales, numbers.shape, (1, 16))
+
+    def _ternary(self, stored: str, scale: str) -> np.ndarray:
+        """A weight of four numbers in a byte, [N / 4, K]: the first quarter of the rows has the lowest bits."""
+        packed, factor = self._raw(stored), self._factors(scale).reshape(())
+        numbers = np.concatenate([(packed >> shift) & 3 for shift in (0, 2, 4, 6)]).astype(np.float32) - 1
+        return numbers / factor if self._plan.layout == "ternary divided" else numbers * factor
 
     def _unpacked(self, base: str) -> Weight:
         packed = self._part(base, self._integers_part)

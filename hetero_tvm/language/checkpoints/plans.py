@@ -24,6 +24,7 @@ _METHODS = (
     "mxfp8",
     "mxfp4",
     "modelopt",
+    "bitnet",
     "bitsandbytes",
 )
 _MODELOPT = ("FP8", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "NVFP4_AWQ", "W4A16_NVFP4")
@@ -48,7 +49,8 @@ class Plan:
     Parameters
     ----------
     method : as the checkpoint says it.
-    layout : of integers: ``gptq``, ``awq`` or ``compressed-tensors``; empty where there are none.
+    layout : of integers: ``gptq``, ``awq`` or ``compressed-tensors``; ``ternary divided`` or ``ternary
+        multiplied`` by the scale (BitNet); empty where there are none.
     forms : of integers; the first that fits a matrix is its own.
     zero_offset : added to stored zeros.
     block : rows and columns of a scale, where scales are of blocks.
@@ -78,6 +80,7 @@ def read_plan(config: Mapping[str, Any]) -> Plan:
         "awq": _awq,
         "compressed-tensors": _compressed,
         "modelopt": _modelopt,
+        "bitnet": _bitnet,
         "fp8": _fp8,
         "fbgemm_fp8": _fp8,
         "mxfp8": _fp8,
@@ -101,6 +104,17 @@ def _modelopt(method: str, config: Mapping[str, Any]) -> Plan:
     if algorithm in _MODELOPT:
         return Plan(method)
     return Plan(method, problems=(f"quant_algo is {algorithm}, known are {', '.join(_MODELOPT)}",))
+
+
+def _bitnet(method: str, config: Mapping[str, Any]) -> Plan:
+    """Weights of three values, which the older of two layers divides by their scale."""
+    kinds = ("autobitlinear", "bitlinear")
+    kind = str(config.get("linear_class") or "bitlinear")
+    if kind not in kinds:
+        return Plan(method, problems=(f"linear_class is {kind!r}, known are {' and '.join(kinds)}",))
+    if config.get("use_rms_norm"):
+        return Plan(method, problems=("matrices have norms of their own (use_rms_norm)",))
+    return Plan(method, f"ternary {'divided' if kind == 'bitlinear' else 'multiplied'}")
 
 
 def _gptq(method: str, config: Mapping[str, Any]) -> Plan:

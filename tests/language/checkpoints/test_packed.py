@@ -320,6 +320,20 @@ def test_numbers_of_four_bits(tmp_path, kind):
     np.testing.assert_array_equal(read.matrix("a.weight"), numbers * np.repeat(wide, size, 1))
 
 
+@pytest.mark.parametrize("kind", ["bitlinear", "autobitlinear"])
+def test_weights_of_three_values(tmp_path, kind):
+    """The example of transformers' ``unpack_weights``: 0b10100001 holds 0, -1, 1, 1 of rows 0, 2, 4, 6."""
+    packed = np.array([[0b10100001, 0b00011000], [0b10010000, 0b00001010]], np.uint8)
+    numbers = np.array([[0, -1], [-1, 1], [-1, 1], [-1, 1], [1, 0], [0, -1], [1, -1], [1, -1]])
+    plan = {"quant_method": "bitnet", "linear_class": kind}
+    scale = np.array([0.25], np.float32)
+    read = PackedFolder(write(tmp_path / "c", "", {"a.weight": packed, "a.weight_scale": scale}, plan))
+    factor = 4 if kind == "bitlinear" else 0.25
+    np.testing.assert_array_equal(read.matrix("a.weight"), numbers * np.float32(factor))
+    with pytest.raises(ModelError, match="norms of their own"):
+        PackedFolder(write(tmp_path / "d", "", {}, {**plan, "use_rms_norm": True}))
+
+
 def test_what_modelopt_says_in_a_file_of_its_own(tmp_path):
     fp8 = np.random.default_rng(12).standard_normal((8, 64)).astype(ml_dtypes.float8_e4m3fn)
     tensors = {"a.weight": fp8, "a.weight_scale": np.array(0.5, np.float32)}
