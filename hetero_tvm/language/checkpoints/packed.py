@@ -150,7 +150,7 @@ class PackedFolder(SafetensorsFolder):
         return numbers * _grid(scales, numbers.shape, (1, 16))
 
     def _ternary(self, stored: str, scale: str) -> np.ndarray:
-        """A weight of four numbers in a byte, [N / 4, K]: the first quarter of the rows has the lowest bits."""
+        """A weight of four numbers in a byte, [N / 4, K]: the first quarter of the rows lies lowest."""
         packed, factor = self._raw(stored), self._factors(scale).reshape(())
         numbers = np.concatenate([(packed >> shift) & 3 for shift in (0, 2, 4, 6)]).astype(np.float32) - 1
         return numbers / factor if self._plan.layout == "ternary divided" else numbers * factor
