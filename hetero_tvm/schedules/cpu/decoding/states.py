@@ -24,7 +24,7 @@ _VECTORS = 16
 
 _TOGETHER, _TERMS = 4, 8
 """Most vectors of a head that a thread takes together, which read the same B and C (queries and keys), and
-most terms that are summed up before the sum in memory: waiting for it at every term took .5 of the time."""
+most terms that are summed up before the sum in memory, so that no term waits for another."""
 
 
 class _States:
