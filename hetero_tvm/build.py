@@ -94,9 +94,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def _run_language(options: argparse.Namespace) -> int:
     from hetero_tvm import api
-    from hetero_tvm.language.checkpoint import read_json
-    from hetero_tvm.language.configuration import hints_of
+    from hetero_tvm.language.checkpoints.checkpoint import read_json
     from hetero_tvm.language.embedding.build import is_embedder
+    from hetero_tvm.language.families.configuration import hints_of
 
     given = [name for name in ("batch", "sequence", "inputs", "shape") if getattr(options, name)]
     if given:

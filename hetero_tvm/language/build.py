@@ -26,15 +26,15 @@ from hetero_tvm.errors import (
 from hetero_tvm.generation.facts import EMBEDDING, LanguageFacts, SourceFacts
 from hetero_tvm.generation.source import ENTRY
 from hetero_tvm.host.tvm import IRModule
-from hetero_tvm.language.architectures import describe
-from hetero_tvm.language.bitsandbytes import BitsAndBytesFolder
-from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder, read_json
-from hetero_tvm.language.configuration import penalty_of, rules_of
-from hetero_tvm.language.decoder import Decoder
+from hetero_tvm.language.checkpoints.bitsandbytes import BitsAndBytesFolder
+from hetero_tvm.language.checkpoints.checkpoint import Checkpoint, SafetensorsFolder, read_json
+from hetero_tvm.language.checkpoints.gguf import GgufFile
+from hetero_tvm.language.checkpoints.packed import Mxfp4Folder, PackedFolder, modelopt_config
 from hetero_tvm.language.encoder import build_encoder
-from hetero_tvm.language.encoder_decoders import EncoderDecoder, describe_pair, is_encoder_decoder
-from hetero_tvm.language.gguf import GgufFile
-from hetero_tvm.language.packed import Mxfp4Folder, PackedFolder
+from hetero_tvm.language.families.architectures import describe
+from hetero_tvm.language.families.configuration import penalty_of, rules_of
+from hetero_tvm.language.families.decoder import Decoder
+from hetero_tvm.language.families.encoder_decoders import EncoderDecoder, describe_pair, is_encoder_decoder
 from hetero_tvm.language.step import (
     INPUTS,
     KERNELS,
@@ -269,8 +269,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
             hint="with the package peft, AutoPeftModelForCausalLM.from_pretrained(folder).merge_and_unload()"
             ".save_pretrained(whole) makes one; build the folder that it wrote",
         )
-    plan = read_json(path / "config.json").get("quantization_config")
-    if not isinstance(plan, Mapping):
+    plan = read_json(path / "config.json").get("quantization_config") or modelopt_config(path)
+    if not isinstance(plan, Mapping) or not plan:
         return SafetensorsFolder(path)
     folders = {"bitsandbytes": BitsAndBytesFolder, "mxfp4": Mxfp4Folder}
     return folders.get(str(plan.get("quant_method")), PackedFolder)(path)

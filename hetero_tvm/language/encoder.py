@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, IRModule, relax
-from hetero_tvm.language.decoder import Rope
+from hetero_tvm.language.families.decoder import Rope
 from hetero_tvm.language.layers import LayerBuilder, symbol
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import (

@@ -11,7 +11,7 @@ import numpy as np
 from hetero_tvm.errors import ModelError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, relax, tirx
-from hetero_tvm.language.decoder import Decoder
+from hetero_tvm.language.families.decoder import Decoder
 from hetero_tvm.language.weights import DecoderWeights, expert_matrices
 from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
@@ -100,6 +100,8 @@ class LayerBuilder:
         if normed is None:
             normed = self.before(x, base + names.mlp_norm)
         inner = self.linear(normed, up, d.inner, d.width, activation=d.activation, gated=d.gated)
+        if names.down_norm:
+            inner = self.norm_of(inner, base + names.down_norm, d.inner, d.eps)
         norm = base + (names.mlp_norm if d.norms_after else names.mlp_post_norm)
         return self.added(x, inner, base + names.down, d.inner, norm, last)
 

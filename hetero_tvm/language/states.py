@@ -12,7 +12,7 @@ import numpy as np
 from hetero_tvm.errors import ModelError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr
-from hetero_tvm.language.decoder import Recurrence
+from hetero_tvm.language.families.decoder import Recurrence
 from hetero_tvm.language.layers import LayerBuilder
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import RowNorm
@@ -67,9 +67,9 @@ class StateLayer:
         x, states = self._convolved(pair, Columns(2 * r.inner), "conv1d", states, activation="silu")
         few = self._part(x, 0, r.steps)
         if r.eps:
-            few = self._plain_norm(few, r.steps)
-            parts = (self._part(x, r.steps + n * r.state, r.state) for n in range(2))
-            b, c = (self._plain_norm(part, r.state) for part in parts)
+            few = self._norm(few, "dt_layernorm", r.steps)
+            parts = [self._part(x, r.steps + n * r.state, r.state) for n in range(2)]
+            b, c = (self._norm(part, f"{n}_layernorm", r.state) for n, part in zip("bc", parts, strict=True))
             columns = [Columns(r.state)] * 2
         else:
             b = c = self._part(x, r.steps, 2 * r.state)
@@ -165,10 +165,13 @@ class StateLayer:
         weights = self._layers.weights
         return dataclasses.replace(weights, storage=Storage("f16")) if weights.storage.bits else weights
 
-    def _plain_norm(self, x: Expr, width: int) -> Expr:
-        layers = self._layers
+    def _norm(self, x: Expr, name: str, width: int) -> Expr:
+        """Rows normalised, by the scales of this name where there are some."""
+        layers, eps = self._layers, self._recurrence.eps
+        if layers.weights.find(self._base + name):
+            return layers.norm_of(x, self._base + name, width, eps)
         ones = constant(np.ones(width, np.float32))
-        return layers.call(RowNorm(width, self._recurrence.eps), [x, ones], layers.type(layers.rows, width))
+        return layers.call(RowNorm(width, eps), [x, ones], layers.type(layers.rows, width))
 
     def _array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         weights = self._layers.weights

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, IRModule, relax
-from hetero_tvm.language.decoder import Decoder, Layer
+from hetero_tvm.language.families.decoder import Decoder, Layer
 from hetero_tvm.language.layers import LayerBuilder, symbol
 from hetero_tvm.language.states import StateLayer
 from hetero_tvm.language.weights import DecoderWeights
@@ -202,6 +202,8 @@ class _Step(LayerBuilder):
             rows = names.gate_rows
             gate = self.linear(normed, [base + names.qkv[0]], width, d.width, rows=rows, total=2 * width)
             out = self.call(Gate(width), [out, gate], self.type(self.rows, width))
+        if names.out_norm:
+            out = self.norm_of(out, base + names.out_norm, width, d.eps)
         after = names.attention_norm if d.norms_after else names.attention_post_norm
         beside = self.norm(x, base + names.mlp_norm) if d.parallel_norm else normed
         x = self.added(x, out, base + names.out, width, base + after)

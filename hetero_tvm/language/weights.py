@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.checkpoint import Checkpoint
-from hetero_tvm.language.decoder import Decoder, Names
+from hetero_tvm.language.checkpoints.checkpoint import Checkpoint
+from hetero_tvm.language.families.decoder import Decoder, Names
 from hetero_tvm.ops.decoding.storage import (
     QuantizedWeight,
     Storage,

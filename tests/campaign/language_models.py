@@ -568,6 +568,39 @@ CASES |= {
         },
     ),
 }
+_NEMOTRON_H = {
+    **_COMMON,
+    "head_dim": 16,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "ssm_state_size": 12,
+    "n_groups": 2,
+    "chunk_size": 8,
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp", "linear_attention"],
+    "time_step_min": 1e-9,  # a bound of steps that transformers has for prompts alone
+}
+_JAMBA = {**_COMMON, "num_hidden_layers": 4, "attn_layer_period": 4, "attn_layer_offset": 1}
+CASES |= {
+    "exaone": ("ExaoneConfig", _COMMON),
+    "bitnet": ("BitNetConfig", _COMMON),
+    "jamba": ("JambaConfig", {**_JAMBA, "num_experts": 4, "mamba_dt_rank": 6}),
+    "jamba_dense": ("JambaConfig", {**_JAMBA, "num_experts": 1, "num_experts_per_tok": 1}),
+    "nemotron_h": ("NemotronHConfig", _NEMOTRON_H),
+    "nemotron_h_experts": (
+        "NemotronHConfig",
+        {
+            **_NEMOTRON_H,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"],
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "moe_shared_expert_intermediate_size": 24,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.7,
+        },
+    ),
+}
 
 
 def reference(kind: str, folder: Path) -> tuple[list[int], list[list[int]]]:

@@ -14,8 +14,8 @@ from tests.language.test_step import KERNELS
 def builder(tmp_path, **changes):
     import dataclasses
 
-    from hetero_tvm.language.architectures import describe
-    from hetero_tvm.language.checkpoint import SafetensorsFolder
+    from hetero_tvm.language.checkpoints.checkpoint import SafetensorsFolder
+    from hetero_tvm.language.families.architectures import describe
 
     folder = SafetensorsFolder(tiny_llama.write(tmp_path))
     decoder, names = describe(folder.config)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from hetero_tvm.language.architectures import describe
-from hetero_tvm.language.checkpoint import SafetensorsFolder
+from hetero_tvm.language.checkpoints.checkpoint import SafetensorsFolder
+from hetero_tvm.language.families.architectures import describe
 from hetero_tvm.language.step import INPUTS, build_step
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.machines.cpu import CpuModel

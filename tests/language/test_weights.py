@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import describe
-from hetero_tvm.language.decoder import Names
+from hetero_tvm.language.families.architectures import describe
+from hetero_tvm.language.families.decoder import Names
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, quantized
 from tests.tiny_llama import CONFIG

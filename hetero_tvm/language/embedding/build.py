@@ -14,7 +14,6 @@ from hetero_tvm.errors import BuildError, HeteroTVMError, ModelError, UsageError
 from hetero_tvm.generation.embedding import DENSE_ENTRY, EmbeddingFacts
 from hetero_tvm.generation.facts import EMBEDDING
 from hetero_tvm.host.tvm import IRModule
-from hetero_tvm.language.architectures import ARCHITECTURES, describe, kind_of
 from hetero_tvm.language.build import (
     copy_texts,
     described,
@@ -23,12 +22,13 @@ from hetero_tvm.language.build import (
     open_checkpoint,
     step_kernels,
 )
-from hetero_tvm.language.checkpoint import SafetensorsFolder, read_json
-from hetero_tvm.language.decoder import Decoder, Names
+from hetero_tvm.language.checkpoints.checkpoint import SafetensorsFolder, read_json
 from hetero_tvm.language.embedding.families import ENCODERS, describe_encoder, is_encoder
 from hetero_tvm.language.embedding.modules import MODULES, Dense, Modules, read_modules
 from hetero_tvm.language.embedding.rows import INPUTS, build_dense, build_rows
-from hetero_tvm.language.encoder_decoders import is_encoder_decoder
+from hetero_tvm.language.families.architectures import ARCHITECTURES, describe, kind_of
+from hetero_tvm.language.families.decoder import Decoder, Names
+from hetero_tvm.language.families.encoder_decoders import is_encoder_decoder
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.pipeline import lower

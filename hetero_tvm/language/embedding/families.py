@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import ARCHITECTURES, check_sizes, kind_of, reading
-from hetero_tvm.language.configuration import Config, activation_of
-from hetero_tvm.language.decoder import Decoder, Layer, Names, Relative
-from hetero_tvm.language.encoder_decoders import describe_pair
-from hetero_tvm.language.gemmas import gemma3
-from hetero_tvm.language.rope import rope_of
+from hetero_tvm.language.families.architectures import ARCHITECTURES, check_sizes, kind_of, reading
+from hetero_tvm.language.families.configuration import Config, activation_of
+from hetero_tvm.language.families.decoder import Decoder, Layer, Names, Relative
+from hetero_tvm.language.families.encoder_decoders import describe_pair
+from hetero_tvm.language.families.gemmas import gemma3
+from hetero_tvm.language.families.rope import rope_of
 
 _BERT = Names(
     prefixes=("", "bert.", "roberta.", "electra.", "mpnet.", "distilbert.", "model."),

@@ -11,7 +11,7 @@ from typing import Any
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.generation.embedding import NORMALIZE, POOLINGS
-from hetero_tvm.language.checkpoint import read_json
+from hetero_tvm.language.checkpoints.checkpoint import read_json
 
 MODULES = "modules.json"
 _POOLING_KEYS = {

@@ -3,9 +3,9 @@
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import ARCHITECTURES, EMBEDDERS, describe
 from hetero_tvm.language.embedding.families import ENCODERS, describe_encoder, is_encoder
-from hetero_tvm.language.encoder_decoders import ENCODER_DECODERS
+from hetero_tvm.language.families.architectures import ARCHITECTURES, EMBEDDERS, describe
+from hetero_tvm.language.families.encoder_decoders import ENCODER_DECODERS
 from tests import tiny_llama
 from tests.tiny_bert import CONFIG
 

@@ -22,6 +22,11 @@ _VECTORS = 16
 """Most vectors of a row that a convolution takes before the next row."""
 
 
+_TOGETHER, _TERMS = 4, 8
+"""Most vectors of a head that a thread takes together, which read the same B and C (queries and keys), and
+most terms that are summed up before the sum in memory, so that no term waits for another."""
+
+
 class _States:
     """Places of the states of rows, as arguments of a kernel."""
 
@@ -49,6 +54,11 @@ def _each_vector(
     """``body(vector)`` of all, by all threads unless ``work`` of each for all rows is little."""
     few = max(1, LAUNCH_FLOPS // max(1, work * vectors))
     k.shared_unless(rows < few if few > 1 else False, vectors, body)
+
+
+def _together(tasks: int, vectors: int, machine: CpuModel) -> int:
+    """Vectors of a head that are taken together; fewer where threads would have nothing to do."""
+    return max(n for n in (1, 2, _TOGETHER) if vectors % n == 0 and (n == 1 or tasks // n >= machine.threads))
 
 
 def _kept(k: SymbolicKernel, value: Expr, lanes: int) -> Expr:
@@ -148,14 +158,16 @@ def emit_scan(op: Scan, machine: CpuModel) -> PrimFunc:
             raw = k.load(steps, [i, k.ramp(at + op.steps.first, lanes)])
             return _softplus(k, raw if bias is None else raw + k.load(bias, [k.ramp(at, lanes)]), lanes)
 
-        def vector(number: Expr) -> None:
-            head = k.let(quotient(number, vectors))
-            c = k.let(number * width)
-            inner = k.let(remainder(number, vectors) * width)
+        each = 1 if op.by_channel else _together(op.heads * vectors, vectors, machine)
+        terms = math.gcd(op.size, 2 if op.by_channel else _TERMS)
+
+        def block(number: Expr) -> None:
+            head = k.let(quotient(number * each, vectors))
+            first = k.let(number * (each * width))
+            inner = k.let(remainder(number * each, vectors) * width)
             group = k.let(quotient(head, op.heads // op.groups) * op.size)
-            total = k.scratch((width,))
-            at, lanes = [k.ramp(0, width)], width if op.by_channel else 1
-            own = c if op.by_channel else head
+            totals, at = [k.scratch((width,)) for _ in range(each)], [k.ramp(0, width)]
+            lanes, own = (width, first) if op.by_channel else (1, head)
 
             def wide(value: Expr) -> Expr:
                 return value if op.by_channel else k.splat(value, width)
@@ -163,34 +175,49 @@ def emit_scan(op: Scan, machine: CpuModel) -> PrimFunc:
             with k.serial(rows) as i:
                 position, slot, place = states.of(i)
                 base = k.let(place + head * (op.size * op.dim) + inner)
+
+                def cell(s: Expr, vector: int) -> list[Index]:
+                    return [slot, k.ramp(base + s * op.dim + vector * width, width)]
+
                 with k.when(tirx.EQ(position, 0)):
                     with k.serial(op.size) as s:
-                        k.store(pool, k.splat(0.0, width), [slot, k.ramp(base + s * op.dim, width)])
-                value = k.let(k.load(x, [i, k.ramp(c + op.x.first, width)]))
+                        for vector in range(each):
+                            k.store(pool, k.splat(0.0, width), cell(s, vector))
                 step = step_of(i, own, lanes)
-                grown = _kept(k, value * wide(step), width)
-                k.store(total, value * wide(k.load(skips, [k.ramp(own, lanes)])), at)
+                skip = wide(k.load(skips, [k.ramp(own, lanes)]))
+                grown = []
+                for vector, total in enumerate(totals):
+                    value = k.let(k.load(x, [i, k.ramp(first + (op.x.first + vector * width), width)]))
+                    grown.append(_kept(k, value * wide(step), width))
+                    k.store(total, value * skip, at)
                 decay = None
                 if not op.by_channel:
-                    decay = _kept(k, vector_math.exp(step * k.load(rates, [head])), 1)
-                with k.serial(op.size) as s:
-                    b = k.load(written, [i, group + s + op.b.first])
-                    c_of = k.load(read, [i, group + s + op.c.first])
-                    kept = decay
-                    if kept is None:
-                        kept = vector_math.exp(step * k.load(rates, [s, k.ramp(c, width)]))
-                    cell = [slot, k.ramp(base + s * op.dim, width)]
-                    h = k.let(k.load(pool, cell) * wide(kept) + grown * k.splat(b, width))
-                    k.store(pool, h, cell)
-                    k.store(total, k.load(total, at) + h * k.splat(c_of, width), at)
-                result = k.load(total, at)
-                if gate is not None and op.gate is not None:
-                    z = k.load(gate, [i, k.ramp(c + op.gate.first, width)])
-                    result = result * vector_math.silu(z)
-                k.store(y, result, [i, k.ramp(c, width)])
+                    decay = k.splat(_kept(k, vector_math.exp(step * k.load(rates, [head])), 1), width)
+                with k.serial(op.size // terms) as run:
+                    sums: list[Expr | None] = [None] * each
+                    for term in range(terms):
+                        s = k.let(run * terms + term)
+                        b = k.splat(k.load(written, [i, group + s + op.b.first]), width)
+                        c_of = k.splat(k.load(read, [i, group + s + op.c.first]), width)
+                        kept = decay
+                        if kept is None:
+                            kept = vector_math.exp(step * k.load(rates, [s, k.ramp(first, width)]))
+                        for vector in range(each):
+                            h = k.let(k.load(pool, cell(s, vector)) * kept + grown[vector] * b)
+                            k.store(pool, h, cell(s, vector))
+                            before = sums[vector]
+                            sums[vector] = k.let(h * c_of if before is None else before + h * c_of)
+                    for total, terms_of in zip(totals, sums, strict=True):
+                        k.store(total, k.load(total, at) + terms_of, at)
+                for vector, total in enumerate(totals):
+                    result, c = k.load(total, at), first + vector * width
+                    if gate is not None and op.gate is not None:
+                        z = k.load(gate, [i, k.ramp(c + op.gate.first, width)])
+                        result = result * vector_math.silu(z)
+                    k.store(y, result, [i, k.ramp(c, width)])
 
-        work = op.size * (12 if op.by_channel else 5)
-        _each_vector(k, op.heads * vectors, rows, work, vector)
+        work = op.size * (12 if op.by_channel else 5) * each
+        _each_vector(k, op.heads * vectors // each, rows, work, block)
     return k.function
 
 
@@ -221,21 +248,24 @@ def emit_delta_scan(op: DeltaScan, machine: CpuModel) -> PrimFunc:
             total = reduce_row(k, op.dim, machine.lanes, square, add, 0.0)
             return constant(1.0) / tirx.sqrt(total + constant(op.eps))
 
-        def vector(number: Expr) -> None:
-            head = k.let(quotient(number, vectors))
-            inner = k.let(remainder(number, vectors) * width)
+        each, terms = _together(op.heads * vectors, vectors, machine), math.gcd(op.dim, _TERMS)
+
+        def block(number: Expr) -> None:
+            head = k.let(quotient(number * each, vectors))
+            inner = k.let(remainder(number * each, vectors) * width)
             query = k.let(quotient(head, op.heads // op.key_heads) * op.dim)
-            sums, at = k.scratch((width,)), [k.ramp(0, width)]
+            totals, at = [k.scratch((width,)) for _ in range(each)], [k.ramp(0, width)]
             with k.serial(rows) as i:
                 position, slot, place = states.of(i)
                 base = k.let(place + head * (op.dim * op.values) + inner)
 
-                def cell(d: Expr) -> list[Index]:
-                    return [slot, k.ramp(base + d * op.values, width)]
+                def cell(d: Expr, vector: int) -> list[Index]:
+                    return [slot, k.ramp(base + d * op.values + vector * width, width)]
 
                 with k.when(tirx.EQ(position, 0)):
                     with k.serial(op.dim) as d:
-                        k.store(pool, k.splat(0.0, width), cell(d))
+                        for vector in range(each):
+                            k.store(pool, k.splat(0.0, width), cell(d, vector))
                 to_q = _kept(k, unit(i, query) * constant(op.dim**-0.5), 1)
                 to_k = _kept(k, unit(i, query + keys), 1)
                 share = _kept(k, vector_math.sigmoid(k.load(shares, [i, head + op.shares.first])), 1)
@@ -243,25 +273,48 @@ def emit_delta_scan(op: DeltaScan, machine: CpuModel) -> PrimFunc:
                 decay = _kept(k, vector_math.exp(_softplus(k, raw, 1) * k.load(rates, [head])), 1)
 
                 def key(d: Expr) -> Expr:
-                    return k.splat(k.load(qkv, [i, query + keys + d]) * to_k, width)
+                    return k.let(k.splat(k.load(qkv, [i, query + keys + d]) * to_k, width))
 
-                k.store(sums, k.splat(0.0, width), at)
-                with k.serial(op.dim) as d:
-                    kept = k.let(k.load(pool, cell(d)) * k.splat(decay, width))
-                    k.store(pool, kept, cell(d))
-                    k.store(sums, k.load(sums, at) + kept * key(d), at)
+                def added_up(
+                    kept_of: Callable[[Expr, int, Expr], Expr], factor: Callable[[Expr, Expr], Expr]
+                ) -> None:
+                    """Sums over the keys of what the state becomes times a factor."""
+                    for total in totals:
+                        k.store(total, k.splat(0.0, width), at)
+                    with k.serial(op.dim // terms) as run:
+                        sums: list[Expr | None] = [None] * each
+                        for term in range(terms):
+                            d = k.let(run * terms + term)
+                            of_key = key(d)
+                            times = factor(d, of_key)
+                            for vector in range(each):
+                                kept = k.let(kept_of(d, vector, of_key))
+                                k.store(pool, kept, cell(d, vector))
+                                before = sums[vector]
+                                sums[vector] = k.let(
+                                    kept * times if before is None else before + kept * times
+                                )
+                        for total, terms_of in zip(totals, sums, strict=True):
+                            k.store(total, k.load(total, at) + terms_of, at)
+
+                forgets = k.splat(decay, width)
+                added_up(
+                    lambda d, vector, of_key: k.load(pool, cell(d, vector)) * forgets,
+                    lambda d, of_key: of_key,
+                )
                 c = k.let(head * op.values + inner)
-                lacks = k.load(qkv, [i, k.ramp(c + 2 * keys, width)]) - k.load(sums, at)
-                added = k.let(lacks * k.splat(share, width))
-                k.store(sums, k.splat(0.0, width), at)
-                with k.serial(op.dim) as d:
-                    kept = k.let(k.load(pool, cell(d)) + added * key(d))
-                    k.store(pool, kept, cell(d))
-                    asked = k.load(qkv, [i, query + d]) * to_q
-                    k.store(sums, k.load(sums, at) + kept * k.splat(asked, width), at)
-                k.store(y, k.load(sums, at), [i, k.ramp(c, width)])
+                added = []
+                for vector, total in enumerate(totals):
+                    value = k.load(qkv, [i, k.ramp(c + (2 * keys + vector * width), width)])
+                    added.append(_kept(k, (value - k.load(total, at)) * k.splat(share, width), width))
+                added_up(
+                    lambda d, vector, of_key: k.load(pool, cell(d, vector)) + added[vector] * of_key,
+                    lambda d, of_key: k.let(k.splat(k.load(qkv, [i, query + d]) * to_q, width)),
+                )
+                for vector, total in enumerate(totals):
+                    k.store(y, k.load(total, at), [i, k.ramp(c + vector * width, width)])
 
-        _each_vector(k, op.heads * vectors, rows, 8 * op.dim, vector)
+        _each_vector(k, op.heads * vectors // each, rows, 8 * op.dim * each, block)
     return k.function
 
 

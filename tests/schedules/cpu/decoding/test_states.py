@@ -67,14 +67,16 @@ def test_short_convolutions(op):
         np.testing.assert_allclose(found, op.reference(rows, w, *biases), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_a_scan_by_heads(groups):
-    heads, dim, size = 4, 16, 5
+@pytest.mark.parametrize(
+    ("groups", "heads", "dim", "size"), [(1, 4, 16, 5), (2, 4, 16, 5), (1, 2, 32, 8), (2, 2, 24, 6)]
+)
+def test_a_scan_by_heads(groups, heads, dim, size):
+    """Also where several vectors of a head go together, and several terms."""
     inner, all_groups = heads * dim, groups * size
     columns = [Columns(inner + 2 * all_groups, first) for first in (0, inner, inner + all_groups)]
-    op = Scan(heads, dim, size, *columns, Columns(11, 7), POOL, groups)
+    op = Scan(heads, dim, size, *columns, Columns(7 + heads, 7), POOL, groups)
     random = np.random.default_rng(1)
-    x, steps = rows_of(random, op.x.total), rows_of(random, 11)
+    x, steps = rows_of(random, op.x.total), rows_of(random, 7 + heads)
     steps[0][2] = 30.0  # where the softplus is the identity
     a, skip, bias = random.standard_normal((3, heads)).astype(np.float32)
     constants = [-np.exp(a), skip, bias]

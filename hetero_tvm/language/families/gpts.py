@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.configuration import (
+from hetero_tvm.language.families.configuration import (
     Config,
     activation_of,
     refuse,
@@ -17,8 +17,8 @@ from hetero_tvm.language.configuration import (
     rows_of_pairs,
     stop_of,
 )
-from hetero_tvm.language.decoder import FAIRSEQ_NAMES, Decoder, Layer, Names
-from hetero_tvm.language.rope import rope_of
+from hetero_tvm.language.families.decoder import FAIRSEQ_NAMES, Decoder, Layer, Names
+from hetero_tvm.language.families.rope import rope_of
 
 
 def gpt2(config: Config) -> tuple[Decoder, Names]:

@@ -6,9 +6,9 @@ import dataclasses
 import math
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language import gemmas, llamas
-from hetero_tvm.language.configuration import Config, kinds_of, refuse, windows_of
-from hetero_tvm.language.decoder import Decoder, Experts, Latent, Names
+from hetero_tvm.language.families import gemmas, llamas
+from hetero_tvm.language.families.configuration import Config, kinds_of, refuse, windows_of
+from hetero_tvm.language.families.decoder import Decoder, Experts, Latent, Names
 
 _QUICK = 1.702
 """Factor of the sigmoid in the activation that has a kernel."""

@@ -6,8 +6,8 @@ import pytest
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.generation.rules import TextRules
-from hetero_tvm.language.checkpoint import SafetensorsFolder
-from hetero_tvm.language.configuration import hints_of, rules_of
+from hetero_tvm.language.checkpoints.checkpoint import SafetensorsFolder
+from hetero_tvm.language.families.configuration import hints_of, rules_of
 from tests import tiny_llama
 
 

@@ -16,108 +16,20 @@ import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.host.install import extra_command
-from hetero_tvm.language.decoder import Names
+from hetero_tvm.language.checkpoints.gguf_families import EXPERTS, FAMILIES, MIXTURES, expert_names
+from hetero_tvm.language.families.decoder import Names
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, Weight
 
 _BLOCK = 32
 _FLOATS = {"F32": np.float32, "F16": np.float16}
-_MODEL_TYPES = {
-    "llama": "llama",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "qwen3moe": "qwen3_moe",
-    "phi3": "phi3",
-    "gemma": "gemma",
-    "gemma2": "gemma2",
-    "gemma3": "gemma3_text",
-    "gpt2": "gpt2",
-    "olmo2": "olmo2",
-    "olmoe": "olmoe",
-    "gpt-oss": "gpt_oss",
-    "lfm2": "lfm2",
-}
-_COMMON = {
-    "embed_tokens": "token_embd",
-    "norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.qkv_proj": "attn_qkv",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.gate_up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-_EXPERTS = {
-    "mlp.gate": "ffn_gate_inp",
-    "block_sparse_moe.gate": "ffn_gate_inp",
-    "gate_proj": "ffn_gate_exps",
-    "up_proj": "ffn_up_exps",
-    "down_proj": "ffn_down_exps",
-    "w1": "ffn_gate_exps",
-    "w3": "ffn_up_exps",
-    "w2": "ffn_down_exps",
-}
-"""The router; matrices of all experts in one tensor, by their names behind the expert's number."""
-_GEMMA = {
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
-_OLMO2 = {
-    "post_attention_layernorm": "post_attention_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
-_GPT_OSS = {
-    "post_attention_layernorm": "post_attention_norm",
-    "mlp.router": "ffn_gate_inp",
-    "self_attn.sinks": "attn_sinks",
-}
-_LFM2 = {
-    "embedding_norm": "token_embd_norm",
-    "operator_norm": "attn_norm",
-    "self_attn.q_layernorm": "attn_q_norm",
-    "self_attn.k_layernorm": "attn_k_norm",
-    "self_attn.out_proj": "attn_output",
-    "feed_forward.w1": "ffn_gate",
-    "feed_forward.w3": "ffn_up",
-    "feed_forward.w2": "ffn_down",
-    "conv.conv": "shortconv.conv",
-    "conv.in_proj": "shortconv.in_proj",
-    "conv.out_proj": "shortconv.out_proj",
-}
-_OTHER_WORDS = {
-    "gemma2": _GEMMA,
-    "gemma3": _GEMMA,
-    "olmo2": _OLMO2,
-    "gpt-oss": _GPT_OSS,
-    "lfm2": _LFM2,
-}
-_GPT2 = {
-    "wte": "token_embd",
-    "wpe": "position_embd",
-    "ln_f": "output_norm",
-    "ln_1": "attn_norm",
-    "attn.c_attn": "attn_qkv",
-    "attn.c_proj": "attn_output",
-    "ln_2": "ffn_norm",
-    "mlp.c_fc": "ffn_up",
-    "mlp.c_proj": "ffn_down",
-}
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
 """Layers of the Gemmas of 27 B.  They scale queries by the width of the model over its heads, which is not
 the channels of a head, and files do not say so."""
 _UNSAID = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "attention.sliding_window": 4096}
 """Values that the first files of Gemma 2 leave out."""
-_PREFIX = re.compile(r"^(?:model\.language_model|language_model\.model|model|transformer)\.")
+_PREFIX = re.compile(r"^(?:model\.language_model|language_model\.model|model|transformer|backbone)\.")
 _LAYER = re.compile(r"^(?:layers|h)\.(\d+)\.(.+)$")
-_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)\.(?:weight|bias)$")
+_EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward)\.experts\.(\d+)\.(\w+)\.(?:weight|bias)$")
 
 
 class GgufFile:
@@ -143,13 +55,14 @@ class GgufFile:
         except Exception as error:  # the package raises what NumPy and its own checks raise
             raise ModelError(f"{path} is no GGUF file, or it is damaged: {error}") from error
         self._kind = str(self._fields.get("general.architecture"))
-        if self._kind not in _MODEL_TYPES:
+        if self._kind not in FAMILIES:
             raise ModelError(
-                f"{path} holds a model of type {self._kind!r}", hint=f"known: {', '.join(_MODEL_TYPES)}"
+                f"{path} holds a model of type {self._kind!r}",
+                hint=f"known: {', '.join(FAMILIES)}; "
+                "build the folder of transformers that the file was made of, with --precision int4",
             )
-        self._words = _COMMON | _EXPERTS | _OTHER_WORDS.get(self._kind, {})
-        if self._kind == "gpt2":
-            self._words = _GPT2
+        self._family = FAMILIES[self._kind]
+        self._words = self._family.words
         try:
             self.config: Mapping[str, Any] = self._configuration()
         except KeyError as error:
@@ -176,7 +89,9 @@ class GgufFile:
 
     def names(self, names: Names) -> Names:
         """Names as in a checkpoint of transformers; all matrices are [N, K] here, and gate and up are two."""
-        names = dataclasses.replace(names, transposed=False)
+        names = dataclasses.replace(names, transposed=False, factors={})
+        if self._kind == "granitemoe":
+            return expert_names(names)
         if self._kind != "gpt-oss":
             return names
         return dataclasses.replace(
@@ -196,10 +111,16 @@ class GgufFile:
         value = self.matrix(name)
         value = value.dequantized() if isinstance(value, QuantizedWeight) else value
         value = np.asarray(value, np.float32)
-        if self._kind.startswith("gemma") and value.ndim == 1:
+        if self._family.norm_offset and value.ndim == 1 and name.endswith("norm.weight"):
             value = value - 1  # the file has the sum with the offset of the norm
-        if name.endswith("conv.conv.weight"):
+        if name.endswith(("conv.conv.weight", "conv1d.weight")):
             value = value.reshape(len(value), 1, -1)  # channels, rows
+        elif name.endswith("shared_expert_gate.weight"):
+            value = value.reshape(1, -1)
+        elif name.endswith("A_log"):
+            value = np.log(-value)
+        if name.endswith((".A_log", ".D", "mamba.norm.weight")) and self._family.heads:
+            value = value.reshape(-1)
         return value
 
     def matrix(self, name: str) -> Weight:
@@ -234,7 +155,7 @@ class GgufFile:
     def _turned_back(self, name: str, value: Weight) -> Weight:
         """Queries and keys of Llama are stored with the halves of each head interleaved."""
         role = name.rpartition(".")[0].rpartition(".")[2]
-        if self._kind != "llama" or role not in ("q_proj", "k_proj"):
+        if not self._family.interleaved or role not in ("q_proj", "k_proj"):
             return value
         heads = self.config["num_attention_heads" if role == "q_proj" else "num_key_value_heads"]
         rows = np.arange(value.shape[0]).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
@@ -246,8 +167,10 @@ class GgufFile:
         """``model.layers.0.mlp.up_proj.weight`` -> ``blk.0.ffn_up.weight``."""
         base, _, suffix = _PREFIX.sub("", name).rpartition(".")
         if layer := _LAYER.match(base):
+            if one := self._words.get(f"{layer[2]}.{suffix}"):
+                return f"blk.{layer[1]}.{one}"
             if expert := _EXPERT.match(f"{layer[2]}.{suffix}"):
-                return f"blk.{layer[1]}.{_EXPERTS.get(expert[2], expert[2])}.{suffix}"
+                return f"blk.{layer[1]}.{EXPERTS.get(expert[2], expert[2])}.{suffix}"
             return f"blk.{layer[1]}.{self._words.get(layer[2], layer[2])}.{suffix}"
         return f"{self._words.get(base, base)}.{suffix}"
 
@@ -261,6 +184,8 @@ class GgufFile:
 
     def _configuration(self) -> dict[str, Any]:
         """The metadata as transformers would say it."""
+        if self._kind == "mamba":
+            return self._mamba()
         heads, width = int(self._need("attention.head_count")), int(self._need("embedding_length"))
         ends = (self._fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
         stop = list(dict.fromkeys(int(token) for token in ends if token is not None))
@@ -270,7 +195,7 @@ class GgufFile:
         epsilon = self._get("attention.layer_norm_rms_epsilon") or self._get("attention.layer_norm_epsilon")
         epsilon = float(str(np.float32(epsilon)))  # the number that was rounded to float32
         common = {
-            "model_type": _MODEL_TYPES[self._kind],
+            "model_type": self._family.model_type,
             "vocab_size": vocab,
             "eos_token_id": stop or None,  # of the text, of what one speaker says
         }
@@ -286,9 +211,10 @@ class GgufFile:
             }
         if count := int(self._get("expert_count") or 0):
             common |= self._experts(count)
+        common |= self._family.more(self._get, self._tensors)
         inner = int(self._get("expert_feed_forward_length") or 0)
         kv_heads = self._get("attention.head_count_kv") or heads
-        if self._kind == "lfm2":  # a number per layer, 0 where it has no attention
+        if self._kind.startswith("lfm2"):  # a number per layer, 0 where it has no attention
             listed = [int(count) for count in kv_heads] if isinstance(kv_heads, list) else []
             kv_heads = max(listed, default=0) or heads
             common |= {
@@ -298,12 +224,13 @@ class GgufFile:
                 "block_auto_adjust_ff_dim": False,
                 "tie_word_embeddings": "output.weight" not in self._tensors,
             }
-        return common | {
+        layers = int(self._need("block_count")) - int(self._get("nextn_predict_layers") or 0)
+        return {
             "moe_intermediate_size": inner or None,
             "hidden_size": width,
             "num_attention_heads": heads,
             "num_key_value_heads": int(kv_heads),
-            "num_hidden_layers": int(self._need("block_count")),
+            "num_hidden_layers": layers,
             "intermediate_size": int(
                 self._get("feed_forward_length") or inner or self._need("feed_forward_length")
             ),
@@ -318,20 +245,46 @@ class GgufFile:
             "attn_logit_softcapping": self._get("attn_logit_softcapping"),
             "final_logit_softcapping": self._get("final_logit_softcapping"),
             "query_pre_attn_scalar": width // heads if self._is_largest_gemma() else dim,
+            **common,
+        }
+
+    def _mamba(self) -> dict[str, Any]:
+        """Entries of a Mamba, or of a Falcon-Mamba, which normalises what steps are made of."""
+        normalised = bool(self._get("ssm.dt_b_c_rms"))
+        stop = self._fields.get("tokenizer.ggml.eos_token_id")
+        epsilon = float(str(np.float32(self._need("attention.layer_norm_rms_epsilon"))))
+        return {
+            "model_type": "falcon_mamba" if normalised else "mamba",
+            "vocab_size": int(self._tensors["token_embd.weight"].shape[1]),
+            "eos_token_id": None if stop is None else [int(stop)],
+            "hidden_size": int(self._need("embedding_length")),
+            "num_hidden_layers": int(self._need("block_count")),
+            "intermediate_size": int(self._need("ssm.inner_size")),
+            "conv_kernel": int(self._need("ssm.conv_kernel")),
+            "state_size": int(self._need("ssm.state_size")),
+            "time_step_rank": int(self._need("ssm.time_step_rank")),
+            "layer_norm_epsilon": epsilon,
+            "mixer_rms_eps": 1e-6,  # of all Falcon-Mambas; files do not say it
+            "tie_word_embeddings": "output.weight" not in self._tensors,
         }
 
     def _experts(self, count: int) -> dict[str, Any]:
-        """Entries of a mixture of experts; llama's are Mixtral."""
-        if self._kind not in ("llama", "qwen3moe", "olmoe", "gpt-oss"):
+        """Entries of a mixture of experts."""
+        if self._kind not in MIXTURES:
             raise ModelError(
                 f"{self.path} holds a mixture of experts of type {self._kind!r}, which is not known"
             )
-        entries = {
+        model_type, normalised = MIXTURES[self._kind]
+        told = self._get("expert_weights_norm")
+        return {
+            "model_type": model_type,
             "num_local_experts": count,
+            "num_experts": count,
+            "n_routed_experts": count,
             "num_experts_per_tok": int(self._need("expert_used_count")),
-            "norm_topk_prob": self._kind != "olmoe",
+            "norm_topk_prob": normalised if told is None else bool(told),
+            "routed_scaling_factor": float(str(np.float32(self._get("expert_weights_scale") or 1.0))),
         }
-        return entries | ({"model_type": "mixtral"} if self._kind == "llama" else {})
 
     def _is_largest_gemma(self) -> bool:
         return int(self._need("block_count")) == _LARGEST_GEMMA.get(self._kind)

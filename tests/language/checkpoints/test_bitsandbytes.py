@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.bitsandbytes import BitsAndBytesFolder
 from hetero_tvm.language.build import open_checkpoint
+from hetero_tvm.language.checkpoints.bitsandbytes import BitsAndBytesFolder
 from tests import tiny_llama
 
 PLAN = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.checkpoint import SafetensorsFolder, read_safetensors
+from hetero_tvm.language.checkpoints.checkpoint import SafetensorsFolder, read_safetensors
 from tests.tiny_llama import write, write_safetensors
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.configuration import Config, kinds_of, windows_of
-from hetero_tvm.language.decoder import Decoder, Layer, Names, Rope
-from hetero_tvm.language.llamas import MULTIMODAL, glm, llama, without_rotation
-from hetero_tvm.language.rope import rope_of
+from hetero_tvm.language.families.configuration import Config, kinds_of, windows_of
+from hetero_tvm.language.families.decoder import Decoder, Layer, Names, Rope
+from hetero_tvm.language.families.llamas import MULTIMODAL, glm, llama, without_rotation
+from hetero_tvm.language.families.rope import rope_of
 
 
 def gemma2(config: Config) -> tuple[Decoder, Names]:

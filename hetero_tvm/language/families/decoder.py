@@ -61,8 +61,8 @@ class Recurrence:
     heads, state, groups : heads that have a step, numbers of a channel's state, groups of heads with one B
         and one C (one query and one key); a Mamba has one head.
     steps : channels that the steps of a Mamba are made of.
-    eps : of the norms of B, C and what steps are made of in a Mamba, which have no scales (Falcon-Mamba); of
-        the gated norm of a Mamba 2.  0 for none.
+    eps : of the norms of B, C and what steps are made of in a Mamba, which may have scales (Jamba) or none
+        (Falcon-Mamba); of the gated norm of a Mamba 2.  0 for none.
     before : that norm comes before the gate.
     """
 
@@ -263,6 +263,8 @@ class Names:
     qkv, up : matrices that are stacked: queries, keys, values; gate and up.
     qkv_rows : rows of the stacked ``qkv`` in the order of queries, keys, values, whose rotated channels are
         halves of a head; empty where the checkpoint has this order.
+    out_norm, down_norm : of what attention gives and of what is inside of the MLP, before the matrices
+        behind these; empty for none.
     transposed : matrices are [in, out].
     embed : the table; ``shared`` is looked for where there is none of this name.
     segments : table of the parts of a text, whose first row is added to all positions; empty for none.
@@ -300,10 +302,12 @@ class Names:
     qkv_rows: tuple[int, ...] = ()
     head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
     out: str = "self_attn.o_proj"
+    out_norm: str = ""
     mlp_norm: str = "post_attention_layernorm"
     mlp_post_norm: str = ""
     up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
+    down_norm: str = ""
     norm: str = "norm"
     heads: tuple[str, ...] = field(default=("lm_head",))
     transposed: bool = False

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import check_sizes, kind_of, reading
-from hetero_tvm.language.configuration import activation_of, stop_of
-from hetero_tvm.language.decoder import FAIRSEQ_NAMES, Decoder, Layer, Names, Relative
+from hetero_tvm.language.families.architectures import check_sizes, kind_of, reading
+from hetero_tvm.language.families.configuration import activation_of, stop_of
+from hetero_tvm.language.families.decoder import FAIRSEQ_NAMES, Decoder, Layer, Names, Relative
 
 Config = Mapping[str, Any]
 _RELATIVE_CONTEXT = 2048

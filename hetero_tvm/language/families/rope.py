@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.decoder import Rope
+from hetero_tvm.language.families.decoder import Rope
 
 _THETA = 10000.0
 _MOST_CHANNELS = 1 << 16

@@ -3,7 +3,7 @@
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.encoder_decoders import describe_pair, is_encoder_decoder
+from hetero_tvm.language.families.encoder_decoders import describe_pair, is_encoder_decoder
 from tests.campaign.encoder_decoders import CASES
 
 BART = {**CASES["bart"][1], "model_type": "bart", "activation_function": "gelu"}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import describe
-from hetero_tvm.language.gguf import GgufFile
+from hetero_tvm.language.checkpoints.gguf import GgufFile
+from hetero_tvm.language.families.architectures import describe
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage
 from tests import tiny_llama
@@ -136,12 +136,12 @@ def test_what_cannot_be_read_is_told(tmp_path):
     path.write_bytes(b"GGUF" + b"\0" * 40)
     with pytest.raises(ModelError, match="no GGUF file"):
         GgufFile(path)
-    writer = gguf.GGUFWriter(path, "mamba")
+    writer = gguf.GGUFWriter(path, "rwkv6")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ModelError, match="mamba"):
+    with pytest.raises(ModelError, match="rwkv6"):
         GgufFile(path)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.checkpoint import SafetensorsFolder
+from hetero_tvm.language.checkpoints.checkpoint import SafetensorsFolder
 
 _STATE = ".quant_state.bitsandbytes__"
 _BYTES = {"U8": np.uint8, "I8": np.int8}

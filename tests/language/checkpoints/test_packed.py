@@ -8,7 +8,8 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.packed import Mxfp4Folder, PackedFolder
+from hetero_tvm.language.build import open_checkpoint
+from hetero_tvm.language.checkpoints.packed import Mxfp4Folder, PackedFolder
 from hetero_tvm.ops.decoding.storage import QuantizedWeight
 from tests import tiny_llama
 
@@ -138,16 +139,19 @@ def test_columns_in_the_order_of_activations_become_floats(tmp_path):
         ({**PLANS["awq"], "version": "marlin"}, ("marlin",)),
         (
             {**PLANS["compressed"], "format": "marlin-24", "config_groups": {}},
-            ("marlin-24", "zeros"),
+            ("marlin-24", "pack-quantized"),
         ),
         (
             {
                 **PLANS["compressed"],
                 "format": "int-quantized",
-                "config_groups": {"group_0": {"weights": {"num_bits": 8, "symmetric": False}}},
+                "config_groups": {"group_0": {"weights": {"num_bits": 4}}},
             },
-            ("zeros",),
+            ("4 bits",),
         ),
+        ({"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor"}, ("llm_compressor",)),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, ("W4A8_AWQ",)),
+        ({**PLANS["gptq"], "dynamic": {"+:.*down": {"bits": 3}}}, ("3 bits",)),
         ({"quant_method": "fp8", "fmt": "e5m2"}, ("e5m2",)),
     ],
 )
@@ -186,6 +190,170 @@ def test_eight_bits_that_are_not_packed(tmp_path, plan, name, dtype, shape, bloc
     wrong = {**tensors, f"a.{name}": np.ones((5, 7), np.float32)}
     with pytest.raises(ModelError, match="do not fit"):
         PackedFolder(write(tmp_path / "d", "", wrong, plan)).matrix("a.weight")
+
+
+def scheme(bits, group, symmetric=True, **more):
+    weights = {"num_bits": bits, "group_size": group, "symmetric": symmetric, "type": "int", **more}
+    return {"weights": weights}
+
+
+def test_compressed_groups_with_zeros_of_their_own(tmp_path):
+    q, scale, zero = random_parts(np.random.default_rng(5), 20, 96, 4, False)
+    padded = np.zeros((24, 3), zero.dtype)
+    padded[:20] = zero
+    plan = {**PLANS["compressed"], "config_groups": {"group_0": scheme(4, 32, False)}}
+    tensors = tensors_of("compressed", "a", q, scale, zero)
+    for kept in (words(padded.T, 4).T.copy(), (zero - 8).astype(np.int8)):
+        read = PackedFolder(write(tmp_path / "c", "", {**tensors, "a.weight_zero_point": kept}, plan))
+        weight = read.matrix("a.weight")
+        np.testing.assert_array_equal(weight.zero, zero)
+        np.testing.assert_array_equal(weight.dequantized(), weight_of(q, scale, zero))
+
+
+def test_compressed_columns_in_the_order_of_activations(tmp_path):
+    q, scale, zero = parts_for("compressed", 16, 96)
+    order = np.random.default_rng(2).permutation(np.arange(96) // 32).astype(np.int32)
+    plan = {**PLANS["compressed"], "config_groups": {"group_0": scheme(4, 32, actorder="group")}}
+    tensors = tensors_of("compressed", "a", q, scale, zero)
+    read = PackedFolder(write(tmp_path / "c", "", {**tensors, "a.weight_g_idx": order}, plan))
+    wanted = (q - zero[:, order]) * scale.astype(np.float32)[:, order]
+    np.testing.assert_array_equal(read.array("a.weight"), wanted)
+    none = np.full(96, -1, np.int32)
+    read = PackedFolder(write(tmp_path / "d", "", {**tensors, "a.weight_g_idx": none}, plan))
+    np.testing.assert_array_equal(read.array("a.weight"), weight_of(q, scale, zero))
+
+
+def test_groups_of_layers_of_other_bits_and_formats(tmp_path):
+    """``mixed-precision`` of compressed-tensors: a format for each group of layers."""
+    random = np.random.default_rng(6)
+    four, eight = random_parts(random, 8, 64, 4, True), random_parts(random, 8, 64, 8, True, 64)
+    groups = {
+        "group_0": {**scheme(4, 32), "format": "pack-quantized"},
+        "group_1": {**scheme(8, None), "format": "pack-quantized"},
+        "group_2": {**scheme(8, None, type="float"), "format": "float-quantized"},
+    }
+    plan = {"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": groups}
+    fp8 = random.standard_normal((8, 64)).astype(ml_dtypes.float8_e4m3fn)
+    tensors = {
+        **tensors_of("compressed", "a", *four),
+        "b.weight_packed": words(eight[0], 8),
+        "b.weight_scale": eight[1],
+        "b.weight_shape": np.array([8, 64], np.int64),
+        "c.weight": fp8,
+        "c.weight_scale": np.full((8, 1), 0.5, np.float32),
+    }
+    read = PackedFolder(write(tmp_path / "c", "", tensors, plan))
+    np.testing.assert_array_equal(read.array("a.weight"), weight_of(*four))
+    np.testing.assert_array_equal(read.array("b.weight"), weight_of(*eight, 64))
+    np.testing.assert_array_equal(read.array("c.weight"), fp8.astype(np.float32) / 2)
+
+
+def test_eight_bits_with_zeros(tmp_path):
+    random = np.random.default_rng(8)
+    q = random.integers(-128, 128, (6, 32)).astype(np.int8)
+    scale, zero = random.uniform(0.1, 1, (6, 1)).astype(np.float32), random.integers(-9, 9, (6, 1))
+    groups = {"group_0": scheme(8, None, False)}
+    plan = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": groups}
+    tensors = {"a.weight": q, "a.weight_scale": scale, "a.weight_zero_point": zero.astype(np.int8)}
+    read = PackedFolder(write(tmp_path / "c", "", tensors, plan))
+    np.testing.assert_array_equal(
+        read.matrix("a.weight"), (q.astype(np.float32) - zero.astype(np.float32)) * scale
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "offset"),
+    [("auto_round:auto_gptq", 1), ("auto_round:gptqmodel", 0), ("auto_round", 0), ("auto_round:auto_awq", 0)],
+)
+def test_the_layouts_of_auto_round(tmp_path, kind, offset):
+    random = np.random.default_rng(9)
+    q, scale, zero = random_parts(random, 16, 64, 4, False)
+    wide = random_parts(random, 16, 64, 4, False, 64)
+    name = "awq" if "awq" in kind else "gptq" if offset else "gptq_v2"
+    other = tensors_of(name, "model.b", *wide)
+    tensors = {
+        n: t for n, t in {**tensors_of(name, "a", q, scale, zero), **other}.items() if "g_idx" not in n
+    }
+    plan = {"quant_method": "auto-round", "packing_format": kind, "bits": 4, "group_size": 32, "sym": False}
+    plan["extra_config"] = {"model.b": {"group_size": 64}, "lm_head": {"bits": 16}}
+    read = PackedFolder(write(tmp_path / "c", "", tensors, plan))
+    np.testing.assert_array_equal(read.array("a.weight"), weight_of(q, scale, zero))
+    np.testing.assert_array_equal(read.array("model.b.weight"), weight_of(*wide, 64))
+
+
+def test_matrices_of_gptq_that_differ_by_name(tmp_path):
+    random = np.random.default_rng(10)
+    four, eight = random_parts(random, 16, 64, 4, True), random_parts(random, 16, 64, 8, True)
+    tensors = tensors_of("gptq", "layers.0.up", *four) | tensors_of("gptq8", "layers.0.down", *eight)
+    dynamic = {"+:.*\\.down": {"bits": 8}, "-:.*lm_head": {}}
+    read = PackedFolder(write(tmp_path / "c", "", tensors, {**PLANS["gptq"], "dynamic": dynamic}))
+    np.testing.assert_array_equal(read.array("layers.0.up.weight"), weight_of(*four))
+    np.testing.assert_array_equal(read.array("layers.0.down.weight"), weight_of(*eight))
+
+
+@pytest.mark.parametrize("kind", ["compressed", "modelopt", "mx"])
+def test_numbers_of_four_bits(tmp_path, kind):
+    random = np.random.default_rng(11)
+    packed = random.integers(0, 256, (6, 32)).astype(np.uint8)
+    numbers = np.stack([packed & 15, packed >> 4], -1).reshape(6, 64)
+    numbers = numbers.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+    size = 32 if kind == "mx" else 16
+    scale = random.uniform(1, 200, (6, 64 // size)).astype(ml_dtypes.float8_e4m3fn)
+    plan = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}
+    if kind == "mx":
+        exponents = random.integers(118, 132, (6, 2)).astype(np.uint8)
+        tensors, wide = (
+            {"a.weight_packed": packed, "a.weight_scale": exponents},
+            2.0 ** (exponents.astype(np.float64) - 127),
+        )
+        plan["format"] = "mxfp4-pack-quantized"
+    elif kind == "compressed":
+        tensors = {"a.weight_packed": packed, "a.weight_scale": scale}
+        tensors["a.weight_global_scale"] = np.array([64.0], np.float32)
+        wide, plan["format"] = scale.astype(np.float64) / 64, "nvfp4-pack-quantized"
+    else:
+        tensors = {"a.weight": packed, "a.weight_scale": scale, "a.input_scale": np.float32([1])}
+        tensors["a.weight_scale_2"] = np.array(0.25, np.float32)
+        wide, plan = scale.astype(np.float64) / 4, {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    read = PackedFolder(write(tmp_path / "c", "", tensors, plan))
+    assert "a.weight" in read
+    np.testing.assert_array_equal(read.matrix("a.weight"), numbers * np.repeat(wide, size, 1))
+
+
+@pytest.mark.parametrize("kind", ["bitlinear", "autobitlinear"])
+def test_weights_of_three_values(tmp_path, kind):
+    """The example of transformers' ``unpack_weights``: 0b10100001 holds 0, -1, 1, 1 of rows 0, 2, 4, 6."""
+    packed = np.array([[0b10100001, 0b00011000], [0b10010000, 0b00001010]], np.uint8)
+    numbers = np.array([[0, -1], [-1, 1], [-1, 1], [-1, 1], [1, 0], [0, -1], [1, -1], [1, -1]])
+    plan = {"quant_method": "bitnet", "linear_class": kind}
+    scale = np.array([0.25], np.float32)
+    read = PackedFolder(write(tmp_path / "c", "", {"a.weight": packed, "a.weight_scale": scale}, plan))
+    factor = 4 if kind == "bitlinear" else 0.25
+    np.testing.assert_array_equal(read.matrix("a.weight"), numbers * np.float32(factor))
+    with pytest.raises(ModelError, match="norms of their own"):
+        PackedFolder(write(tmp_path / "d", "", {}, {**plan, "use_rms_norm": True}))
+
+
+def test_what_modelopt_says_in_a_file_of_its_own(tmp_path):
+    fp8 = np.random.default_rng(12).standard_normal((8, 64)).astype(ml_dtypes.float8_e4m3fn)
+    tensors = {"a.weight": fp8, "a.weight_scale": np.array(0.5, np.float32)}
+    folder = tiny_llama.write(tmp_path / "c", CONFIG, tensors)
+    with pytest.raises(ModelError, match="has scales .*no quantization_config"):
+        open_checkpoint(folder).matrix("a.weight")
+    told = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    (folder / "hf_quant_config.json").write_text(json.dumps(told))
+    np.testing.assert_array_equal(open_checkpoint(folder).matrix("a.weight"), fp8.astype(np.float32) / 2)
+
+
+def test_exponents_as_scales(tmp_path):
+    fp8 = np.random.default_rng(13).standard_normal((8, 64)).astype(ml_dtypes.float8_e4m3fn)
+    exponents = np.full((8, 2), 126, np.uint8)
+    plan = {"quant_method": "mxfp8"}
+    read = PackedFolder(write(tmp_path / "c", "", {"a.weight": fp8, "a.weight_scale": exponents}, plan))
+    np.testing.assert_array_equal(read.matrix("a.weight"), fp8.astype(np.float32) / 2)
+    bare = PackedFolder(write(tmp_path / "d", "", {"a.weight": exponents}, plan))
+    with pytest.raises(ModelError, match="integers without scales"):
+        bare.matrix("a.weight")
 
 
 @pytest.mark.parametrize("part", ["qweight", "qzeros", "scales", "g_idx"])

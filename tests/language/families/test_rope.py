@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.rope import rope_of
+from hetero_tvm.language.families.rope import rope_of
 
 PLAIN = 10000.0 ** -(np.arange(0, 8, 2) / 8)
 

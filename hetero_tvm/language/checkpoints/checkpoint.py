@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from hetero_tvm.errors import ModelError, shortened
-from hetero_tvm.language.decoder import Names
+from hetero_tvm.language.families.decoder import Names
 from hetero_tvm.ops.decoding.storage import Weight
 
 _DTYPES: dict[str, Any] = {
@@ -43,6 +43,8 @@ _RULES = (
     "min_new_tokens",
 )
 """Entries that count in ``generation_config.json`` alone where there is one, as in transformers."""
+_SCALES = ("weight_scale", "weight_scale_inv", "scale_weight", "scale")
+"""Scales that lie beside weights of 8 bits."""
 _HEADER_LIMIT = 100 << 20
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -125,6 +127,14 @@ class SafetensorsFolder:
         """A tensor as float32, or float16 where it is stored so."""
         if name not in self._tensors:
             raise ModelError(f"{self.folder} has no tensor {name!r}")
+        base = name.removesuffix(".weight")
+        scale = next((s for s in _SCALES if f"{base}.{s}" in self._tensors), None)
+        if scale and self._tensors[name][1].startswith("F8"):
+            raise ModelError(
+                f"{name} in {self.folder} is of 8 bits and has scales ({base}.{scale}), and config.json has "
+                "no quantization_config that says what they mean",
+                hint="put its quantization_config back into config.json",
+            )
         array = self._raw(name)
         return array if array.dtype in (np.float32, np.float16) else array.astype(np.float32)
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.configuration import Config, refuse, stop_of
-from hetero_tvm.language.decoder import Decoder, Experts, Layer, Names, Recurrence
-from hetero_tvm.language.llamas import MULTIMODAL, granite, llama
-from hetero_tvm.language.mixtures import granite_moe, qwen2_moe
+from hetero_tvm.language.families.configuration import Config, refuse, stop_of
+from hetero_tvm.language.families.decoder import Decoder, Experts, Layer, Names, Recurrence
+from hetero_tvm.language.families.llamas import MULTIMODAL, granite, llama
+from hetero_tvm.language.families.mixtures import granite_moe, qwen2_moe
 
 _UNBOUNDED = 1 << 20
 """Context of a model whose texts may have any length."""
@@ -167,6 +167,122 @@ def granite_hybrid(config: Config) -> tuple[Decoder, Names]:
     kinds = config.get("layer_types") or config.get("layers_block_type") or ["mamba"] * len(decoder.layers)
     decoder = _with_states(decoder, recurrence, [_attends(str(kind)) for kind in kinds])
     return decoder, dataclasses.replace(names, recurrence="mamba.")
+
+
+def jamba(config: Config) -> tuple[Decoder, Names]:
+    """Mamba and attention without positions, with a mixture of experts in some layers (Jamba)."""
+    count = int(config["num_hidden_layers"])
+    decoder, names = llama(config)
+    steps, inner = config.get("mamba_dt_rank", "auto"), int(config.get("mamba_expand", 2)) * decoder.width
+    recurrence = Recurrence(
+        "mamba",
+        inner,
+        int(config.get("mamba_d_conv", 4)),
+        state=int(config.get("mamba_d_state", 16)),
+        steps=math.ceil(decoder.width / 16) if steps == "auto" else int(steps),
+        eps=decoder.eps,
+    )
+
+    def every(name: str) -> list[bool]:
+        period, offset = int(config[f"{name}_layer_period"]), int(config[f"{name}_layer_offset"])
+        return [number % period == offset for number in range(count)]
+
+    number, top = int(config.get("num_experts") or 1), int(config.get("num_experts_per_tok") or 1)
+    experts = Experts(number, top, decoder.inner, normalised=False) if number > 1 else None
+    decoder = _with_states(dataclasses.replace(decoder, ropes=(), rotated=0), recurrence, every("attn"))
+    layers = tuple(
+        dataclasses.replace(layer, mixed=mixed and experts is not None)
+        for layer, mixed in zip(decoder.layers, every("expert"), strict=True)
+    )
+    return dataclasses.replace(decoder, layers=layers, experts=experts), dataclasses.replace(
+        names,
+        recurrence="mamba.",
+        mlp_norm="pre_ff_layernorm",
+        up=("feed_forward.gate_proj", "feed_forward.up_proj"),
+        down="feed_forward.down_proj",
+        router="feed_forward.router",
+        expert="feed_forward.experts.{}.",
+        norm="final_layernorm",
+    )
+
+
+_NEMOTRON_KINDS = {
+    **dict.fromkeys(("M", "mamba", "linear_attention"), "state"),
+    **dict.fromkeys(("*", "attention", "full_attention"), "attention"),
+    **dict.fromkeys(("-", "mlp"), "mlp"),
+    **dict.fromkeys(("E", "moe"), "experts"),
+}
+"""Kinds of layers of a Nemotron-H in all spellings."""
+
+
+def nemotron_h(config: Config) -> tuple[Decoder, Names]:
+    """Layers of one part each: Mamba 2, attention without positions, an MLP, or experts."""
+    refuse(config, "moe_latent_size")
+    told = config.get("layers_block_type") or config.get("layer_types")
+    kinds = [_NEMOTRON_KINDS[str(kind)] for kind in told or str(config["hybrid_override_pattern"])]
+    sizes = {"num_hidden_layers": len(kinds), "rms_norm_eps": config["layer_norm_epsilon"]}
+    decoder, names = llama({**config, **sizes, "hidden_act": config.get("mlp_hidden_act", "relu2")})
+    named = {
+        "mamba_n_heads": config["mamba_num_heads"],
+        "mamba_d_head": config["mamba_head_dim"],
+        "mamba_n_groups": config["n_groups"],
+        "mamba_d_state": config["ssm_state_size"],
+        "mamba_d_conv": config.get("conv_kernel", 4),
+    }
+    inner = int(config["mamba_num_heads"]) * int(config["mamba_head_dim"])
+    recurrence = _heads({**config, **named}, inner, decoder.eps)
+    experts = None
+    if "experts" in kinds:
+        shared = int(config.get("moe_shared_expert_intermediate_size") or 0)
+        experts = Experts(
+            int(config["n_routed_experts"]),
+            int(config["num_experts_per_tok"]),
+            int(config["moe_intermediate_size"]),
+            bool(config.get("norm_topk_prob", True)),
+            shared=shared * int(config.get("n_shared_experts") or 1),
+            sigmoid=True,
+            groups=int(config.get("n_group") or 1),
+            kept=int(config.get("topk_group") or 1),
+            scale=float(config.get("routed_scaling_factor") or 1.0),
+        )
+    layers = tuple(
+        Layer(
+            mixed=kind == "experts",
+            attends=kind == "attention",
+            recurs=kind == "state",
+            feeds=kind in ("mlp", "experts"),
+        )
+        for kind in kinds
+    )
+    decoder = dataclasses.replace(
+        decoder,
+        ropes=(),
+        rotated=0,
+        gated=False,
+        layers=layers,
+        recurrence=recurrence,
+        experts=experts,
+    )
+    return decoder, dataclasses.replace(
+        names,
+        prefixes=("backbone.", "model.", ""),
+        embed="embeddings",
+        shared="embed_tokens",
+        attention_norm="norm",
+        qkv=("mixer.q_proj", "mixer.k_proj", "mixer.v_proj"),
+        out="mixer.o_proj",
+        recurrence="mixer.",
+        mlp_norm="norm",
+        up=("mixer.up_proj",),
+        down="mixer.down_proj",
+        norm="norm_f",
+        router="mixer.gate",
+        correction="mixer.gate.e_score_correction_bias",
+        expert="mixer.experts.{}.",
+        expert_up=("up_proj",),
+        shared_expert="mixer.shared_experts.",
+        shared_up=("up_proj",),
+    )
 
 
 def qwen3_next(config: Config) -> tuple[Decoder, Names]:

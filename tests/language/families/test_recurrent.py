@@ -4,11 +4,12 @@
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import describe
-from hetero_tvm.language.decoder import Recurrence
+from hetero_tvm.language.families.architectures import describe
+from hetero_tvm.language.families.decoder import Recurrence
 from tests.tiny_llama import CONFIG
 
 HEADS = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 4, "mamba_n_groups": 2}
+PERIOD = {"period": 2, "offset": 1}
 MAMBA = {
     "model_type": "mamba",
     "vocab_size": 97,
@@ -136,3 +137,48 @@ def test_a_falcon_h1_multiplies_its_matrices():
     assert names.factors["mamba.in_proj"] == runs and decoder.recurrence.eps == 0.0
     with pytest.raises(ModelError, match="mlp_bias"):
         describe({**config, "mlp_bias": True})
+
+
+def test_a_jamba():
+    periods = {f"{name}_layer_{what}": n for name in ("attn", "expert") for what, n in PERIOD.items()}
+    sizes = {"num_experts": 4, "num_experts_per_tok": 2, "mamba_d_state": 6, "mamba_dt_rank": 5}
+    decoder, names = describe({**CONFIG, **periods, **sizes, "model_type": "jamba"})
+    assert decoder.recurrence == Recurrence("mamba", 64, 4, state=6, steps=5, eps=decoder.eps)
+    assert [(layer.attends, layer.mixed) for layer in decoder.layers] == [(False, False), (True, True)]
+    assert decoder.ropes == () and not decoder.experts.normalised and names.router == "feed_forward.router"
+    decoder, _ = describe({**CONFIG, **periods, **sizes, "num_experts": 1, "model_type": "jamba"})
+    assert not any(layer.mixed for layer in decoder.layers)
+
+
+def test_a_nemotron_h_in_all_spellings():
+    config = {
+        **CONFIG,
+        "model_type": "nemotron_h",
+        "layer_norm_epsilon": 1e-5,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "ssm_state_size": 12,
+        "hybrid_override_pattern": "M-*E",
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "moe_shared_expert_intermediate_size": 20,
+    }
+    decoder, names = describe(config)
+    assert decoder.recurrence == Recurrence("mamba2", 128, 4, 8, 12, 2, eps=1e-5)
+    parts = [(one.recurs, one.attends, one.feeds, one.mixed) for one in decoder.layers]
+    assert parts == [
+        (True, False, False, False),
+        (False, False, True, False),
+        (False, True, False, False),
+        (False, False, True, True),
+    ]
+    assert not decoder.gated and decoder.activation == "relu2" and decoder.experts.shared == 20
+    del config["hybrid_override_pattern"]
+    kinds = ["linear_attention", "mlp", "full_attention", "moe"]
+    assert describe({**config, "layers_block_type": kinds}) == (decoder, names)
+    with pytest.raises(ModelError, match="moe_latent_size is 16"):
+        describe({**config, "layers_block_type": kinds, "moe_latent_size": 16})
+    with pytest.raises(ModelError, match="layers_block_type|hybrid_override_pattern"):
+        describe(config)

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.architectures import ARCHITECTURES, describe
-from hetero_tvm.language.configuration import rows_of_groups, rows_of_pairs
-from hetero_tvm.language.decoder import Experts, Latent
+from hetero_tvm.language.families.architectures import ARCHITECTURES, describe
+from hetero_tvm.language.families.configuration import rows_of_groups, rows_of_pairs
+from hetero_tvm.language.families.decoder import Experts, Latent
 from tests.tiny_llama import CONFIG
 
 GEMMA = {**CONFIG, "model_type": "gemma3_text", "head_dim": 16, "sliding_window": 20, "num_hidden_layers": 7}
@@ -244,7 +244,7 @@ def test_all_that_are_known():
     known |= {"deepseek_v2", "deepseek_v3", "flex_olmo", "mellum", "solar_open", "youtu", "hyperclovax"}
     known |= {"internlm3", "iquestcoder", "gpt_neo", "biogpt", "xglm", "olmo", "glm4_moe_lite", "kimi_k2"}
     known |= {"mamba", "falcon_mamba", "mamba2", "lfm2", "lfm2_moe", "bamba", "falcon_h1", "granitemoehybrid"}
-    known |= {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
+    known |= {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "jamba", "nemotron_h", "exaone", "bitnet"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
@@ -297,7 +297,7 @@ def test_a_model_of_another_kind_is_to_be_exported():
     ("kind", "lack"),
     [
         ("rwkv", "no list of keys and values"),
-        ("jamba", "scans"),
+        ("zamba2", "scans"),
         ("lfm3", "more than short convolutions"),
         ("kimi_linear", "linear attention"),
         ("gemma3n_text", "embeddings of every layer"),
@@ -325,3 +325,19 @@ def test_scores_of_a_gpt2_that_fall_with_the_layer():
     assert {layer.share for layer in describe(config)[0].layers} == {1.0}
     layers = describe({**config, "scale_attn_by_inverse_layer_idx": True})[0].layers
     assert [layer.share for layer in layers] == [1.0, 1 / 2, 1 / 3]
+
+
+def test_an_exaone_in_the_spellings_of_its_makers():
+    spelled = {"num_layers": 2, "layer_norm_epsilon": 1e-5, "activation_function": "silu"}
+    named = {"num_hidden_layers", "rms_norm_eps", "hidden_act"}
+    config = {name: value for name, value in CONFIG.items() if name not in named}
+    decoder, names = describe({**config, **spelled, "model_type": "exaone"})
+    assert len(decoder.layers) == 2 and decoder.eps == 1e-5 and decoder.activation == "silu"
+    assert names.layer == "h.{}." and names.up == ("mlp.c_fc_0", "mlp.c_fc_1")
+
+
+def test_a_bitnet_normalises_before_its_last_matrices():
+    config = {**CONFIG, "model_type": "bitnet", "hidden_act": "relu2"}
+    decoder, names = describe(config)
+    assert decoder.activation == "relu2" and decoder.gated
+    assert (names.out_norm, names.down_norm) == ("self_attn.attn_sub_norm", "mlp.ffn_sub_norm")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language import gemmas, gpts, llamas, mixtures, recurrent
-from hetero_tvm.language.configuration import Config
-from hetero_tvm.language.decoder import Decoder, Names
+from hetero_tvm.language.families import gemmas, gpts, llamas, mixtures, recurrent
+from hetero_tvm.language.families.configuration import Config
+from hetero_tvm.language.families.decoder import Decoder, Names
 
 _LAYER_COUNTS = (
     "num_hidden_layers",
@@ -75,10 +75,8 @@ _LACKING = {
     ),
     **dict.fromkeys(
         (
-            "jamba",
             "zamba",
             "zamba2",
-            "nemotron_h",
             "recurrent_gemma",
         ),
         "scans between its layers of attention, for which there are no kernels here",
@@ -169,6 +167,8 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "arcee": llamas.arcee,
     "jais2": llamas.jais2,
     "cwm": llamas.cwm,
+    "exaone": llamas.exaone,
+    "bitnet": llamas.bitnet,
     "seed_oss": llamas.llama,
     "ministral": llamas.mistral,
     "ministral3": llamas.ministral3,
@@ -210,6 +210,8 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "mamba": recurrent.mamba,
     "falcon_mamba": recurrent.falcon_mamba,
     "mamba2": recurrent.mamba2,
+    "jamba": recurrent.jamba,
+    "nemotron_h": recurrent.nemotron_h,
     "lfm2": recurrent.lfm2,
     "lfm2_moe": recurrent.lfm2_moe,
     "bamba": recurrent.bamba,

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.configuration import (
+from hetero_tvm.language.families.configuration import (
     Config,
     activation_of,
     kinds_of,
@@ -15,8 +15,8 @@ from hetero_tvm.language.configuration import (
     stop_of,
     windows_of,
 )
-from hetero_tvm.language.decoder import Decoder, Layer, Names
-from hetero_tvm.language.rope import rope_of
+from hetero_tvm.language.families.decoder import Decoder, Layer, Names
+from hetero_tvm.language.families.rope import rope_of
 
 _CWM_POSITIONS = {
     "rope_type": "llama3",
@@ -217,6 +217,38 @@ def nemotron(config: Config) -> tuple[Decoder, Names]:
 def arcee(config: Config) -> tuple[Decoder, Names]:
     decoder, names = llama({"hidden_act": "relu2", **config}, gated=False)
     return decoder, dataclasses.replace(names, up=("mlp.up_proj",))
+
+
+def exaone(config: Config) -> tuple[Decoder, Names]:
+    """A Llama with names of its own (EXAONE 3 and 3.5), also of its configuration."""
+    spellings = {
+        "num_layers": "num_hidden_layers",
+        "layer_norm_epsilon": "rms_norm_eps",
+        "activation_function": "hidden_act",
+    }
+    named = {theirs: config[own] for own, theirs in spellings.items() if own in config}
+    decoder, names = llama({"rope_theta": 500000.0, **named, **config})
+    return decoder, dataclasses.replace(
+        names,
+        prefixes=("transformer.", ""),
+        embed="wte",
+        layer="h.{}.",
+        attention_norm="ln_1",
+        qkv=tuple(f"attn.attention.{name}_proj" for name in "qkv"),
+        out="attn.attention.out_proj",
+        mlp_norm="ln_2",
+        up=("mlp.c_fc_0", "mlp.c_fc_1"),
+        down="mlp.c_proj",
+        norm="ln_f",
+    )
+
+
+def bitnet(config: Config) -> tuple[Decoder, Names]:
+    """A Llama that normalises what the last matrices of attention and MLP read."""
+    decoder, names = llama({"rope_theta": 500000.0, "hidden_act": "relu2", **config})
+    return decoder, dataclasses.replace(
+        names, out_norm="self_attn.attn_sub_norm", down_norm="mlp.ffn_sub_norm"
+    )
 
 
 def jais2(config: Config) -> tuple[Decoder, Names]:

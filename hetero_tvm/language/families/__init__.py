@@ -1,0 +1,1 @@
+"""Families of language models: a configuration becomes a description of the model and its tensors' names."""

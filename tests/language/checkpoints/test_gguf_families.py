@@ -1,0 +1,129 @@
+"""Architectures of GGUF files: names beside those of llama.cpp, and what their metadata mean."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.language.checkpoints.gguf import GgufFile
+from hetero_tvm.language.checkpoints.gguf_families import FAMILIES, MIXTURES
+from hetero_tvm.language.families.architectures import ARCHITECTURES, describe
+
+gguf = pytest.importorskip("gguf")
+KINDS = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+SPLIT_ELSEWHERE = {"granitemoe": "shared_mlp", "mamba": "mixer.norm", "falcon-h1": "dt_bias"}
+"""Names that the package does not know: parts of matrices, and what an architecture has not."""
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_names_are_those_of_the_package(kind):
+    known = gguf.get_tensor_name_map(KINDS[kind], 2)
+    stored = {gguf.TENSOR_NAMES[one] for one in gguf.MODEL_TENSORS[KINDS[kind]]}
+    unknown = SPLIT_ELSEWHERE.get(kind, "none of them")
+    found = 0
+    for theirs, ours in FAMILIES[kind].words.items():
+        inner = f"blk.{{bid}}.{ours}".removesuffix(".bias")
+        if theirs.startswith(unknown) or theirs.endswith(unknown) or not {ours, inner} & stored:
+            continue
+        places = ("model.layers.1.", "model.", "", "backbone.layers.1.", "backbone.", "transformer.h.1.")
+        places += ("transformer.",)
+        names = (known.get_name(place + theirs) for place in places)
+        names = {name.removesuffix(".bias") for name in names if name}
+        expected = ours.removesuffix(".bias")
+        if names:
+            assert names & {f"blk.1.{expected}", expected}, (theirs, ours, names)
+            found += 1
+    assert found > 5
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_there_is_an_architecture_for_each(kind):
+    assert FAMILIES[kind].model_type in ARCHITECTURES
+    assert kind not in MIXTURES or MIXTURES[kind][0] in ARCHITECTURES
+
+
+def file_of(path, kind, values, tensors):
+    writer = gguf.GGUFWriter(path, kind)
+    for name, value in values.items():
+        full = f"{kind}.{name}"
+        if isinstance(value, bool):
+            writer.add_bool(full, value)
+        elif isinstance(value, int):
+            writer.add_uint32(full, value)
+        elif isinstance(value, list):
+            writer.add_array(full, value)
+        elif isinstance(value, str):
+            writer.add_string(full, value)
+        else:
+            writer.add_float32(full, value)
+    for name, array in tensors.items():
+        writer.add_tensor(name, array.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return GgufFile(path)
+
+
+SIZES = {
+    "block_count": 4,
+    "embedding_length": 32,
+    "context_length": 64,
+    "feed_forward_length": 48,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+}
+EMBEDDINGS = {"token_embd.weight": np.zeros((40, 32))}
+
+
+def test_the_scales_of_granite(tmp_path):
+    scales = {"embedding_scale": 12.0, "residual_scale": 0.22, "attention.scale": 0.2, "logit_scale": 3.0}
+    decoder, _ = describe(file_of(tmp_path / "m.gguf", "granite", SIZES | scales, EMBEDDINGS).config)
+    assert decoder.scale == 0.2 and decoder.final_scale == pytest.approx(1 / 3)
+    assert decoder.embed_scale == pytest.approx(12 / 0.22)
+
+
+def test_windows_of_exaone(tmp_path):
+    values = SIZES | {
+        "attention.sliding_window": 8,
+        "attention.sliding_window_pattern": [True, True, True, False],
+    }
+    decoder, _ = describe(file_of(tmp_path / "m.gguf", "exaone4", values, EMBEDDINGS).config)
+    assert [layer.window for layer in decoder.layers] == [8, 8, 8, 0] and not decoder.pre_norms
+
+
+def test_positions_of_ministral(tmp_path):
+    values = SIZES | {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 16,
+        "rope.scaling.yarn_log_multiplier": 1.0,
+        "attention.temperature_scale": 0.1,
+    }
+    decoder, _ = describe(file_of(tmp_path / "m.gguf", "mistral3", values, EMBEDDINGS).config)
+    assert decoder.context == 16 and decoder.ropes[0].factor == 1.0
+    decoder, _ = describe(file_of(tmp_path / "n.gguf", "mistral3", SIZES, EMBEDDINGS).config)
+    assert decoder.architecture == "mistral" and decoder.context == 64
+
+
+def test_the_state_of_mamba(tmp_path):
+    random = np.random.default_rng(0)
+    rates, weight = -random.uniform(1, 3, (64, 6)), random.standard_normal((64, 4))
+    sizes = {"ssm.inner_size": 64, "ssm.conv_kernel": 4, "ssm.state_size": 6, "ssm.time_step_rank": 2}
+    sizes |= {name: SIZES[name] for name in ("block_count", "embedding_length")}
+    sizes["attention.layer_norm_rms_epsilon"] = 1e-5
+    tensors = EMBEDDINGS | {"blk.0.ssm_a": rates, "blk.0.ssm_conv1d.weight": weight}
+    file = file_of(tmp_path / "m.gguf", "mamba", sizes, tensors)
+    decoder, _ = describe(file.config)
+    assert decoder.recurrence.inner == 64 and decoder.eps == 1e-5 and decoder.recurrence.eps == 0
+    base = "backbone.layers.0.mixer"
+    np.testing.assert_allclose(-np.exp(file.array(f"{base}.A_log")), rates, rtol=1e-6)
+    np.testing.assert_array_equal(file.array(f"{base}.conv1d.weight")[:, 0], weight.astype(np.float32))
+    sizes["ssm.dt_b_c_rms"] = True
+    other = file_of(tmp_path / "n.gguf", "mamba", sizes, tensors)
+    assert describe(other.config)[0].recurrence.eps == 1e-6
+
+
+def test_mixtures_of_what_is_none_are_refused(tmp_path):
+    with pytest.raises(ModelError, match="mixture of experts of type 'gemma2'"):
+        file_of(tmp_path / "m.gguf", "gemma2", SIZES | {"expert_count": 4}, EMBEDDINGS)
