@@ -17,12 +17,12 @@ from typing import Any
 from hetero_tvm.codegen import double_math, vector_functions, vector_math
 from hetero_tvm.codegen.bfloat16 import convert_once
 from hetero_tvm.codegen.cancellation import keep_cancellation
-from hetero_tvm.codegen.choice_steps import choose_in_steps
 from hetero_tvm.codegen.extremes import begin_at_infinity, keep_nan
-from hetero_tvm.codegen.function_steps import compute_in_steps, give_each_lane_its_steps
 from hetero_tvm.codegen.quotients.counted_quotients import divide_counts
 from hetero_tvm.codegen.quotients.divided_indices import divide_what_rises
 from hetero_tvm.codegen.quotients.divisions import divide_without_traps
+from hetero_tvm.codegen.steps.choice_steps import choose_in_steps
+from hetero_tvm.codegen.steps.function_steps import compute_in_steps, give_each_lane_its_steps
 from hetero_tvm.codegen.wrapping import wrap_around
 from hetero_tvm.host.tvm import (
     Buffer,

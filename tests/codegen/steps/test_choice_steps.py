@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.codegen.choice_steps import choose_in_steps
 from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.codegen.steps.choice_steps import choose_in_steps
 from hetero_tvm.host.tvm import te, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.cpu import generic
 from tests.schedules.cpu.running import MACHINES, TARGET

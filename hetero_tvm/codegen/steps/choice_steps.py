@@ -8,7 +8,7 @@ register.
 
 from __future__ import annotations
 
-from hetero_tvm.codegen.function_steps import STEP
+from hetero_tvm.codegen.steps.function_steps import STEP
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
 
 _MOST_CHOICES = 8
