@@ -1,13 +1,13 @@
 """The lowering pipeline from TensorIR to machine code.
 
-It is TVM's own pipeline with eleven additions: maxima and minima keep NaN and infinities, integers wrap
+It is TVM's own pipeline with twelve additions: maxima and minima keep NaN and infinities, integers wrap
 around where they overflow, integer divisions by values in memory are ones that the processor does not trap
-at, differences of floats are not cancelled, functions of functions are computed one after the other,
-calls of exp, erf, tanh and the like become vector polynomials before loops are vectorised, bfloat16 is
-converted where TVM loses it, quotients and remainders of falling indices are written by those of rising ones,
-those of counts have no correction for negative numbers, unsigned numbers of 64 bits become floats by way of
-signed ones, and small constant-size buffers stay on the stack.  Every compilation, the tuner's candidates
-included, must use it, or candidates are ranked on other code than the one that ships.
+at, differences of floats are not cancelled, functions of functions, and choices that hang on choices, are
+computed one after the other, calls of exp, erf, tanh and the like become vector polynomials before loops are
+vectorised, bfloat16 is converted where TVM loses it, quotients and remainders of falling indices are written
+by those of rising ones, those of counts have no correction for negative numbers, unsigned numbers of 64 bits
+become floats by way of signed ones, and small constant-size buffers stay on the stack.  Every compilation,
+the tuner's candidates included, must use it, or candidates are ranked on other code than the one that ships.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from hetero_tvm.codegen import double_math, vector_functions, vector_math
 from hetero_tvm.codegen.bfloat16 import convert_once
 from hetero_tvm.codegen.cancellation import keep_cancellation
 from hetero_tvm.codegen.extremes import begin_at_infinity, keep_nan
-from hetero_tvm.codegen.function_steps import compute_in_steps, give_each_lane_its_steps
 from hetero_tvm.codegen.quotients.counted_quotients import divide_counts
 from hetero_tvm.codegen.quotients.divided_indices import divide_what_rises
 from hetero_tvm.codegen.quotients.divisions import divide_without_traps
+from hetero_tvm.codegen.steps.choice_steps import choose_in_steps
+from hetero_tvm.codegen.steps.function_steps import compute_in_steps, give_each_lane_its_steps
 from hetero_tvm.codegen.wrapping import wrap_around
 from hetero_tvm.host.tvm import (
     Buffer,
@@ -189,7 +190,7 @@ def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
 
     LLVM would call libm once per lane.  It converts no uint64, either.
     """
-    func = compute_in_steps(func, (*_POLYNOMIALS, "tirx.pow"))
+    func = choose_in_steps(compute_in_steps(func, (*_POLYNOMIALS, "tirx.pow")))
     body = tvm_ffi.structural_map(func.body, (tirx.Mod, _vector_remainder), order="post")
     body = tvm_ffi.structural_map(body, (tirx.Cast, _by_signed_numbers), order="post")
     return func.with_body(tvm_ffi.structural_map(body, (tvm.ir.Call, _vector_math), order="post"))

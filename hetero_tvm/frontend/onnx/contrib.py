@@ -19,7 +19,7 @@ from onnx import TensorProto, numpy_helper
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx import contrib_layers as layers
 from hetero_tvm.frontend.onnx.bodies import learning, retired
-from hetero_tvm.frontend.onnx.bodies.contrib import attention, experts, quantized, streams
+from hetero_tvm.frontend.onnx.bodies.contrib import attention, experts, quantized, regions, streams
 from hetero_tvm.frontend.onnx.bodies.contrib import layers as device_layers
 from hetero_tvm.frontend.onnx.bodies.contrib.attributes import refuse_unknown
 from hetero_tvm.frontend.onnx.bodies.contrib.linear_attention import linear_attention
@@ -248,6 +248,7 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     **{(DOMAIN, name): expansion for name, expansion in experts.EXPANSIONS.items()},
     **{(DOMAIN, name): expansion for name, expansion in device_layers.EXPANSIONS.items()},
     **{(DOMAIN, name): expansion for name, expansion in streams.EXPANSIONS.items()},
+    **{(DOMAIN, name): expansion for name, expansion in regions.EXPANSIONS.items()},
     **{(learning.DOMAIN, name): expansion for name, expansion in learning.EXPANSIONS.items()},
     **{("", name): expansion for name, expansion in retired.EXPANSIONS.items()},
     # ONNX Runtime keeps this one in the default domain, where the standard does not know it.

@@ -64,6 +64,13 @@ def import_stablehlo(source: str | Path | Any, *, name: str | None = None) -> Im
     return dataclasses.replace(imported, original=StableHloProgram(module, model))
 
 
+_REASONS = {
+    "stablehlo.rng_bit_generator": "random bits of XLA's own generators; threefry, the default, is taken",
+    "stablehlo.rng": "random numbers without a key; those of keys of threefry are taken",
+}
+"""Reasons why an operator has no translation, with what to take instead."""
+
+
 class _Translation:
     """One module on its way to ONNX."""
 
@@ -101,6 +108,7 @@ class _Translation:
             raise UnsupportedOperatorError(
                 "this program has operators that cannot be translated.",
                 problems=list(dict.fromkeys(self._faults))[:50],
+                hint="Export the function up to them, and compute what they give before or behind the model.",
             )
         kinds = [value.type for value in self._returned]
         try:
@@ -195,7 +203,7 @@ class _Translation:
             return [TRANSLATIONS[kind](op)]
         several = CONTROL.get(kind) or SEVERAL.get(kind)
         if several is None:
-            raise Untranslatable("no translation")
+            raise Untranslatable(_REASONS.get(kind, "no translation"))
         return several(op)
 
     def _constant(self, raw: Any) -> str:

@@ -64,7 +64,7 @@ def called(op: Op) -> Sequence[str]:
     found = re.fullmatch(r"lapack_[sd](\w+?)(_ffi)?", target)
     if found is None or found[1] not in _CALLS or found[2] is None:
         raise Untranslatable(
-            f"no translation of the call {target}{_NAMED.get(found[1] if found else '', '')}"
+            f"no translation of the call {target}{_NAMED.get(found[1] if found else target, '')}"
         )
     shape = op.shape()
     if max(shape[-2:]) > _MOST_ROWS:
@@ -226,6 +226,7 @@ _CALLS: Mapping[str, Callable[[Op, _Matrices], Sequence[str]]] = {
     "trsm": _triangular,
 }
 _NAMED = {
+    "ApproxTopK": " (jax.lax.approx_max_k and approx_min_k; jax.lax.top_k is taken)",
     "gebal": " (balancing of a matrix)",
     "geev": " (eigenvalues of any matrix)",
     "gees": " (Schur's form)",

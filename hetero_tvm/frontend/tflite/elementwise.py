@@ -90,6 +90,37 @@ def _remainder(op: Op, x: str, y: str) -> str:
     return op.emit("Mod", x, y)
 
 
+def _angle(op: Op, y: str, x: str) -> str:
+    """``ATAN2``: the angle of a point, by the quadrant that it lies in."""
+    zero = op.const(0.0, "float32")
+    tall, wide = op.emit("Abs", y), op.emit("Abs", x)
+    one = op.const(1.0, "float32")
+    flat = op.emit("Equal", op.emit("Add", tall, wide), zero)
+    acute = op.emit("Atan", op.emit("Div", tall, op.emit("Where", flat, one, wide)))
+    blunt = op.emit("Sub", op.const(np.pi, "float32"), acute)
+    turned = op.emit("Where", op.emit("Less", x, zero), blunt, acute)
+    return op.emit("Where", op.emit("Less", y, zero), op.emit("Neg", turned), turned)
+
+
+def _shifted(op: Op, x: str, places: str) -> str:
+    """``RIGHT_SHIFT``: of signed numbers, towards the lesser one."""
+    wide = op.cast(x, "int64")
+    count = op.emit("Clip", op.cast(places, "int64"), op.const(0), op.const(62))
+    step = op.emit("BitShift", op.const(1, "uint64"), op.cast(count, "uint64"), direction="LEFT")
+    step = op.cast(step, "int64")
+    exact = op.emit("Sub", wide, op.emit("Mod", wide, step))
+    return op.cast(op.emit("Div", exact, step), op.result().dtype)
+
+
+def _in_buckets(op: Op) -> None:
+    """``BUCKETIZE``: how many bounds an element reaches."""
+    bounds = np.array([op.options.Boundaries(i) for i in range(op.options.BoundariesLength())], np.float32)
+    x = op.cast(op.raw(), "float32")
+    reached = op.emit("GreaterOrEqual", op.reshaped(x, [*op.shape(), 1]), op.const(bounds, "float32"))
+    rank = len(op.shape())
+    op.give_raw(op.emit("ReduceSum", op.cast(reached, "int32"), op.const([rank]), keepdims=0))
+
+
 def _leaky(op: Op, x: str) -> str:
     return op.emit("LeakyRelu", x, alpha=float(op.option("Alpha")))
 
@@ -221,6 +252,10 @@ ELEMENTWISE: dict[str, Callable[[Op], None]] = {
     "POW": _two(_power),
     "SQUARED_DIFFERENCE": _two(_difference),
     "FLOOR_DIV": _two(_floored),
+    "ATAN2": _two(_angle),
+    "BITWISE_XOR": _two(lambda op, x, y: op.emit("BitwiseXor", x, y)),
+    "RIGHT_SHIFT": _two(_shifted),
+    "BUCKETIZE": _in_buckets,
     "FLOOR_MOD": _two(_remainder),
     "PRELU": _prelu,
     "SOFTMAX": _softmax,

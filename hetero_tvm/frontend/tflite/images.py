@@ -72,17 +72,26 @@ def _convolved(op: Op, weights: str, kernel: list[int], groups: int, letters: st
 
 
 def transposed(op: Op) -> None:
-    """``TRANSPOSE_CONV``: the shape of its result, weights [out, kernel, in], images, bias."""
-    strides, kernel = _windows(op, "Stride{}", "HW"), list(op.shape(1)[1:3])
-    out = op.result().shape[1:3]
-    full = [(e - 1) * s + k for e, s, k in zip(op.shape(2)[1:3], strides, kernel, strict=True)]
+    """``TRANSPOSE_CONV`` and ``CONV_3D_TRANSPOSE``: the shape of the result, weights, images, bias.
+
+    Weights are [out, kernel, in] for images, and [kernel, out, in] for volumes.
+    """
+    spatial = len(op.shape(2)) - 2
+    letters, size = ("HW", 1) if spatial == 2 else ("DHW", 0)
+    strides, kernel = _windows(op, "Stride{}", letters), list(op.shape(1)[size : size + spatial])
+    dilations = _windows(op, "Dilation{}Factor", letters, 1)
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    out = op.result().shape[1:-1]
+    full = [(e - 1) * s + k for e, s, k in zip(op.shape(2)[1:-1], strides, reach, strict=True)]
     cut = [max(0, f - o) for f, o in zip(full, out, strict=True)]
+    outside = 0 if spatial == 2 else spatial
     made = op.emit(
         "ConvTranspose",
         op.value(2, first=True),
-        op.weights(1, [3, 0, 1, 2]),
+        op.weights(1, [spatial + 1, outside, *range(size, size + spatial)]),
         *([op.bias(3, _scale(op, 2, 1))] if op.has(3) else []),
         strides=strides,
+        dilations=dilations,
         kernel_shape=kernel,
         pads=[c // 2 for c in cut] + [c - c // 2 for c in cut],
         output_padding=[max(0, o - f) for f, o in zip(full, out, strict=True)],
@@ -245,6 +254,7 @@ IMAGES: dict[str, Callable[[Op], None]] = {
     "CONV_3D": convolution,
     "DEPTHWISE_CONV_2D": depthwise,
     "TRANSPOSE_CONV": transposed,
+    "CONV_3D_TRANSPOSE": transposed,
     "MAX_POOL_2D": pooled("MaxPool"),
     "AVERAGE_POOL_2D": pooled("AveragePool"),
     "L2_POOL_2D": pooled("L2"),

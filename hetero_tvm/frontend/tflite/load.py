@@ -231,7 +231,10 @@ class _Reader:
         )
 
     def _options(self, raw: Any) -> Any:
-        """The table of options, decoded; None without one."""
+        """The table of options, decoded: a mapping for a custom operator; None without one."""
+        custom = raw.CustomOptionsAsNumpy()
+        if isinstance(custom, np.ndarray) and custom.size:
+            return _map(custom)
         pairs = [
             (raw.BuiltinOptionsType(), raw.BuiltinOptions()),
             (raw.BuiltinOptions2Type(), raw.BuiltinOptions2()),
@@ -250,6 +253,17 @@ _QUANTISED = ("int4", "int8", "uint8", "int16", "int32")
 def _numbers(array: Any) -> tuple[int, ...]:
     """A vector of the flatbuffer, which is 0 where it is absent."""
     return tuple(int(x) for x in array) if isinstance(array, np.ndarray) else ()
+
+
+def _map(stored: np.ndarray) -> dict[str, Any] | None:
+    """Options of a custom operator; None where they are no map of FlexBuffers, which nothing else reads."""
+    from flatbuffers import flexbuffers
+
+    try:
+        found = flexbuffers.Loads(stored.tobytes())
+    except Exception:  # bytes of any other layout, which is the operator's own affair
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _array(buffer: np.ndarray, tensor: Tensor) -> np.ndarray | None:

@@ -17,7 +17,8 @@ def _reshaped(op: Op) -> None:
     if op.is_constant(0) and op.tensor().quantization == op.result().quantization:
         op.give_constant(op.constant(0).reshape(op.result().shape))
     else:
-        op.moved([0], lambda x: [op.reshaped(x, op.result().shape)])
+        pair = [2] if op.result().dtype == "complex64" else []
+        op.moved([0], lambda x: [op.reshaped(x, [*op.result().shape, *pair])])
 
 
 def _transposed(op: Op) -> None:

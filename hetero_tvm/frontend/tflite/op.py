@@ -85,12 +85,20 @@ class Op:
 
     def option(self, name: str, default: Any = None) -> Any:
         """One of the operator's options; the file's default where it has none."""
-        read = getattr(self._operator.options, name, None)
-        if read is None:
-            if default is None:
-                raise Untranslatable(f"without the option {name}")
-            return default
-        return read()
+        options = self._operator.options
+        if isinstance(options, dict):
+            found = options.get(name, default)
+        else:
+            read = getattr(options, name, None)
+            found = default if read is None else read()
+        if found is None:
+            raise Untranslatable(f"without the option {name}")
+        return found
+
+    @property
+    def options(self) -> Any:
+        """The table of its options as the schema reads it; a mapping for a custom operator."""
+        return self._operator.options
 
     def has_value(self, index: int) -> bool:
         """Whether something gives an operand; a variable of the file has no value before it is run."""

@@ -11,6 +11,7 @@ from onnx import helper
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.limits import current_limits
 from hetero_tvm.frontend.nodes import Nodes, Untranslatable, onnx_type
+from hetero_tvm.frontend.tflite.detection import DETECTION
 from hetero_tvm.frontend.tflite.elementwise import ELEMENTWISE
 from hetero_tvm.frontend.tflite.images import IMAGES
 from hetero_tvm.frontend.tflite.load import Graph, Operator, Program
@@ -18,6 +19,8 @@ from hetero_tvm.frontend.tflite.moves import MOVES
 from hetero_tvm.frontend.tflite.op import Op, Values
 from hetero_tvm.frontend.tflite.recurrence import RECURRENCE
 from hetero_tvm.frontend.tflite.rounds import folded, rounds
+from hetero_tvm.frontend.tflite.segments import SEGMENTS
+from hetero_tvm.frontend.tflite.signals import SIGNALS
 
 _OPSET = 20
 _DEEPEST = 16
@@ -27,7 +30,9 @@ _MOST_ROUNDS = 1024
 _LISTED = 50
 """Faults that one message tells."""
 
-_TRANSLATIONS = {**IMAGES, **ELEMENTWISE, **MOVES, **RECURRENCE}
+_TRANSLATIONS = {
+    **IMAGES, **ELEMENTWISE, **MOVES, **SEGMENTS, **RECURRENCE, **SIGNALS, **DETECTION
+}  # fmt: skip
 
 _State = dict[bool, str] | np.ndarray
 """A value that goes in or out of a graph: its ONNX names by layout, or a constant."""
@@ -111,7 +116,7 @@ class _Translation:
                 elif operator.kind in _TRANSLATIONS:
                     _TRANSLATIONS[operator.kind](op)
                 else:
-                    raise Untranslatable("no translation")
+                    raise Untranslatable(_REASONS.get(operator.kind, "no translation"))
             except (Untranslatable, KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
                 said = str(error) if isinstance(error, Untranslatable) else f"an unknown form ({error})"
                 self._faults.append(f"{operator.kind} at {place!r}: {said}")
@@ -172,6 +177,24 @@ class _Translation:
             raise Untranslatable("branches whose results differ in shape")
         return [{False: op.emit("Where", condition, a, b)} for a, b in zip(*sides, strict=True)]
 
+
+_OPEN = (
+    "the size of its result is known only when it has run: convert the model up to it, or with a mask "
+    "(tf.where with three operands)"
+)
+_STATE = "a state that lasts from run to run: convert the model with its states as inputs and outputs"
+_DRAWS = "random numbers: convert the model with them as an input"
+_TEXT = "strings and tables: convert the model behind them, with numbers as its inputs"
+_REASONS = {
+    **dict.fromkeys(("WHERE", "UNIQUE"), _OPEN),
+    **dict.fromkeys(("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE", "SVDF", "RNN"), _STATE),
+    **dict.fromkeys(("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL"), _DRAWS),
+    **{
+        name: _TEXT
+        for name in ("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP", "HASHTABLE_SIZE")
+    },
+}
+"""Reasons why an operator has no translation, with what to do."""
 
 _CALLS = ("WHILE", "IF", "CALL", "STABLEHLO_COMPOSITE")
 

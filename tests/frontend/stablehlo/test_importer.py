@@ -161,6 +161,31 @@ def test_what_cannot_be_translated_is_listed_with_its_place():
         import_stablehlo(exported(several, [(4, 4), (4099,)]))
     text = "\n".join(caught.value.problems)
     assert all(f"stablehlo.{name} at" in text for name in ("custom_call", "fft"))
+    assert "Export the function up to them" in str(caught.value)
+
+
+def test_what_is_refused_says_what_to_take_instead():
+    def several(x):
+        key = jax.random.key(0, impl="rbg")
+        return lax.approx_max_k(x, 2)[0], jax.random.uniform(key, (3,))
+
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        import_stablehlo(exported(several, [(4, 4)]))
+    text = "\n".join(caught.value.problems)
+    assert "jax.lax.top_k is taken" in text and "threefry, the default, is taken" in text
+
+
+def test_places_of_a_given_number():
+    """Remainders of quotients, whose signs are chosen several times."""
+
+    def places(x):
+        return jnp.nonzero(x > 0, size=5, fill_value=-1)[0]
+
+    x = np.float32([1, -1, 2, 0, 3, -4, 5, 6, 7, 8])
+    program = import_stablehlo(exported(places, [(10,)]))
+    built = build_model(optimize_model(program), use_shipped=False)
+    feed = {program.signature.inputs[0].name: x}
+    np.testing.assert_array_equal(built.run(feed)[0], places(x))
 
 
 def test_open_shapes_and_other_files_are_refused(tmp_path):

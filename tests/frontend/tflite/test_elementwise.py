@@ -147,3 +147,19 @@ def test_a_norm_with_a_shift():
     nodes = {node.output[0]: node for node in to_onnx(read_program(data, "")).graph.node}
     (last,) = [node for node in nodes.values() if node.op_type == "Add"]
     assert nodes[nodes[last.input[0]].input[0]].op_type == "Sub"
+
+
+@pytest.mark.parametrize("signs", [(1, 1), (-1, 1), (1, -1), (-1, -1)])
+def test_angles(signs):
+    y, x = (const(sign * np.array([0, 1, 0, 2, 0.5], "float32")[order]) for sign, order in
+            zip(signs, ([0, 1, 1, 3, 4], [1, 0, 0, 4, 3]), strict=True))  # fmt: skip
+    assert_same(one("ATAN2", [T(ROW), x], [T(ROW)]))
+    calls = [Call("ADD", (0, 2), (3,), "AddOptions"), Call("ATAN2", (3, 1), (4,))]
+    assert_same(file([y, x, T(ROW), T(ROW), T(ROW)], calls, [2], [4]))
+
+
+def test_bits():
+    mask = const(np.array([1, 7, -3, 100, 0], "int32"))
+    assert_same(one("BITWISE_XOR", [T(X, "int32"), mask], [T(X, "int32")]))
+    places = const(np.array([0, 1, 2, 5, 31], "int32"))
+    assert_same(one("RIGHT_SHIFT", [T(X, "int32"), places], [T(X, "int32")]))

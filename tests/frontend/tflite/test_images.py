@@ -67,6 +67,14 @@ def test_transposed_convolutions(stride, padding, out):
     assert_same(one("TRANSPOSE_CONV", operands, [T((1, *out, 4))], "TransposeConvOptions", **fields))
 
 
+@pytest.mark.parametrize("stride, padding, out", [(2, 0, (6, 8, 10)), (1, 1, (5, 6, 7))])
+def test_transposed_convolutions_of_volumes(stride, padding, out):
+    shape = const(np.array([1, *out, 4], "int32"))
+    fields = {"Padding": padding, **{f"Stride{letter}": stride for letter in "DHW"}}
+    operands = [shape, weights(3, 3, 3, 4, 2), T((1, 3, 4, 5, 2)), weights(4)]
+    assert_same(one("CONV_3D_TRANSPOSE", operands, [T((1, *out, 4))], "Conv3DOptions", **fields))
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
 @pytest.mark.parametrize("size, stride, padding", [(2, 2, 0), (3, 2, 0), (3, 1, 1), (2, 3, 0)])

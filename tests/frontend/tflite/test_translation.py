@@ -16,11 +16,13 @@ FILES = Path(__file__).parent / "files"
 
 
 def test_all_faults_are_told_at_once():
-    calls = [Call("RFFT2D", (0,), (1,)), Call("ABS", (1,), (2,)), Call("WHERE", (2,), (3,))]
+    calls = [Call("BITCAST", (0,), (1,)), Call("ABS", (1,), (2,)), Call("WHERE", (2,), (3,))]
     data = file([T((4,)) for _ in range(4)], calls, [0], [3])
     with pytest.raises(UnsupportedOperatorError) as caught:
         to_onnx(read_program(data, "x"))
-    assert caught.value.problems == ("RFFT2D at 't1': no translation", "WHERE at 't3': no translation")
+    first, second = caught.value.problems
+    assert first == "BITCAST at 't1': no translation"
+    assert second.startswith("WHERE at 't3': the size of its result is known only when it has run")
 
 
 def test_results_that_nothing_computes_are_told():

@@ -3,10 +3,14 @@
 from dataclasses import dataclass, field
 
 import flatbuffers
+import flatbuffers.flexbuffers
 import numpy as np
 import tflite
 
-TYPES = {name: name.upper() for name in "float32 float16 int8 uint8 int16 int32 int64 bool".split()}
+TYPES = {
+    name: name.upper()
+    for name in "float32 float16 int8 uint8 int16 int32 uint32 int64 bool complex64".split()
+}
 
 
 @dataclass
@@ -30,7 +34,7 @@ def const(array, **more):
 
 @dataclass
 class Call:
-    """An operator: numbers of its tensors, name and fields of its options."""
+    """An operator: numbers of its tensors, name and fields of its options (a map for a custom one)."""
 
     kind: str
     inputs: tuple
@@ -83,7 +87,10 @@ def _call(b, kinds, call):
         "Inputs": b.CreateNumpyVector(np.array(call.inputs, np.int32)),
         "Outputs": b.CreateNumpyVector(np.array(call.outputs, np.int32)),
     }
-    if call.options:
+    if not hasattr(tflite.BuiltinOperator, call.kind):
+        stored = bytes(flatbuffers.flexbuffers.Dumps(call.fields))
+        fields["CustomOptions"] = b.CreateByteVector(stored)
+    elif call.options:
         fields["BuiltinOptions"] = _table(b, call.options, call.fields)
         fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, call.options)
     return _table(b, "Operator", fields)
@@ -112,9 +119,11 @@ def file(tensors, calls, inputs, outputs):
     )
     codes = []
     for kind in kinds:
-        number = getattr(tflite.BuiltinOperator, kind)
+        number = getattr(tflite.BuiltinOperator, kind, tflite.BuiltinOperator.CUSTOM)
         version = 2 if kind == "BROADCAST_TO" else 1
         fields = {"DeprecatedBuiltinCode": min(number, 127), "BuiltinCode": number, "Version": version}
+        if number == tflite.BuiltinOperator.CUSTOM:
+            fields["CustomCode"] = b.CreateString(kind)
         codes.append(_table(b, "OperatorCode", fields))
     fields = {
         "Version": 3,

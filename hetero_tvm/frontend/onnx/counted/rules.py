@@ -203,13 +203,18 @@ def gather_elements(b: Step) -> None:
 
 
 def gather_nd(b: Step) -> None:
-    """GatherND by counted rows of indices."""
-    if b.axes(0) or int(b.attributes.get("batch_dims", 0)):
-        raise Unfit("its data is counted, or it has batches")
-    if len(b.extents(1)) - 1 in b.axes(1):
+    """GatherND by counted rows of indices, or from a counted first axis."""
+    if int(b.attributes.get("batch_dims", 0)):
+        raise Unfit("it has batches")
+    own, rank = b.axes(0), len(b.extents(1))
+    if rank - 1 in b.axes(1):
         raise Unfit("the length of its rows of indices is counted")
-    b.again({1: b.masked(1, 0)})
-    b.mark(0, b.axes(1))
+    length = b.extents(1)[-1]
+    if length > 1 and any(axis < length for axis in own):
+        raise Unfit("its rows of indices run along a counted axis and others")
+    b.again({1: b.places(1, own[0]) if length == 1 and 0 in own else b.masked(1, 0)})
+    rest = {axis - length + rank - 1: count for axis, count in own.items() if axis >= length}
+    b.mark(0, {**rest, **b.axes(1)})
 
 
 def concat(b: Step) -> None:
@@ -316,6 +321,14 @@ def rois(b: Step) -> None:
     b.mark(0, b.axes(1))
 
 
+def sampled(b: Step) -> None:
+    """GridSample at counted points."""
+    if b.axes(0) or 0 in b.axes(1) or len(b.extents(1)) - 1 in b.axes(1):
+        raise Unfit("something else than its points is counted")
+    b.again({1: b.masked(1, 0)})
+    b.mark(0, {axis + 1: count for axis, count in b.axes(1).items()})
+
+
 def resized(b: Step) -> None:
     """Resize by known scales, and along axes that are not counted."""
     scales = b.value(2) if b.input(2) else None
@@ -375,6 +388,7 @@ RULES: dict[str, Rule] = {
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
     "Gemm": gemm,
+    "GridSample": sampled,
     "MatMul": product,
     "OneHot": one_hot,
     "Pad": pad,

@@ -205,7 +205,11 @@ class Step(PromisedBody):
     def masked_tensor(self, x: str, axes: Axes, rank: int, value: object, dtype: str) -> str:
         """``x`` with ``value`` where it does not count."""
         for axis, count in axes.items():
-            x = self.op("Where", self.mask(count, axis, rank), x, self.const(value, dtype))
+            mask = self.mask(count, axis, rank)
+            if dtype == "bool":  # onnxruntime, which judges, has no Where of booleans
+                x = self.op("Or", self.op("Not", mask), x) if value else self.op("And", mask, x)
+            else:
+                x = self.op("Where", mask, x, self.const(value, dtype))
         return x
 
     def places(self, index: int, count: Count | None) -> str:

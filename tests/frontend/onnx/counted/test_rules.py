@@ -108,6 +108,30 @@ def test_scatter_of_elements():
         check("float[5,6] y", f"{wide} v = Exp(w) y = ScatterElements<axis = 0>(w, i6, v)")
 
 
+def test_rows_that_are_found_among_found_rows():
+    """A mask over key points, or boxes, that another mask has left."""
+    first = "r = ReduceSum<keepdims = 0>(g, one) q = Constant<value = float {0.0}>() m = Greater(r, q)"
+    check(
+        "float[M,6] y, float[M] z",
+        f"{ONE} {first} k = NonZero(m) l = Transpose<perm = [1, 0]>(k) y = GatherND(g, l) z = GatherND(r, l)",
+    )
+    pair = "both = Concat<axis = 1>(t, t)"
+    with pytest.raises(UnsupportedOperatorError, match="along a counted axis and others"):
+        check("float[N] y", f"{pair} y = GatherND(g, both)")
+
+
+def test_samples_at_found_points():
+    x, image = sparse(5), RNG.random((1, 2, 6, 7)).astype("float32")
+    points = RNG.uniform(-1.2, 1.2, (5, 2)).astype("float32")
+    agrees(
+        """(float[5] x, float[1,2,6,7] m, float[5,2] p) => (float[1,2,1,N] y) {
+          i = NonZero(x) t = Transpose<perm = [1, 0]>(i) g = GatherND(p, t)
+          two = Constant<value = int64[2] {0, 1}>() w = Unsqueeze(g, two) y = GridSample(m, w) }""",
+        {"x": x, "m": image, "p": points},
+        {"x": x * 0 + 1, "m": image, "p": points},
+    )
+
+
 def test_concat():
     check("float[N,12] y", "y = Concat<axis = 1>(g, g)")
     check("float[M,6] y", "e = Exp(g) y = Concat<axis = 0>(g, w, e)")

@@ -13,6 +13,16 @@ import numpy as np
 from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.bodies.contrib.caches import (
+    cache_bits,
+    cache_places,
+    cached,
+    counted_along,
+    dequantized_rows,
+    is_buffer,
+    quantized_rows,
+    widened,
+)
 from hetero_tvm.frontend.onnx.graph.body import Body
 
 _LOWEST = float(np.finfo(np.float32).min)
@@ -50,7 +60,7 @@ def multi_head_attention(b: Body) -> None:
     # query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value, ...
     # -> output, present_key, present_value, scores
     shared = dict.fromkeys((8, 9), "a shared buffer of past keys")
-    _refuse(b, inputs=shared, outputs={3: "its scores"})
+    _refuse(b, inputs=shared)
     heads = int(b.attributes["num_heads"])
     query, key, value, bias = (b.input(i) for i in range(4))
     if not key:  # [B, S, N, 3, D]
@@ -68,14 +78,15 @@ def multi_head_attention(b: Body) -> None:
         value = b.op("Concat", b.input(7), value, axis=2)
     b.end(1, key)
     b.end(2, value)
-    b.end(0, _weighted(b, query, key, value, _masks(b, query, key, b.input(4))))
+    masks = _masks(b, query, key, b.input(4))
+    b.end(0, _weighted(b, query, key, value, masks, shown=3 if b.wants(3) else 0))
 
 
 def masked_attention(b: Body) -> None:
     """Write out DecoderMaskedMultiHeadAttention: one step, and a buffer of past keys or an encoder's."""
     # query, key, value, mask_index, attention_bias, past_key, past_value, past_sequence_length, beam_width,
     # cache_indirection, bias -> output, present_key, present_value, scores
-    _refuse(b, inputs={9: "an order of beams"}, outputs={3: "its scores"})
+    _refuse(b, inputs={9: "an order of beams"})
     heads = int(b.attributes["num_heads"])
     across = b.rank(b.input(1), 3) == 4
     parts = [x if b.rank(x, 3) == 4 else _heads(b, x, heads) for x in (b.input(i) for i in range(3))]
@@ -99,13 +110,13 @@ def masked_attention(b: Body) -> None:
             zero, end = b.const([0], "int64"), b.extent(b.input(3), 1)
             key, value = (b.op("Slice", x, zero, end, b.const([2], "int64")) for x in (key, value))
         if shared:
-            masks.append(_seen(b, _range(b, key, [1, 1, 1, -1]), place, -1))
+            masks.append(_seen(b, counted_along(b, key, [1, 1, 1, -1]), place, -1))
     else:
         b.end(1, key)
         b.end(2, value)
     if b.input(3):
         masks.append(_key_mask(b, b.input(3), key))
-    b.end(0, _weighted(b, query, key, value, masks))
+    b.end(0, _weighted(b, query, key, value, masks, shown=3 if b.wants(3) else 0))
 
 
 def group_query_attention(b: Body) -> None:
@@ -113,8 +124,7 @@ def group_query_attention(b: Body) -> None:
     # query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache, sin_cache,
     # position_ids, attention_bias, head_sink, k_scale, v_scale, q_norm_weight, k_norm_weight, query_seqlens
     # -> output, present_key, present_value, scores
-    options = dict.fromkeys((12, 13), "quantized past keys and values")
-    _refuse(b, inputs=options, outputs={3: "its scores"}, qk_output=0, sliding_window_cache=0)
+    _refuse(b, sliding_window_cache=0)
     has_past = not b.is_empty(b.input(3))
     heads, kv_heads = int(b.attributes["num_heads"]), int(b.attributes["kv_num_heads"])
     if b.input(1):
@@ -129,32 +139,37 @@ def group_query_attention(b: Body) -> None:
     query, key, value = (_to_front(b, x) for x in (query, key, value))
     query, key = (_normed(b, x, 14 + n, "qk"[n]) for n, x in enumerate((query, key)))
     if int(b.attributes.get("do_rotary", 0)):
-        positions = b.input(9) or (_cache_places(b, query, [-1, 1], [1, -1]) if has_past else "")
+        positions = b.input(9) or (cache_places(b, query, [-1, 1], [1, -1]) if has_past else "")
         tables = [_table(b, b.input(i), positions, query) for i in (7, 8)]
         pairs = int(b.attributes.get("rotary_interleaved", 0))
         query, key = (_rotated(b, x, *tables, b.input(7), bool(pairs), rest=True) for x in (query, key))
-    if has_past:
-        key, value = (_cached(b, b.input(3 + n), x) for n, x in enumerate((key, value)))
-    b.end(1, key)
-    b.end(2, value)
+    grown = []
+    for n, x in enumerate((key, value)):
+        bits, scale = cache_bits(b, "kv"[n]), b.input(12 + n)
+        x = quantized_rows(b, x, scale, bits) if bits else x
+        x = cached(b, b.input(3 + n), x) if has_past else x
+        b.end(1 + n, x)
+        grown.append(dequantized_rows(b, x, scale, bits) if bits else x)
+    key, value = grown
     if heads != kv_heads:
         key, value = (_repeated(b, x, heads, heads // kv_heads) for x in (key, value))
     window = int(b.attributes.get("local_window_size", -1))
     if not int(b.attributes.get("causal", 1)):
         lengths = b.op("Cast", b.input(5), to=TensorProto.INT64)
         last = b.op("Reshape", lengths, b.const([-1, 1, 1, 1], "int64"))
-        masks = [_seen(b, _range(b, key, [1, 1, 1, -1]), last, -1)]
+        masks = [_seen(b, counted_along(b, key, [1, 1, 1, -1]), last, -1)]
     elif has_past:
-        last = _cache_places(b, query, [-1, 1, 1, 1], [1, 1, -1, 1])
-        masks = [_seen(b, _range(b, key, [1, 1, 1, -1]), last, window)]
+        last = cache_places(b, query, [-1, 1, 1, 1], [1, 1, -1, 1])
+        masks = [_seen(b, counted_along(b, key, [1, 1, 1, -1]), last, window)]
     else:
         masks = [_causal(b, query, key, window)]
     if b.input(10):
-        masks.append(_widened(b, b.input(10), key) if has_past else b.input(10))
+        masks.append(widened(b, b.input(10), key) if has_past else b.input(10))
     sinks = b.input(11)
     if not sinks and int(b.attributes.get("smooth_softmax", 0)) == 1:
         sinks = b.const([0.0] * heads)
-    b.end(0, _weighted(b, query, key, value, masks, float(b.attributes.get("softcap", 0.0)), sinks))
+    kind = int(b.attributes.get("qk_output", 0)) if b.wants(3) else 0
+    b.end(0, _weighted(b, query, key, value, masks, float(b.attributes.get("softcap", 0.0)), sinks, kind))
 
 
 def rotary_embedding(b: Body, table: Callable[[Body, str, str, str], str] | None = None) -> None:
@@ -201,10 +216,9 @@ def several_rotary_embedding(b: Body) -> None:
 # ---- parts ---------------------------------------------------------------------------------
 
 
-def _refuse(b: Body, *, inputs: dict | None = None, outputs: dict | None = None, **attributes: float) -> None:
-    """Refuse what the expansion does not cover: inputs and outputs that are there, attributes that differ."""
+def _refuse(b: Body, *, inputs: dict | None = None, **attributes: float) -> None:
+    """Refuse what the expansion does not cover: inputs that are there, attributes that differ."""
     reasons = [f"takes {what}" for i, what in (inputs or {}).items() if b.input(i)]
-    reasons += [f"gives {what}" for i, what in (outputs or {}).items() if b.wants(i)]
     reasons += [
         f"has {name}={b.attributes[name]}"
         for name, default in attributes.items()
@@ -259,9 +273,20 @@ def _repeated(b: Body, x: str, heads: int, times: int) -> str:
 
 
 def _weighted(
-    b: Body, query: str, key: str, value: str, masks: list[str], softcap: float = 0.0, sinks: str = ""
+    b: Body,
+    query: str,
+    key: str,
+    value: str,
+    masks: list[str],
+    softcap: float = 0.0,
+    sinks: str = "",
+    shown: int = 0,
 ) -> str:
-    """``softmax(Q K^T * scale + masks) V`` of [B, N, S, D] as [B, S, N * D]; ``sinks`` [N] take a share."""
+    """``softmax(Q K^T * scale + masks) V`` of [B, N, S, D] as [B, S, N * D]; ``sinks`` [N] take a share.
+
+    ``shown`` says what output 3 is: scores with zeros where the first mask hides (1), weights (2), or masked
+    scores (3).
+    """
     scale = float(b.attributes.get("scale", 0.0))
     if scale:
         factor = b.const(scale)
@@ -273,9 +298,21 @@ def _weighted(
         scores = b.op("Mul", b.op("Tanh", b.op("Div", scores, b.const(softcap))), b.const(softcap))
     for mask in masks:
         scores = b.op("Add", scores, mask)
-    if sinks:
-        return _merged(b, b.op("MatMul", _beside_sinks(b, scores, sinks), value))
-    return _merged(b, b.op("MatMul", b.op("Softmax", scores, axis=-1), value))
+    weights = _beside_sinks(b, scores, sinks) if sinks else b.op("Softmax", scores, axis=-1)
+    if shown == 1:
+        open_keys = b.op("GreaterOrEqual", masks[0], b.const(0.0))
+        b.end(3, _so_far(b, b.op("Where", open_keys, scores, b.const(0.0))))
+    elif shown:
+        b.end(3, _so_far(b, weights) if shown == 2 else scores)
+    return _merged(b, b.op("MatMul", weights, value))
+
+
+def _so_far(b: Body, x: str) -> str:
+    """Scores of GroupQueryAttention for the keys so far, where its cache is a buffer with room behind."""
+    if b.is_empty(b.input(3)) or not is_buffer(b):
+        return x
+    end = b.op("Reshape", b.op("Cast", b.input(6), to=TensorProto.INT64), b.const([1], "int64"))
+    return b.op("Slice", x, b.const([0], "int64"), end, b.const([3], "int64"))
 
 
 def _beside_sinks(b: Body, scores: str, sinks: str) -> str:
@@ -303,7 +340,7 @@ def _key_mask(b: Body, mask: str, key: str) -> str:
     hidden = b.const(float(b.attributes.get("mask_filter_value", -10000.0)))
     if rank == 1:
         _refuse_starts(b, mask)
-        places = _range(b, key, [1, -1])
+        places = counted_along(b, key, [1, -1])
         # The number of sequences is written out, so that a mask with starts cannot pass for more of them.
         column = b.op("Concat", b.extent(key, 0), b.const([1], "int64"), axis=0)
         lengths = b.op("Reshape", b.op("Cast", mask, to=TensorProto.INT64), column)
@@ -333,49 +370,10 @@ def _refuse_starts(b: Body, mask: str) -> None:
         )
 
 
-def _range(b: Body, x: str, shape: list[int]) -> str:
-    """The numbers 0, 1, ... along axis 2 of ``x``, reshaped."""
-    length = b.op("Reshape", b.extent(x, 2), b.const(np.zeros(0), "int64"))
-    counted = b.op("Range", b.const(0, "int64"), length, b.const(1, "int64"))
-    return b.op("Reshape", counted, b.const(shape, "int64"))
-
-
 def _causal(b: Body, query: str, key: str, window: int = -1) -> str:
     """Additive mask [S, T] that hides keys after their query, or ``window`` or more before it."""
-    last = b.op("Add", _range(b, query, [-1, 1]), b.op("Sub", b.extent(key, 2), b.extent(query, 2)))
-    return _seen(b, _range(b, key, [1, -1]), last, window)
-
-
-def _cache_places(b: Body, x: str, by_sequence: list[int], by_step: list[int]) -> str:
-    """Places in the caches of GroupQueryAttention of the new steps of ``x`` [B, N, S, D].
-
-    Input 5 has the number of keys of each sequence, with the new ones, less one.  The steps of a prompt,
-    where input 6 (the greatest number of keys) is the number of steps, begin at 0: shorter sequences have
-    padding behind them.  Input 16 has the number of steps of each sequence; behind them is padding.
-    """
-    lengths = b.op("Cast", b.input(5), to=TensorProto.INT64)
-    steps = b.extent(x, 2)
-    new = b.op("Cast", b.input(16), to=TensorProto.INT64) if b.input(16) else steps
-    first = b.op("Sub", b.op("Add", lengths, b.const(1, "int64")), new)
-    if b.input(6) and not b.input(16) and (b.shape(b.input(0)) or (None, None))[1] != 1:
-        most = b.op("Reshape", b.op("Cast", b.input(6), to=TensorProto.INT64), b.const([1], "int64"))
-        zero = b.const(0, "int64")
-        outside = b.op("Or", b.op("Less", lengths, zero), b.op("Less", zero, first))
-        # A length that no prompt of so many steps has becomes a place that the cache refuses.
-        start = b.op("Where", outside, b.const(-1, "int64"), zero)
-        first = b.op("Where", b.op("Equal", most, steps), start, first)
-    return b.op("Add", b.op("Reshape", first, b.const(by_sequence, "int64")), _range(b, x, by_step))
-
-
-def _cached(b: Body, past: str, x: str) -> str:
-    """A cache [B, N, P, D] with new rows ``x`` [B, N, S, D]; longer by S, unless it is a buffer."""
-    if not _is_buffer(b):
-        past = b.op("Concat", past, b.op("ConstantOfShape", b.op("Shape", x)), axis=2)
-    places = _cache_places(b, x, [-1, 1, 1, 1], [1, 1, -1, 1])
-    rows = b.op("Expand", places, b.op("Shape", x))
-    present = b.op("ScatterElements", past, rows, x, axis=2)
-    b.count_from_0()  # lengths below the number of new steps are an error, as in ONNX Runtime
-    return present
+    last = b.op("Add", counted_along(b, query, [-1, 1]), b.op("Sub", b.extent(key, 2), b.extent(query, 2)))
+    return _seen(b, counted_along(b, key, [1, -1]), last, window)
 
 
 def _normed(b: Body, x: str, weight: int, letter: str) -> str:
@@ -385,18 +383,6 @@ def _normed(b: Body, x: str, weight: int, letter: str) -> str:
     common = float(b.attributes.get("qk_norm_epsilon", 1e-6))
     epsilon = float(b.attributes.get(f"{letter}_norm_epsilon", common))
     return b.op("Mul", b.rms_norm(x, epsilon), b.input(weight))
-
-
-def _widened(b: Body, mask: str, key: str) -> str:
-    """``mask`` [B or 1, N or 1, S, T] with zeros behind T, for keys that other masks hide."""
-    room = b.op("Sub", b.extent(key, 2), b.extent(mask, 3))
-    return b.op("Pad", mask, b.op("Concat", b.const([0] * 7, "int64"), room, axis=0))
-
-
-def _is_buffer(b: Body) -> bool:
-    """Whether the present keys have the extents of the past ones, by number or by symbol."""
-    before, after = b.declared(b.input(3)), b.declared(b.wants(1)) if b.wants(1) else None
-    return before is not None and after is not None and before[2] is not None and before[2] == after[2]
 
 
 def _seen(b: Body, places: str, last: str, window: int) -> str:
@@ -411,9 +397,11 @@ def _seen(b: Body, places: str, last: str, window: int) -> str:
 def _table(b: Body, cache: str, positions: str, x: str) -> str:
     """Rows of a cache [positions, R / 2] for ``x`` [B, N, S, D], as [B or 1, 1, S, R / 2]."""
     if not positions:
-        positions = _range(b, x, [1, -1])
+        positions = counted_along(b, x, [1, -1])
     elif b.rank(positions, 2) == 1:  # the first position of all sequences
-        positions = b.op("Add", _range(b, x, [1, -1]), b.op("Reshape", positions, b.const([1, 1], "int64")))
+        positions = b.op(
+            "Add", counted_along(b, x, [1, -1]), b.op("Reshape", positions, b.const([1, 1], "int64"))
+        )
     rows = b.row(cache, positions)
     extents = b.op("Concat", b.const([0, 1, -1], "int64"), b.extent(cache, 1), axis=0)
     return b.op("Reshape", rows, extents)

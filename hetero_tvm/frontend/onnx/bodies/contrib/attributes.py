@@ -27,6 +27,7 @@ _EXPERTS = (
 _MICROSOFT = {
     "Attention": f"{_ATTENTION} qkv_hidden_sizes rotary_embedding_dim",
     "BiasAdd": "",
+    "BiasDropout": "seed",
     "BiasGelu": "",
     "BiasSoftmax": "axis is_inner_broadcast",
     "BiasSplitGelu": "",
@@ -34,6 +35,9 @@ _MICROSOFT = {
     "CDist": "metric",
     "CausalConvWithState": "activation channels_last dilation input_channel_offset input_channels ndim "
     "state_channels_last state_length state_update_capacity state_window",
+    "ComplexMul": "",
+    "ComplexMulConj": "",
+    "CropAndResize": "extrapolation_value mode",
     "DecoderMaskedMultiHeadAttention": "mask_filter_value num_heads output_qk "
     "past_present_share_buffer scale",
     "DequantizeLinear": "axis",
@@ -49,17 +53,20 @@ _MICROSOFT = {
     "FusedMatMul": f"{_PRODUCT} transBatchA transBatchB",
     "GatedAdd": "",
     "GatedRMSNorm": "activation epsilon",
+    "GatedRelativePositionBias": "num_heads",
     "GatherBlockQuantized": "bits block_size gather_axis quantize_axis",
     "GatherND": "",
     "Gelu": "",
     "GemmFastGelu": "",
     "GridSample": "align_corners mode padding_mode",
     "GroupNorm": _GROUPS,
-    "GroupQueryAttention": "causal do_rotary k_norm_epsilon kv_num_heads local_window_size num_heads "
+    "GroupQueryAttention": "causal do_rotary k_norm_epsilon k_quant_type kv_cache_bit_width kv_num_heads "
+    "local_window_size num_heads "
     "q_norm_epsilon qk_norm_epsilon qk_output rotary_interleaved scale sliding_window_cache "
-    "smooth_softmax softcap",
+    "smooth_softmax softcap v_quant_type",
     "HyperConnectionPostMix": "num_branches",
     "HyperConnectionPreMix": "num_branches reduction_scale",
+    "Inverse": "",
     "LinearAttention": "chunk_size kv_num_heads q_num_heads scale state_window update_rule",
     "LinearAttentionGate": "",
     "MRotaryEmbedding": f"{_ROTARY} mrope_layout mrope_section",
@@ -90,12 +97,14 @@ _MICROSOFT = {
     "QuantizeLinear": "axis",
     "QuickGelu": "alpha",
     "Range": "",
+    "RelativePositionBias": "is_bidirectional max_distance",
     "RotaryEmbedding": _ROTARY,
     "ScaledSiLU": "alpha",
     "SimplifiedLayerNormalization": "axis epsilon stash_type",
     "SkipGroupNorm": _GROUPS,
     "SkipLayerNormalization": "epsilon",
     "SkipSimplifiedLayerNormalization": "epsilon",
+    "SwiGLU": "activation_alpha activation_beta limit round_activation",
     "TransposeMatMul": _PRODUCT,
     "Trilu": "upper",
     "UnfoldTensor": "dim size step",
@@ -127,18 +136,13 @@ IGNORED: frozenset[str] = frozenset(
         "is_inner_broadcast",  # which axes of the bias are one: its shape says it
         "mask_index_type",  # the mask says it
         "output_qk",  # the output says it
+        "round_activation",  # how half precision rounds on the way
+        "seed",  # of what only training draws
         "stash_type",  # statistics are float32
         "training_mode",  # what is kept for a gradient
     }
 )
 """Attributes that change no number of what is computed here."""
-
-_USUAL: dict[tuple[str, str], int | str] = {
-    ("GroupQueryAttention", "k_quant_type"): "NONE",
-    ("GroupQueryAttention", "v_quant_type"): "NONE",
-    ("GroupQueryAttention", "kv_cache_bit_width"): 0,
-}
-"""(operator, attribute that is not supported) -> the value that means nothing else than its absence."""
 
 
 def refuse_unknown(node: onnx.NodeProto) -> None:
@@ -152,7 +156,7 @@ def refuse_unknown(node: onnx.NodeProto) -> None:
     for attribute in node.attribute if known is not None else ():
         name, value = attribute.name, helper.get_attribute_value(attribute)
         value = as_text(value) if isinstance(value, (str, bytes)) else value
-        if name not in known and _USUAL.get((node.op_type, name)) != value:
+        if name not in known:
             raise UnsupportedOperatorError(
                 f"Node {node.name!r} ({node.op_type}) has the attribute {name}={value!r}, which is not "
                 "supported.",

@@ -42,7 +42,7 @@ def test_known_attributes_are_read():
     unread = {name for name in names if not re.search(rf"\b{name}\b", text)}
     # Names that are put together: of the letters of queries and keys, of layers, of parameters and sides.
     made = re.compile(
-        r"[qk]_norm_epsilon|fc[123]_expert_weight_bits|activation_(alpha|beta|gamma)|trans(Batch)?[AB]"
+        r"[kv]_quant_type|[qk]_norm_epsilon|fc[123]_expert_weight_bits|activation_(alpha|beta|gamma)|trans(Batch)?[AB]"
     )
     assert {name for name in unread if not made.fullmatch(name)} == set()
 

@@ -178,9 +178,61 @@ def test_caches_of_another_layout_are_refused(form):
     more = {"sliding_window_cache": 1, "local_window_size": 4} if form == "window" else {}
     outputs = {"y": (B, 1, HEADS * 16), "keys": (B, 2, 4, 16), "values": (B, 2, 4, 16)}
     model, _ = cached_model("GroupQueryAttention", inputs, outputs, num_heads=HEADS, kv_num_heads=2, **more)
-    words = {"window": "sliding_window_cache=1", "quantized": "takes quantized past keys and values"}
+    words = {"window": "sliding_window_cache=1", "quantized": "k_quant_type='NONE'.* a scale"}
     with pytest.raises(UnsupportedOperatorError, match=f"'node' .* {words[form]}"):
         import_onnx(model)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+def test_quantized_caches(kind, bits, steps):
+    x, random = [array(1, steps, n * 16) for n in (HEADS, 2, 2)], np.random.default_rng(1)
+    dtype, width = (np.int8, 16) if bits == 8 else (np.uint8, 8)
+    ends = np.iinfo(dtype)
+    past = [random.integers(ends.min, ends.max, (1, 2, 4, width)).astype(dtype) for _ in range(2)]
+    shape = (1, 2, 1, 16) if kind == "PER_CHANNEL" else (1,)
+    scales = [(random.uniform(0.5, 1, shape) * 4 / 2**bits).astype(np.float32) for _ in range(2)]
+    lengths, total = np.full(1, 3 + steps, np.int32), np.int32(4 + steps)
+    inputs = (*x, *past, lengths, total, *[None] * 5, *scales)
+    types = {f"{letter}_quant_type": kind for letter in "kv"}
+    grown = (1, 2, 4 + steps, width)
+    outputs = {"y": (1, steps, HEADS * 16), "keys": grown, "values": grown}
+    model, values = cached_model(
+        "GroupQueryAttention",
+        inputs,
+        outputs,
+        num_heads=HEADS,
+        kv_num_heads=2,
+        kv_cache_bit_width=bits,
+        **types,
+    )
+    for end in model.graph.output[1:]:
+        end.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    expected, got = (run_onnxruntime(m, values) for m in (model, import_onnx(model).onnx_model))
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(got[1:], expected[1:], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+@pytest.mark.parametrize("options", [{}, {"softcap": 1.5, "smooth_softmax": 1}])
+def test_scores_of_group_query_attention(kind, options):
+    """Where a key is hidden they are zero."""
+    x = [array(1, 3, n * 16) for n in (HEADS, 2, 2)]
+    past = [array(1, 2, 4, 16, seed=n) for n in range(2)]
+    outputs = {"y": (1, 3, HEADS * 16), "keys": (1, 2, 7, 16), "values": (1, 2, 7, 16), "s": (1, HEADS, 3, 7)}
+    inputs = (*x, *past, np.full(1, 6, np.int32), np.int32(7))
+    options = {"num_heads": HEADS, "kv_num_heads": 2, "qk_output": kind, **options}
+    caches("GroupQueryAttention", inputs, outputs, **options)
+
+
+def test_scores_of_multi_head_attention():
+    """Times of words that Whisper hears are read from them."""
+    x = [array(B, n, WIDTH, seed=n) for n in (3, 5, 5)]
+    keys = np.array([[1, 1, 1, 0, 0], [1] * 5], np.int32)
+    outputs = {"y": (B, 3, WIDTH), "k": (B, HEADS, 5, D), "v": (B, HEADS, 5, D), "s": (B, HEADS, 3, 5)}
+    caches("MultiHeadAttention", (*x, None, keys), outputs, num_heads=HEADS)
 
 
 def test_attention_with_past_keys():

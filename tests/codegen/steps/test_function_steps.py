@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from hetero_tvm.codegen.function_steps import compute_in_steps, give_each_lane_its_steps
 from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.codegen.steps.function_steps import compute_in_steps, give_each_lane_its_steps
 from hetero_tvm.host.tvm import te, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.cpu import generic
 from tests.schedules.cpu.running import MACHINES, TARGET

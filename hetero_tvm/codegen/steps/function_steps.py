@@ -13,7 +13,7 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Call, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
 
-_STEP = "hetero_tvm.step"
+STEP = "hetero_tvm.step"
 """Annotation of the buffer of a step."""
 
 
@@ -55,7 +55,7 @@ def _in_steps(store: tirx.BufferStore, functions: Collection[str]) -> tirx.Stmt:
         value = tvm_ffi.structural_map(value, (tirx.Cast, _defined), order="post")
     made: list[tirx.Stmt] = []
     for _, function, buffer in steps:
-        allocation = tirx.AllocBuffer(buffer, {_STEP: tirx.const(1, "int32")})
+        allocation = tirx.AllocBuffer(buffer, {STEP: tirx.const(1, "int32")})
         made += [allocation, tirx.BufferStore(buffer, function, [0])]
     return tirx.SeqStmt([*made, tirx.BufferStore(store.buffer, value, store.indices)])
 
@@ -169,7 +169,7 @@ def _with_lanes(loop: tirx.For) -> tirx.Stmt:
     wide: list[tuple[Buffer, Buffer]] = []
 
     def widen(allocation: tirx.AllocBuffer) -> tirx.Stmt:
-        if _STEP not in (allocation.annotations or {}):
+        if STEP not in (allocation.annotations or {}):
             return allocation
         dtype = str(allocation.buffer.dtype)
         buffer = tirx.decl_buffer((loop.extent,), dtype, "steps", scope="local")
