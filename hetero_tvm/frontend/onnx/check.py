@@ -22,6 +22,9 @@ _NO_KERNELS = frozenset(
     if name.startswith(("FLOAT8", "FLOAT4", "FLOAT6", "INT4", "UINT4", "INT2", "UINT2", "COMPLEX", "STRING"))
 )
 """Types whose casts and products TVM gets wrong, or breaks on."""
+_SMALL_FLOATS = frozenset(
+    number for name, number in TensorProto.DataType.items() if name.startswith(("FLOAT8", "FLOAT4", "FLOAT6"))
+)
 _NO_ARRAYS = frozenset(
     number
     for name, number in TensorProto.DataType.items()
@@ -100,6 +103,12 @@ def _since(node: onnx.NodeProto, opset: int) -> int | None:
         return defs.get_schema(node.op_type, opset, "").since_version
     except defs.SchemaError:
         return None
+
+
+def dequantizes_small_floats(node: onnx.NodeProto, pool: ConstantPool) -> bool:
+    """Whether a node makes float32 of a constant of 8 bits or less that no kernel reads."""
+    weights = node.input[0] if node.op_type == "DequantizeLinear" else ""
+    return weights in pool and pool.type_of(weights)[0] in _SMALL_FLOATS
 
 
 def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> None:
