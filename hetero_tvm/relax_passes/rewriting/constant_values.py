@@ -27,7 +27,12 @@ def _viewed(call: Call, shape: tuple[int, ...], x: np.ndarray, *_: Any) -> np.nd
 
 
 def _reduction(function: Callable[..., np.ndarray]) -> Function:
-    return lambda call, shape, x: function(x, axis=_axes(call.attrs.axis), keepdims=bool(call.attrs.keepdims))
+    def reduced(call: Call, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
+        if x.size == 0:
+            return None  # NumPy has no extremum of nothing, where kernels give the first value of theirs
+        return function(x, axis=_axes(call.attrs.axis), keepdims=bool(call.attrs.keepdims))
+
+    return reduced
 
 
 def _axes(value: Expr) -> tuple[int, ...] | None:
