@@ -28,8 +28,9 @@ def _viewed(call: Call, shape: tuple[int, ...], x: np.ndarray, *_: Any) -> np.nd
 
 def _reduction(function: Callable[..., np.ndarray]) -> Function:
     def reduced(call: Call, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
-        if x.size == 0:
-            return None  # NumPy has no extremum of nothing, where kernels give the first value of theirs
+        ends = {np.max: -np.inf, np.min: np.inf}
+        if x.size == 0 and function in ends:  # NumPy knows no extremum of nothing
+            return np.full(shape, ends[function], x.dtype) if x.dtype.kind == "f" else None
         return function(x, axis=_axes(call.attrs.axis), keepdims=bool(call.attrs.keepdims))
 
     return reduced
