@@ -9,12 +9,28 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import onnx
-from onnx import defs
+from onnx import TensorProto, defs
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, node_inputs, subgraphs
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 from hetero_tvm.frontend.stored import StoredModel
+
+_NO_KERNELS = frozenset(
+    number
+    for name, number in TensorProto.DataType.items()
+    if name.startswith(("FLOAT8", "FLOAT4", "FLOAT6", "INT4", "UINT4", "INT2", "UINT2", "COMPLEX", "STRING"))
+)
+"""Types whose casts and products TVM gets wrong, or breaks on."""
+_SMALL_FLOATS = frozenset(
+    number for name, number in TensorProto.DataType.items() if name.startswith(("FLOAT8", "FLOAT4", "FLOAT6"))
+)
+_NO_ARRAYS = frozenset(
+    number
+    for name, number in TensorProto.DataType.items()
+    if name.startswith(("INT4", "UINT4", "INT2", "UINT2", "COMPLEX", "STRING"))
+)
+"""Types that results cannot have either, as constants that a model returns as they are have the others."""
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -36,6 +52,30 @@ def check_versions(model: onnx.ModelProto) -> None:
             hint=f"Export the model with opset {min(known, 20)}, or install a newer onnx package.",
         )
     _refuse_other_opsets(model)
+
+
+def check_imports(model: onnx.ModelProto) -> None:
+    """Refuse a file that names no opset, or several versions of one: what its operators mean is open."""
+    versions: dict[str, set[int]] = defaultdict(set)
+    for opset in model.opset_import:
+        versions["" if opset.domain in ONNX_DOMAINS else opset.domain].add(opset.version)
+    if not versions and model.ir_version >= 3:
+        raise ModelError(
+            "The model names no opset (opset_import is empty), so its operators have no meaning.",
+            hint="Name the one that it was written for: "
+            "model.opset_import.append(onnx.helper.make_opsetid('', 17)).",
+        )
+    problems = [
+        f"{domain or 'ai.onnx'}: {', '.join(map(str, sorted(found)))}"
+        for domain, found in versions.items()
+        if len(found) > 1
+    ]
+    if problems:
+        raise ModelError(
+            "The model names several versions of an opset, and only one can be meant.",
+            problems=shortened(problems),
+            hint="Leave the one in model.opset_import that the model was exported with.",
+        )
 
 
 def _refuse_other_opsets(model: onnx.ModelProto) -> None:
@@ -63,6 +103,33 @@ def _since(node: onnx.NodeProto, opset: int) -> int | None:
         return defs.get_schema(node.op_type, opset, "").since_version
     except defs.SchemaError:
         return None
+
+
+def dequantizes_small_floats(node: onnx.NodeProto, pool: ConstantPool) -> bool:
+    """Whether a node makes float32 of a constant of 8 bits or less that no kernel reads."""
+    weights = node.input[0] if node.op_type == "DequantizeLinear" else ""
+    return weights in pool and pool.type_of(weights)[0] in _SMALL_FLOATS
+
+
+def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> None:
+    """Refuse tensors of types that no kernel computes with; lists them."""
+    names = [v.name for v in graph.input]
+    names += [name for node in graph.node for name in (*node.input, *node.output)]
+    problems = []
+    for name in dict.fromkeys(filter(None, names)):
+        element = pool.type_of(name)[0] if name in pool else types.get(name, (0, None))[0]
+        if element in _NO_KERNELS:
+            problems.append(f"tensor {name!r} is {TensorProto.DataType.Name(element).lower()}")
+    for name in (value.name for value in graph.output if value.name in pool):
+        element = pool.type_of(name)[0]
+        if element in _NO_ARRAYS and name not in names:
+            problems.append(f"result {name!r} is {TensorProto.DataType.Name(element).lower()}")
+    if problems:
+        raise UnsupportedOperatorError(
+            "The model computes with numbers of 8 bits or less, complex ones or strings: no kernel does.",
+            problems=shortened(problems),
+            hint="Export the model in float32, float16 or bfloat16, or quantised to int8 or uint8.",
+        )
 
 
 def warn_of_scales(stored: StoredModel) -> None:

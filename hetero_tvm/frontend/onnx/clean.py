@@ -20,6 +20,7 @@ from hetero_tvm.frontend.onnx.check import (
     check_versions,
     name_nodes,
     opset_of,
+    refuse_types,
     refuse_unknown,
     refuse_unsupported,
     remove_dead_nodes,
@@ -38,7 +39,7 @@ from hetero_tvm.frontend.onnx.definitions import (
 )
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
 from hetero_tvm.frontend.onnx.fold import Folder, constant_value
-from hetero_tvm.frontend.onnx.forms import refuse_inner_forms, refuse_types, restore_corners, write_forms
+from hetero_tvm.frontend.onnx.forms import refuse_inner_forms, restore_corners, write_forms
 from hetero_tvm.frontend.onnx.graph.branches import clean_branches
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,

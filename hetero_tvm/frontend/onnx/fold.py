@@ -13,6 +13,7 @@ from onnx import TensorProto, defs, helper, shape_inference
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.limits import Limits, beyond
 from hetero_tvm.frontend.onnx.check import (
+    dequantizes_small_floats,
     refuse_picks_of_nothing,
     refuse_wide_windows,
     refuse_writes_to_nothing,
@@ -317,7 +318,8 @@ class Folder:
             return self._shape(node)
         if draws(node):
             return self._drawn(node)
-        if node.op_type in _KEEP or any(a.HasField("g") or a.graphs for a in node.attribute):
+        kept = node.op_type in _KEEP and not dequantizes_small_floats(node, self.pool)
+        if kept or any(a.HasField("g") or a.graphs for a in node.attribute):
             return None
         if all(_is_empty(self._types.get(name)) for name in node.output):
             return [self._empty(name) for name in node.output]

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
-from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
 from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST, affine_grid, resize
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
@@ -18,13 +17,6 @@ from hetero_tvm.frontend.onnx.graph.branches import is_cleaned
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
 from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, give_attributes, inner_nodes, refusal
 from hetero_tvm.frontend.onnx.graph.sequences import settle_elements
-
-_NO_KERNELS = frozenset(
-    number
-    for name, number in TensorProto.DataType.items()
-    if name.startswith(("FLOAT8", "FLOAT4", "FLOAT6", "INT4", "UINT4", "INT2", "UINT2", "COMPLEX", "STRING"))
-)
-"""Types whose casts and products TVM gets wrong, or breaks on."""
 
 
 def write_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
@@ -49,23 +41,6 @@ def refuse_inner_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool,
         form = FORMS.get(node.op_type) if node.domain in ONNX_DOMAINS else None
         if form and form(node, opset, types, pool) is not None:
             raise refusal(node, "a form inside a branch whose operands have no known shapes")
-
-
-def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> None:
-    """Refuse tensors of types that no kernel computes with; lists them."""
-    names = [v.name for v in graph.input]
-    names += [name for node in graph.node for name in (*node.input, *node.output)]
-    problems = []
-    for name in dict.fromkeys(filter(None, names)):
-        element = pool.type_of(name)[0] if name in pool else types.get(name, (0, None))[0]
-        if element in _NO_KERNELS:
-            problems.append(f"tensor {name!r} is {TensorProto.DataType.Name(element).lower()}")
-    if problems:
-        raise UnsupportedOperatorError(
-            "The model computes with numbers of 8 bits or less, complex ones or strings: no kernel does.",
-            problems=shortened(problems),
-            hint="Export the model in float32, float16 or bfloat16, or quantised to int8 or uint8.",
-        )
 
 
 # ---- after a model is converted to a newer opset -------------------------------------------------

@@ -33,9 +33,11 @@ class MergeDuplicates(Rule):
     def match(self, graph: Graph, var: Var) -> Var | None:
         if None in graph.users(var) or not is_tensor(var):
             return None
-        operand = next((arg for arg in _flat(graph.value(var).args) if isinstance(arg, relax.Var)), None)
-        if operand is None:
+        operands = [arg for arg in _flat(graph.value(var).args) if isinstance(arg, relax.Var)]
+        if not operands:
             return None
+        # A twin uses them all, and what thousands of bindings use tells least about it.
+        operand = min(dict.fromkeys(operands), key=lambda arg: len(graph.users(arg)))
         siblings = {user for user in graph.users(operand) if user is not None}
         twins = [user for user in siblings if _same(graph.value(user), graph.value(var))]
         return min(twins, key=graph.bindings().index) if len(twins) > 1 else None

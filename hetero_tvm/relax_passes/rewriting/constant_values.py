@@ -27,7 +27,13 @@ def _viewed(call: Call, shape: tuple[int, ...], x: np.ndarray, *_: Any) -> np.nd
 
 
 def _reduction(function: Callable[..., np.ndarray]) -> Function:
-    return lambda call, shape, x: function(x, axis=_axes(call.attrs.axis), keepdims=bool(call.attrs.keepdims))
+    def reduced(call: Call, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
+        ends = {np.max: -np.inf, np.min: np.inf}
+        if x.size == 0 and function in ends:  # NumPy knows no extremum of nothing
+            return np.full(shape, ends[function], x.dtype) if x.dtype.kind == "f" else None
+        return function(x, axis=_axes(call.attrs.axis), keepdims=bool(call.attrs.keepdims))
+
+    return reduced
 
 
 def _axes(value: Expr) -> tuple[int, ...] | None:

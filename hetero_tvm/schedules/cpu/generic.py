@@ -66,8 +66,10 @@ def _inline(sch: Schedule) -> None:
     """Inline elementwise producers into their consumers."""
     root = sch.get_sblock("root")
     kept = written_once(sch, root)
+    temporary = set(sch.get(root).alloc_buffers)
     for block in list(sch.get_child_blocks(root)):
-        if _reduction(sch, block) or any(region.source in kept for region in sch.get(block).writes):
+        written = {region.source for region in sch.get(block).writes}
+        if _reduction(sch, block) or written & set(kept) or written.isdisjoint(temporary):
             continue
         try:
             sch.compute_inline(block)

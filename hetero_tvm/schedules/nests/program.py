@@ -91,6 +91,7 @@ def _is_static(parameter: Any) -> bool:
 def _inline(schedule: Schedule, root: Any) -> None:
     """Inline every producer and consumer that can be, where the result does not grow beyond all bounds."""
     kept = written_once(schedule, root)
+    temporary = set(schedule.get(root).alloc_buffers)
     for way in (schedule.compute_inline, schedule.reverse_compute_inline):
         for block in list(schedule.get_child_blocks(root)):
             found = schedule.get(block)
@@ -99,6 +100,8 @@ def _inline(schedule: Schedule, root: Any) -> None:
             regions = found.writes if way == schedule.compute_inline else found.reads
             if any(region.source in kept for region in regions):
                 continue
+            if temporary.isdisjoint(region.source for region in regions):
+                continue  # between ends of the function: each refusal of TVM's would look at all blocks
             try:
                 way(block)
             except ScheduleError:

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
@@ -14,6 +14,26 @@ def test_newer_opset_than_known_is_refused():
     source = text_model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
     source.opset_import[0].version = 999
     with pytest.raises(ModelError, match="uses ONNX opset 999"):
+        import_onnx(source)
+
+
+def test_a_file_without_opset_or_with_several_is_refused():
+    source = text_model("g (float[2,3] x) => (float[2,3] y) { y = Softmax(x) }")
+    source.opset_import.append(helper.make_opsetid("ai.onnx", 11))
+    with pytest.raises(ModelError, match=r"several versions of an opset(.|\n)*ai.onnx: 11, 17"):
+        import_onnx(source)
+    del source.opset_import[:]
+    with pytest.raises(ModelError, match="names no opset"):
+        import_onnx(source)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TensorProto.INT4, "int4"), (TensorProto.STRING, "string")])
+def test_constants_of_types_without_arrays_are_no_results(kind, name):
+    source = text_model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
+    values = ["a", "b"] if name == "string" else [1, 2]
+    source.graph.initializer.append(helper.make_tensor("w", kind, [2], values))
+    source.graph.output.append(helper.make_tensor_value_info("w", kind, [2]))
+    with pytest.raises(UnsupportedOperatorError, match=f"result 'w' is {name}"):
         import_onnx(source)
 
 

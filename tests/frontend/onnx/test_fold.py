@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm import zoo
@@ -93,6 +94,22 @@ def test_quantized_weights_stay_quantized():
     add_weight(source, "s", np.array(0.1, np.float32))
     add_weight(source, "z", np.array(1, np.int8))
     assert operators(import_onnx(source))["DequantizeLinear"] == 1
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("kind", ["FLOAT8E4M3FN", "FLOAT8E5M2"])
+def test_weights_of_float8_become_float32(kind, axis):
+    """No kernel reads them, and onnxruntime takes such files."""
+    attributes = "" if axis is None else f"<axis = {axis}>"
+    text = (
+        f"g (float[2,3] x) => (float[2,4] y) {{ w = DequantizeLinear{attributes} (q, s) y = MatMul(x, w) }}"
+    )
+    source = text_model(text, opset=19, ir=9)
+    values = np.random.default_rng(0).standard_normal(12).tolist()
+    source.graph.initializer.append(helper.make_tensor("q", getattr(TensorProto, kind), [3, 4], values))
+    scales = np.float32(0.5) if axis is None else np.linspace(0.1, 0.9, (3, 4)[axis], dtype=np.float32)
+    add_weight(source, "s", np.asarray(scales))
+    assert operators(against_original(source)) == {"MatMul": 1}
 
 
 def test_transposed_weights_are_folded():

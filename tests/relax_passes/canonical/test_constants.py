@@ -129,3 +129,11 @@ def test_held_constants_are_not_folded():
         lambda e, x: e(op.add(x, e(op.negative(e(op.builtin.stop_lift_params(constant([1, 2, 3]))))))),
     )
     assert calls(fuse(made, FoldConstants())[0])["negative"] == 1
+
+
+def test_the_largest_of_nothing_is_minus_infinity():
+    def body(emit, x):
+        return emit(op.maximum(x, emit(op.max(constant(np.zeros((0, 4))), axis=[0, 1]))))
+
+    after, _, _ = fuse(module(X, body), FoldConstants())
+    assert calls(after) == {"maximum": 1}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hetero_tvm.relax_passes.canonical import duplicates
 from hetero_tvm.relax_passes.canonical.duplicates import MergeDuplicates
 from tests.relax_passes.canonical.simplified import X, simplified
 from tests.relax_passes.graphs import (
@@ -25,6 +26,22 @@ def test_duplicates_are_merged():
         return emit(op.add(emit(op.tanh(a)), emit(op.exp(b))))
 
     assert simplified(body, MergeDuplicates()) == {"multiply": 1, "reshape": 1, "tanh": 1, "exp": 1, "add": 1}
+
+
+def test_twins_are_looked_for_among_few(monkeypatch):
+    """A sum of thousands of the same few tensors took time with the square of their number."""
+
+    def body(emit, x):
+        y = emit(op.tanh(x))
+        for _ in range(30):
+            y = emit(op.add(y, x))
+        return y
+
+    looked = []
+    same = duplicates._same
+    monkeypatch.setattr(duplicates, "_same", lambda a, b: looked.append(a) or same(a, b))
+    assert simplified(body, MergeDuplicates()) == {"tanh": 1, "add": 30}
+    assert len(looked) < 30 * 30
 
 
 @pytest.mark.parametrize(
