@@ -86,7 +86,7 @@ def masked_attention(b: Body) -> None:
     """Write out DecoderMaskedMultiHeadAttention: one step, and a buffer of past keys or an encoder's."""
     # query, key, value, mask_index, attention_bias, past_key, past_value, past_sequence_length, beam_width,
     # cache_indirection, bias -> output, present_key, present_value, scores
-    _refuse(b, inputs={9: "an order of beams"})
+    _refuse(b, inputs={9: "an order of beams"}, outputs={3: "its scores"})
     heads = int(b.attributes["num_heads"])
     across = b.rank(b.input(1), 3) == 4
     parts = [x if b.rank(x, 3) == 4 else _heads(b, x, heads) for x in (b.input(i) for i in range(3))]
@@ -116,7 +116,7 @@ def masked_attention(b: Body) -> None:
         b.end(2, value)
     if b.input(3):
         masks.append(_key_mask(b, b.input(3), key))
-    b.end(0, _weighted(b, query, key, value, masks, shown=3 if b.wants(3) else 0))
+    b.end(0, _weighted(b, query, key, value, masks))
 
 
 def group_query_attention(b: Body) -> None:
@@ -216,9 +216,11 @@ def several_rotary_embedding(b: Body) -> None:
 # ---- parts ---------------------------------------------------------------------------------
 
 
-def _refuse(b: Body, *, inputs: dict | None = None, **attributes: float) -> None:
-    """Refuse what the expansion does not cover: inputs that are there, attributes that differ."""
+def _refuse(b: Body, *, inputs: dict | None = None, outputs: dict | None = None, **attributes: float) -> None:
+    """Refuse what the expansion does not cover: inputs that are there, outputs asked for, attributes that
+    differ."""
     reasons = [f"takes {what}" for i, what in (inputs or {}).items() if b.input(i)]
+    reasons += [f"gives {what}" for i, what in (outputs or {}).items() if b.wants(i)]
     reasons += [
         f"has {name}={b.attributes[name]}"
         for name, default in attributes.items()
