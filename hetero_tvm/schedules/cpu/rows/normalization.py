@@ -75,6 +75,7 @@ def normalize_row(
     put: Callable[[Index, int, Expr], None],
     vectors: Sequence[Buffer],
     plain: Callable[[Index, int], Expr] | None = None,
+    extent: Index | None = None,
 ) -> None:
     """The passes over one row.
 
@@ -84,8 +85,10 @@ def normalize_row(
     put : (column, width, value) stores the result.
     vectors : buffers of scale and, when there is one, shift.
     plain : the values once more, in front of the first pass, where that one stores something as well.
+    extent : values of the row, if a run says how many there are.
     """
-    n, stats = op.n, k.scratch((2,))
+    n, stats = op.n if extent is None else extent, k.scratch((2,))
+    share = constant(1.0 / n) if isinstance(n, int) else constant(1.0) / tirx.Cast("float32", n)
 
     def centered(value: Expr, width: int) -> Expr:
         return value - k.splat(k.load(stats, [0]), width) if op.centered else value
@@ -97,10 +100,10 @@ def normalize_row(
     if op.centered:
         k.store(stats, (plain or first)(0, 1), [0])  # see the module's text
         total = reduce_row(k, n, lanes, lambda c, w: centered(first(c, w), w), add, 0.0)
-        k.store(stats, k.load(stats, [0]) + total * constant(1.0 / n), [0])
+        k.store(stats, k.load(stats, [0]) + total * share, [0])
     read = again if op.centered else first
     squares = reduce_row(k, n, lanes, lambda c, w: square(centered(read(c, w), w)), add, 0.0)
-    k.store(stats, constant(1.0) / tirx.sqrt(squares * constant(1.0 / n) + constant(op.eps)), [1])
+    k.store(stats, constant(1.0) / tirx.sqrt(squares * share + constant(op.eps)), [1])
 
     def write(c: Index, width: int, _slot: int) -> None:
         at = [k.ramp(c, width)]

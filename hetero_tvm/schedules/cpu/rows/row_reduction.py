@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetero_tvm.host.tvm import Expr, tirx
-from hetero_tvm.schedules.emit import FLOAT, Index, Kernel, constant, vector_loop
+from hetero_tvm.schedules.emit import FLOAT, Index, Kernel, constant, int32, vector_loop
 
 UNROLL = 4
 """Independent accumulators: enough to hide the latency of add and max (3 to 4 cycles)."""
@@ -57,11 +57,16 @@ class RowReduction:
 
 
 def reduce_row(
-    k: Kernel, extent: int, lanes: int, value_at: Callable[[Index, int], Expr], combine: Combine, start: float
+    k: Kernel,
+    extent: Index,
+    lanes: int,
+    value_at: Callable[[Index, int], Expr],
+    combine: Combine,
+    start: float,
 ) -> Expr:
     """Reduce ``value_at(column, width)`` over ``extent`` columns; returns a scalar expression.
 
-    Sums of long rows are those of blocks, added up in float64.
+    Sums of rows that are long, or as long as the run says, are those of blocks, added up in float64.
     """
 
     def of(first: Index, count: Index) -> Expr:
@@ -71,22 +76,25 @@ def reduce_row(
         )
         return reduction.finish()
 
-    if combine is not add or not isinstance(extent, int) or extent < _LONG:
+    known = isinstance(extent, int)
+    if combine is not add or (known and extent < _LONG):
         return of(0, extent)
     total = k.scratch((1,), "float64")
     k.store(total, constant(start, "float64"), [0])
 
-    def block(first: Index, count: int) -> None:
+    def block(first: Index, count: Index) -> None:
         k.store(total, k.load(total, [0]) + tirx.Cast("float64", of(first, count)), [0])
 
-    with k.serial(extent // _BLOCK) as number:
+    whole = extent // _BLOCK if known else k.let(tirx.truncdiv(extent, int32(_BLOCK)))
+    with k.serial(whole) as number:
         block(number * _BLOCK, _BLOCK)
-    if extent % _BLOCK:
-        block(extent // _BLOCK * _BLOCK, extent % _BLOCK)
+    if not known or extent % _BLOCK:
+        rest = extent - whole * _BLOCK
+        block(whole * _BLOCK, rest if known else k.let(rest))
     return tirx.Cast(FLOAT, k.load(total, [0]))
 
 
-def each_vector(k: Kernel, extent: int, lanes: int, body: Callable[[Index, int, int], None]) -> None:
+def each_vector(k: Kernel, extent: Index, lanes: int, body: Callable[[Index, int, int], None]) -> None:
     """``body(column, width, slot)`` over a row; ``slot`` cycles so that accumulators stay independent."""
     calls = iter(range(1 << 30))
     vector_loop(k, extent, lanes, lambda c, width: body(c, width, next(calls) % UNROLL), unroll=UNROLL)

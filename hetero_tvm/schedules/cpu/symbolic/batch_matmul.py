@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from hetero_tvm.codegen import transpose
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
@@ -25,6 +26,7 @@ from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.products.batch_matmul import lanes_of
 from hetero_tvm.schedules.cpu.products.few_rows import strides_in_order
 from hetero_tvm.schedules.cpu.programs.linear import bits_of
+from hetero_tvm.schedules.cpu.programs.reduction import vector
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, Terms
 from hetero_tvm.schedules.cpu.symbolic.tails import declared, narrowed
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, in_powers_of_two, int32, pieces_of
@@ -34,6 +36,9 @@ from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 _TILES_OF_A_PIECE = 4
 """Register tiles of rows of a piece at least."""
 
+_BLOCK = 512
+"""Terms of a block."""
+
 
 class RunTimeProducts:
     """The loops of one product, whose extents and places a subclass names.
@@ -42,6 +47,9 @@ class RunTimeProducts:
     ----------
     by_rows, by_columns : whether rows, and columns, of B are contiguous.
     terms : what is combined in place of products.
+    after : what each result goes through; it may be of another type then.
+    in_blocks : whether terms are combined in blocks, whose results are then: of many terms the sum is as
+        exact as of few.
     """
 
     left: Buffer
@@ -64,11 +72,14 @@ class RunTimeProducts:
         by_rows: bool,
         by_columns: bool,
         terms: Terms | None = None,
+        after: Callable[[Expr], Expr] | None = None,
+        in_blocks: bool = False,
     ):
         self.dtype, self.tile, self.unroll, self.threads = dtype, tile, unroll, machine.threads
         self.lanes = lanes_of(dtype, machine)
         self.columns = tile.columns(self.lanes)
         self.by_rows, self.by_columns, self.terms = by_rows, by_columns, terms
+        self.after, self.in_blocks = after, in_blocks
         self.k = Kernel()
 
     def products(self, batch: Expr, depth: Expr, flops: int) -> None:
@@ -163,23 +174,45 @@ class RunTimeProducts:
     def _tile(self, first: Expr, height: int) -> None:
         """Emit one register tile of ``height`` rows."""
         k, lanes, tile = self.k, self.lanes, RegisterTile(height, self.tile.vectors)
-        acc = k.scratch((height, self.columns), self.dtype)
-        register_tile.accumulate_run_time(
-            k,
-            acc,
-            tile,
-            lanes,
-            self.depth,
-            self.unroll,
-            a_at=lambda r, d: k.load(self.left, [self.a_base + (first + r) * self.a_row + d * self.a_column]),
-            b_at=lambda d, at: k.load(self.packed, [k.ramp(d * self.columns + at.base, lanes)]),
-            terms=self.terms,
-        )
+        acc, terms = k.scratch((height, self.columns), self.dtype), self.terms or Terms()
+
+        def accumulate(into: Buffer, begin: Index, count: Index) -> None:
+            def a_at(r: Expr, d: Index) -> Expr:
+                return k.load(
+                    self.left, [self.a_base + (first + r) * self.a_row + (begin + d) * self.a_column]
+                )
+
+            def b_at(d: Index, at: Expr) -> Expr:
+                return k.load(self.packed, [k.ramp((begin + d) * self.columns + at.base, lanes)])
+
+            placed = replace(terms, term=lambda at, a, b: terms.term(begin + at, a, b))
+            register_tile.accumulate_run_time(
+                k, into, tile, lanes, count, self.unroll, a_at=a_at, b_at=b_at, terms=placed
+            )
+
+        if not self.in_blocks:
+            accumulate(acc, 0, self.depth)
+        else:
+            block = k.scratch((height, self.columns), self.dtype)
+
+            def each(body: Callable[[list[Index]], None]) -> None:
+                with k.unroll(height) as r, k.unroll(tile.vectors) as v:
+                    body([r, k.ramp(v * lanes, lanes)])
+
+            each(lambda at: k.store(acc, k.splat(terms.init, lanes, acc.dtype), at))
+            with k.serial(tirx.truncdiv(self.depth + (_BLOCK - 1), int32(_BLOCK))) as number:
+                begin = k.let(number * _BLOCK)
+                accumulate(block, begin, k.let(tirx.min(self.depth - begin, int32(_BLOCK))))
+                each(lambda at: k.store(acc, terms.combine(k.load(acc, at), k.load(block, at)), at))
 
         def stored() -> None:
             with k.unroll(height) as r, k.unroll(tile.vectors) as v:
                 place = self.y_base + (first + r) * self.y_row + v * lanes
-                k.store(self.y, k.load(acc, [r, k.ramp(v * lanes, lanes)]), [k.ramp(place, lanes)])
+                if self.after is None:
+                    k.store(self.y, k.load(acc, [r, k.ramp(v * lanes, lanes)]), [k.ramp(place, lanes)])
+                else:
+                    with vector(lanes) as lane:
+                        k.store(self.y, self.after(k.load(acc, [r, v * lanes + lane])), [place + lane])
 
         k.branch(self.valid >= self.columns, stored, lambda: self._store_part(acc, first, height))
 
@@ -190,7 +223,9 @@ class RunTimeProducts:
         with k.unroll(height) as r, k.unroll(self.tile.vectors) as v:
             k.store(row, k.load(acc, [r, k.ramp(v * lanes, lanes)]), [r, k.ramp(v * lanes, lanes)])
         with k.serial(height) as r, k.serial(self.valid) as j:
-            k.store(self.y, k.load(row, [r, j]), [self.y_base + (first + r) * self.y_row + j])
+            result = k.load(row, [r, j])
+            result = result if self.after is None else self.after(result)
+            k.store(self.y, result, [self.y_base + (first + r) * self.y_row + j])
 
 
 class RunTimeBatchMatmulKernel(RunTimeProducts):

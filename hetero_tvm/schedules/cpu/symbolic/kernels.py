@@ -26,7 +26,11 @@ from hetero_tvm.schedules.cpu.symbolic.inner import RunTimeInnerKernel
 from hetero_tvm.schedules.cpu.symbolic.innermost import in_vectors
 from hetero_tvm.schedules.cpu.symbolic.interleave import interleaved
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
-from hetero_tvm.schedules.cpu.symbolic.norms import run_time_group_norm, run_time_norm_of_axis
+from hetero_tvm.schedules.cpu.symbolic.norms import (
+    run_time_group_norm,
+    run_time_norm_of_axis,
+    run_time_norm_of_rows,
+)
 from hetero_tvm.schedules.cpu.symbolic.pairs import pairs_kernel
 from hetero_tvm.schedules.cpu.symbolic.pool2d import RunTimePoolKernel
 from hetero_tvm.schedules.cpu.symbolic.recurrence import RunTimeRecurrenceKernel
@@ -125,6 +129,10 @@ def _norm_of_axis(witnesses: Witnesses, point: Point, machine: CpuModel) -> Prim
     return run_time_norm_of_axis(witnesses, machine)
 
 
+def _norm_of_rows(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
+    return run_time_norm_of_rows(witnesses, machine)
+
+
 def _recurrence(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
     return RunTimeRecurrenceKernel(witnesses, point, machine).emit()
 
@@ -148,6 +156,7 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
     "cpu.group_norm": _group_norm,
     "cpu.interleave": _interleave,
     "cpu.matmul": _matmul,
+    "cpu.normalize": _norm_of_rows,
     "cpu.normalize_axis": _norm_of_axis,
     "cpu.pool2d": pool2d,
     "cpu.pool2d_plain": _pool2d,
@@ -161,7 +170,7 @@ _TOLD = frozenset(
     {
         *("cpu.attention", "cpu.batch_matmul", "cpu.conv2d"),
         *("cpu.conv2d_blocked", "cpu.depthwise", "cpu.interleave", "cpu.pool2d"),
-        *("cpu.quant_conv2d", "cpu.relayout"),
+        *("cpu.normalize", "cpu.quant_conv2d", "cpu.relayout"),
     }
 )
 """Spaces whose kernels take operands that only tell sizes; those of the others tell all sizes themselves."""

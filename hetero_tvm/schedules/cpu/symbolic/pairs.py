@@ -16,6 +16,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.products.terms import COMBINED, loads_in, of_vectors, start_of
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, Terms
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeProducts
+from hetero_tvm.schedules.cpu.symbolic.reductions import follower_of
 from hetero_tvm.schedules.cpu.symbolic.tails import is_one, is_whole
 from hetero_tvm.schedules.emit import Index, as_index, int32
 
@@ -49,6 +50,8 @@ class _Form:
     extents: Mapping[Var, Expr]
     places: Sequence[Expr]
     """Indices of a result."""
+    after: Callable[[Expr], Expr] | None
+    """What each result goes through."""
 
 
 def pairs_kernel(function: PrimFunc, sch: Schedule, machine: CpuModel, work: int) -> PrimFunc | None:
@@ -62,22 +65,22 @@ def pairs_kernel(function: PrimFunc, sch: Schedule, machine: CpuModel, work: int
 
 def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
     blocks = [sch.get(block) for block in sch.get_child_blocks(sch.get_sblock("root"))]
-    if len(blocks) != 1 or not isinstance(blocks[0].body, tirx.BufferStore):
+    if len(blocks) not in (1, 2) or any(not isinstance(one.body, tirx.BufferStore) for one in blocks):
         return None
-    (block,) = blocks
+    block, *behind = blocks
     store, (*given, result) = block.body, function.params
     if not isinstance(block.init, tirx.BufferStore) or type(store.value) not in COMBINED:
         return None
     sides = [store.value.a, store.value.b]
     own = [isinstance(side, TensorLoad) and side.source.same_as(store.buffer) for side in sides]
     init = block.init.value
-    if sum(own) != 1 or not isinstance(init, tirx.FloatImm) or not store.buffer.same_as(result):
+    if sum(own) != 1 or not isinstance(init, tirx.FloatImm):
         return None
     value = sides[own.index(False)]
     loads = loads_in(value)
     if loads is None or any(load.source not in given for load in loads):
         return None
-    dtypes = {str(buffer.dtype) for buffer in function.params}
+    dtypes = {str(buffer.dtype) for buffer in (*given, store.buffer)}
     axes = {axis.var: axis for axis in block.iter_vars}
     extents = {v: axis.dom.extent for v, axis in axes.items()}
     accesses = [*((load.source, load.indices) for load in loads), (store.buffer, store.indices)]
@@ -101,8 +104,11 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
         return None
     if not all(_of(load, reduced) for load in matrices):
         return None
-    start = start_of(float(init.value), str(result.dtype))
-    along = (lead, rows[0], columns[0], reduced[0], extents, list(store.indices))
+    y, after = follower_of(behind[0], store.buffer, kept) or (None, None) if behind else (store.buffer, None)
+    if y is None or not y.same_as(result):
+        return None
+    start = start_of(float(init.value), str(store.buffer.dtype))
+    along = (lead, rows[0], columns[0], reduced[0], extents, list(store.indices), after)
     return _Form(value, type(store.value), start, left, right, others, *along)
 
 
@@ -124,6 +130,8 @@ class _PairsKernel(RunTimeProducts):
             by_rows=last.same_as(form.column),
             by_columns=last.same_as(form.along),
             terms=Terms(self._term, COMBINED[form.combine], form.init),
+            after=form.after,
+            in_blocks=not isinstance(form.extents[form.along], tirx.IntImm),
         )
         self._others: list[tuple[TensorLoad, Callable[[Index], Expr]]] = []
 

@@ -34,6 +34,7 @@ _BLOCK = 128
 """Terms that one accumulator takes before it starts anew."""
 _COMBINED = (tirx.Add, tirx.Max, tirx.Min)
 _TYPES = ("float32", "float64", "int32", "int64")
+_READ = (*_TYPES, "int8", "uint8")
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,9 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
     if sum(own) != 1 or dtype not in _TYPES or not isinstance(block.init.value, tirx.IntImm | tirx.FloatImm):
         return None
     term = sides[own.index(False)]
-    found = _one_load(term)
+    found = one_load(term)
     axes = {axis.var: axis for axis in block.iter_vars}
-    if found is None or found.source not in function.params or str(found.source.dtype) != dtype:
+    if found is None or found.source not in function.params or str(found.source.dtype) not in _READ:
         return None
     if not all(isinstance(index, Var) and index in axes for index in found.indices):
         return None
@@ -96,7 +97,7 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
     extent_of = {v: axis.dom.extent for v, axis in axes.items()}
     if not is_whole(found.source.shape, found.indices, extent_of):
         return None
-    if any(v in axes for v in _variables_outside(term)):
+    if any(v in axes for v in variables_outside(term)):
         return None  # a border, a triangle, or another term that asks where it is
     lead = reduced.index(False) if reduced[0] and False in reduced else 0
     lead = lead if any(reduced[lead:]) else 0
@@ -109,7 +110,7 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
         return None
     y, after = store.buffer, lambda result: result
     if behind:
-        follower = _follower(behind[0], store.buffer, kept)
+        follower = follower_of(behind[0], store.buffer, kept)
         if follower is None:
             return None
         y, after = follower
@@ -119,14 +120,14 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
     return _Form(
         *(found.source, y, extents[:lead], extents[lead:first], extents[first:last], extents[last:]),
         *(type(store.value), block.init.value, dtype),
-        lambda load: _replaced(term, found.source, load),
+        lambda load: replaced(term, found.source, load),
         after,
     )
 
 
-def _follower(block, buffer: Buffer, kept: list[Var]) -> tuple[Buffer, Callable[[Expr], Expr]] | None:
+def follower_of(block, buffer: Buffer, kept: list[Var]) -> tuple[Buffer, Callable[[Expr], Expr]] | None:
     """The buffer that a block writes, and what it makes of each result alone for it."""
-    found = _one_load(block.body.value)
+    found = one_load(block.body.value)
     if block.init is not None or found is None or not found.source.same_as(buffer):
         return None
     extent_of = {axis.var: axis.dom.extent for axis in block.iter_vars}
@@ -141,12 +142,12 @@ def _follower(block, buffer: Buffer, kept: list[Var]) -> tuple[Buffer, Callable[
         return None
     zero = {axis.var: tirx.const(0, str(axis.var.ty.dtype)) for axis in ones}
     value = substitute(block.body.value, zero)
-    if any(v in wide for v in _variables_outside(value)):
+    if any(v in wide for v in variables_outside(value)):
         return None
-    return block.body.buffer, lambda result: _replaced(value, buffer, result)
+    return block.body.buffer, lambda result: replaced(value, buffer, result)
 
 
-def _variables_outside(value: Expr) -> list[Var]:
+def variables_outside(value: Expr) -> list[Var]:
     """Variables of an expression that do not stand in an index of a load."""
     found: list[Var] = []
     bare = tvm_ffi.structural_map(
@@ -169,7 +170,7 @@ def _are(indices: object, variables: list[Var]) -> bool:
     )
 
 
-def _one_load(value: Expr) -> TensorLoad | None:
+def one_load(value: Expr) -> TensorLoad | None:
     """The load of an expression, however often it stands there; None where there are others, or none."""
     found = [load for load, _ in loads_of(value)]
     same = all(load.source.same_as(found[0].source) for load in found)
@@ -178,7 +179,9 @@ def _one_load(value: Expr) -> TensorLoad | None:
     return found[0] if found else None
 
 
-def _replaced(value: Expr, buffer: Buffer, other: Expr) -> Expr:
+def replaced(value: Expr, buffer: Buffer, other: Expr) -> Expr:
+    """An expression with ``other`` for what it loads from a buffer."""
+
     def load(node: TensorLoad) -> Expr:
         return other if node.source.same_as(buffer) else node
 

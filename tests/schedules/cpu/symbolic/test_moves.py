@@ -38,6 +38,40 @@ def test_axes_in_another_order(order):
         check([x, y], lambda x: x.transpose(order), machine)
 
 
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 0, 1), (2, 1, 0)])
+def test_functions_of_elements_in_another_order(order):
+    """Quantisers around a transpose, and what scales its rows and columns."""
+
+    def steps(x):
+        return np.clip(np.rint(x * 20) + 3, -128, 127).astype("float32")
+
+    x = te.placeholder((A, B, C), name="x")
+    whole = topi.cast(topi.clip(topi.add(topi.round(topi.multiply(x, 20.0)), 3.0), -128.0, 127.0), "int8")
+    turned = topi.transpose(whole, order)
+    y = topi.cast(turned, "float32")
+    scaled = topi.maximum(y, topi.transpose(topi.abs(x), order))
+    placed = te.compute(y.shape, lambda *at: scaled[at] + at[1].astype("float32"))
+    for machine in HERE:
+        assert "hetero_tvm_transpose" in kernel_of([x, y], machine).script()
+        check([x, y], lambda x: steps(x).transpose(order), machine)
+        assert "hetero_tvm_transpose" in kernel_of([x, placed], machine).script()
+
+        def wanted(x):
+            turned = np.maximum(steps(x), np.abs(x)).transpose(order)
+            return turned + np.arange(turned.shape[1], dtype="float32")[:, None]
+
+        check([x, placed], wanted, machine)
+
+
+def test_axes_of_one_element_beside_a_function_of_several():
+    x = te.placeholder((1, B, C), name="x")
+    norm = te.compute((1, B, 1), lambda a, b, c: x[a, b, c] + 2.0, name="norm")
+    y = topi.transpose(topi.maximum(x, topi.add(norm, topi.abs(x))), (0, 2, 1))
+    assert "hetero_tvm_transpose" in kernel_of([x, y], HERE[0]).script()
+    sizes = [(1, 3, 5), (1, 17, 40), (1, 100, 130)]
+    check([x, y], lambda x: np.maximum(x, x[:, :, :1] + 2 + np.abs(x)).swapaxes(1, 2), HERE[0], sizes)
+
+
 def test_a_part_in_another_order():
     """Its steps from row to row are those of the whole."""
     x = te.placeholder((A, B, C), name="x")

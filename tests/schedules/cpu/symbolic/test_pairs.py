@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.host.tvm import te, tirx, tvm
+from hetero_tvm.host.tvm import te, tirx, topi, tvm
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from tests.schedules.cpu.running import MACHINES, TARGET, UNWRITTEN
 
@@ -98,3 +98,43 @@ def test_terms_of_three_matrices_are_scheduled():
         te.create_prim_func([a, b, c, y]).without_attr("global_symbol"), 1 << 20, MACHINES["avx2"]
     )
     assert "T.sblock" in kernel.script()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_results_go_through_what_follows(weighted):
+    a, b = (te.placeholder((extent, K), "float32", name="x") for extent in (M, N))
+    w, along = te.placeholder((K,), "float32", name="w"), te.reduce_axis((0, K), name="along")
+
+    def term(m, n):
+        product = a[m, along] * b[n, along]
+        return te.sum(product * w[along] if weighted else product, axis=along)
+
+    y = te.compute((M, N), term, name="y")
+    steps = topi.cast(topi.clip(topi.round(topi.multiply(y, 0.25)), -128.0, 127.0), "int8")
+    made = te.create_prim_func([a, b, *[w][: int(weighted)], steps]).without_attr("global_symbol")
+    kernel = kernels.schedule(made, 1 << 20, MACHINES["avx512"])
+    assert "T.sblock" not in kernel.script()
+    run = compile_kernels(kernel, TARGET).jit()["main"]
+    generator = np.random.default_rng(0)
+    for rows, columns, depth in ((1, 1, 1), (7, 40, 511), (13, 33, 1300), (2, 3, 0)):
+        shapes = ((rows, depth), (columns, depth))
+        given = [generator.integers(-9, 9, shape).astype("float32") for shape in shapes]
+        weights = generator.integers(1, 4, depth).astype("float32")
+        given += [weights] if weighted else []
+        result = tvm.runtime.tensor(np.full((rows, columns), 99, "int8"))
+        run(*map(tvm.runtime.tensor, given), result)
+        products = (given[0] * weights if weighted else given[0]) @ given[1].T
+        np.testing.assert_array_equal(result.numpy(), np.clip(np.rint(products * 0.25), -128, 127))
+
+
+def test_long_sums_are_as_exact_as_short_ones():
+    a, b = (te.placeholder((extent, K), "float32", name="x") for extent in (M, N))
+    along = te.reduce_axis((0, K), name="along")
+    y = te.compute((M, N), lambda m, n: te.sum(a[m, along] * b[n, along], axis=along), name="y")
+    made = te.create_prim_func([a, b, y]).without_attr("global_symbol")
+    run = compile_kernels(kernels.schedule(made, 1 << 20, MACHINES["avx2"]), TARGET).jit()["main"]
+    a, b = np.random.default_rng(0).uniform(0, 1, (2, 4, 1 << 20)).astype("float32")
+    result = tvm.runtime.tensor(np.zeros((4, 4), "float32"))
+    run(tvm.runtime.tensor(a), tvm.runtime.tensor(b), result)
+    # One accumulator of a million terms is 1.4e-4 off.
+    np.testing.assert_allclose(result.numpy(), a.astype("float64") @ b.T.astype("float64"), rtol=3e-6)

@@ -163,3 +163,22 @@ def test_a_part_of_the_results():
     result = tvm.runtime.tensor(np.full((3, 3), UNWRITTEN, "float32"))
     run(tvm.runtime.tensor(given), result)
     np.testing.assert_allclose(result.numpy(), 2 * given.sum(2)[:, :3], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["rows", "columns"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_sums_of_steps(dtype, order):
+    """Bytes, and numbers that are rounded to bytes first, in integers."""
+    x = te.placeholder((A, B), dtype, name="x")
+    steps = topi.cast(topi.clip(topi.round(topi.multiply(x, 8.0)), 0.0, 255.0), "uint8")
+    y = topi.sum(topi.cast(x if dtype == "uint8" else steps, "int32"), axis=order[1])
+    made = te.create_prim_func([x, y]).without_attr("global_symbol")
+    kernel = kernels.schedule(made, 1 << 20, MACHINES["avx2"])
+    assert "T.sblock" not in kernel.script()
+    run = compile_kernels(kernel, TARGET).jit()["main"]
+    for shape in ((1, 1), (3, 70), (5, 20000), (20000, 3), (0, 4)):
+        x = np.random.default_rng(0).uniform(0, 40, shape).astype(dtype)
+        whole = x if dtype == "uint8" else np.clip(np.rint(x * 8), 0, 255)
+        result = tvm.runtime.tensor(np.full(shape[order[0]], 7, "int32"))
+        run(tvm.runtime.tensor(x), result)
+        np.testing.assert_array_equal(result.numpy(), whole.astype("int64").sum(order[1]))
