@@ -45,6 +45,9 @@ _TRANSFORM, _PIXEL = 250.0, 1.0
 _MEMORY = 2.5
 """Bytes per cycle that filters come from memory with, for each thread."""
 
+_FAR = 6.0
+"""Bytes per cycle that tiles come from memory with."""
+
 _MOST_GROUP = 4
 """Filter tiles that pass over the channels of a point together."""
 
@@ -102,6 +105,11 @@ def cycles(op: QuantConv2d, tile: RegisterTile, grid: tuple[int, int], machine: 
     filters = 4.0 * POINTS * op.channels * op.filters * tiles.blocks
     held = 4.0 * POINTS * tile.rows * tiles.group * tiles.vectors * lanes
     spilled = max(0.0, held - machine.l2 / 2) / 8 * filter_tiles / tiles.group * tiles.blocks
+    if 4.0 * POINTS * op.channels * tiles.pitch > machine.l3 / 2:
+        # Groups of filters that pass over more tiles than L2 holds fetch them from memory each time.
+        taken = 4.0 * POINTS * op.channels * tiles.vectors * lanes
+        passes = -(-filter_tiles // parts) / tiles.group * -(-tiles.blocks * parts // machine.threads)
+        spilled += max(0.0, taken - machine.l2 / 2) / _FAR * passes
     read = filters / (_MEMORY * machine.threads)
     return op.batch * (max(compute, read) + 0.3 * (compute + read) + begin + spilled + 1200)
 

@@ -85,3 +85,11 @@ def test_more_work_takes_longer():
     assert 1.5 < image_winograd.cycles(large, tile, (1, 1), here) / image_winograd.cycles(
         small, tile, (1, 1), here
     )
+
+
+def test_tiles_beyond_l3_are_divided_into_blocks_that_l2_holds():
+    """Each group of filters fetches them anew: in two blocks the call took four times as long."""
+    here, tile = machine(8, "avx2"), RegisterTile(6, 2)
+    images = [conv("int8", "int8", 1, 64, size, size, 64, (1, 1, 1, 1), 0) for size in (64, 192)]
+    few, many = ([image_winograd.cycles(op, tile, (n, 1), here) for op in images] for n in (2, 24))
+    assert few[0] < 1.2 * many[0] and few[1] > 1.5 * many[1]
