@@ -16,7 +16,7 @@ import numpy as np
 from hetero_tvm.compile.dynamic.ranges import range_check
 from hetero_tvm.compile.dynamic.work import open_work
 from hetero_tvm.compile.exporting import export_library
-from hetero_tvm.compile.fault import first_fault
+from hetero_tvm.compile.fault import first_fault, in_few_bits
 from hetero_tvm.compile.kernels import Packed, apply_choices, symbols, usable_choices
 from hetero_tvm.compile.length_check import differences, judged_model, other_sizes, sizes_of
 from hetero_tvm.compile.lift import lift_model
@@ -40,6 +40,16 @@ from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, 
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.sessions import states_of
 from hetero_tvm.runtime.signature import STEP, Step, size_of
+
+_BY_RECORDS = (
+    "nothing was exported; build with --no-shipped-records and an empty --logs to see whether a record is at "
+    "fault, and report the kernel named above"
+)
+_IN_FLOAT32 = (
+    "nothing was exported; build in float32, or with hetero_tvm.quantize, which leaves the layers in float32 "
+    "that lose most (--least-cosine)"
+)
+"""What to do where numbers are beyond the tolerance: in float32, and in fewer bits."""
 
 
 @dataclass
@@ -156,8 +166,7 @@ class BuiltModel:
             raise AccuracyError(
                 f"{model.name}: the compiled model's numbers are beyond the tolerance",
                 problems=[*str(self.accuracy).splitlines(), fault],
-                hint="nothing was exported; build with --no-shipped-records and an empty --logs to see "
-                "whether a record is at fault, and report the kernel named above",
+                hint=_IN_FLOAT32 if in_few_bits(self.optimized) else _BY_RECORDS,
             )
         elif self.step is not None and not (stepped := verdict(self._run_step(inputs))).ok:
             raise AccuracyError(

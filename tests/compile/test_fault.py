@@ -13,7 +13,7 @@ from hetero_tvm.frontend.onnx.forms import FORMS
 from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.host.tvm import relax, tvm, tvm_ffi
 from hetero_tvm.reference import sample_inputs
-from tests.frontend.onnx.helpers import text_model
+from tests.frontend.onnx.helpers import add_weight, text_model
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +128,14 @@ def test_integers_and_truth_values_of_the_file_are_judged_too(monkeypatch):
     with pytest.raises(AccuracyError) as caught:
         built.check()
     assert "node culprit (IsInf)" in caught.value.problems[-1]
+
+
+def test_few_bits_that_lose_too_much_are_no_fault_of_the_import():
+    """Sines of large arguments, which bfloat16 moves by whole turns."""
+    body = "agraph (float[4, 64] x) => (float[4, 64] y) { large = MatMul(x, w) y = Sin(large) }"
+    model = add_weight(text_model(body), "w", np.random.default_rng(0).normal(0, 300, (64, 64)).astype("f4"))
+    built = build_model(optimize_model(import_model(model), "cpu", precision="bf16"))
+    with pytest.raises(AccuracyError) as caught:
+        built.check()
+    assert "loses more in few bits" in str(caught.value) and "the import is wrong" not in str(caught.value)
+    assert "--least-cosine" in caught.value.hint
