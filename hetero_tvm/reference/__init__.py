@@ -7,7 +7,7 @@ float32 reference has from it.
 from hetero_tvm.reference.accuracy import Accuracy, OutputAccuracy, compare
 from hetero_tvm.reference.double import to_double
 from hetero_tvm.reference.inputs import sample_inputs
-from hetero_tvm.reference.rounding import judge, rounds, with_rounding
+from hetero_tvm.reference.rounding import judge, rounds, with_rounding, with_turned
 from hetero_tvm.reference.running import (
     Reference,
     intermediate,
@@ -34,4 +34,5 @@ __all__ = [
     "tensors_of_nodes",
     "to_double",
     "with_rounding",
+    "with_turned",
 ]

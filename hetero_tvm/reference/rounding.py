@@ -51,6 +51,22 @@ def with_rounding(reference: Reference, model: ImportedModel, inputs: Mapping[st
     return widest
 
 
+def with_turned(reference: Reference) -> Reference:
+    """The reference of a model that rounds, where float32 tells of each float alone how far it may be off.
+
+    One value that went to the next step is no measure for all the others.
+    """
+    floats, spread = [], []
+    for own, exact in zip(reference.float32, reference.float64, strict=True):
+        alike = is_float(exact.dtype) and own.shape == exact.shape
+        with np.errstate(invalid="ignore", over="ignore"):
+            gap = np.abs(own.astype(np.float64) - exact) if alike else np.zeros(exact.shape)
+        finite = np.isfinite(gap)
+        floats.append(np.where(finite, exact, own) if alike else own)
+        spread.append(np.where(finite, gap, 0.0))
+    return dataclasses.replace(reference, float32=tuple(floats), spread=tuple(spread))
+
+
 def _with_more_and_more(
     reference: Reference, model: ImportedModel, inputs: Mapping[str, np.ndarray]
 ) -> Iterator[Reference]:
@@ -59,7 +75,8 @@ def _with_more_and_more(
     proto = to_double(model.clean.proto, outputs)
     weights = {tensor.name: model.clean.array(tensor) for tensor in model.clean.proto.graph.initializer}
     fed = {name: widened(np.asarray(array)) for name, array in inputs.items()}
-    spread = [np.zeros(exact.shape) for exact in reference.float64]
+    known = reference.spread or [np.zeros(())] * len(reference.float64)
+    spread = [np.zeros(exact.shape) + one for exact, one in zip(reference.float64, known, strict=True)]
     share = _SHARE if _chooses(model) else 0.0
     for seed in range(_PAIRS):
         for sign in (1.0, -1.0):

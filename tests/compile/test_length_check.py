@@ -7,6 +7,7 @@ from hetero_tvm import Span
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.compile import length_check
 from hetero_tvm.compile.length_check import differences
+from hetero_tvm.reference import Reference
 from hetero_tvm.reference.running import run_as_given
 from tests.frontend.onnx.helpers import text_model
 
@@ -59,5 +60,36 @@ def test_where_the_files_own_sums_are_coarse_float64_tells(monkeypatch, times, r
         x = inputs["x"].astype(np.float64)
         y = (x - x.mean(2, keepdims=True)) / np.sqrt(x.var(2, keepdims=True) + 1e-5)
         return [(times * y).astype(np.float32)]
+
+    assert (differences(plan, run, seed=0) == []) == right
+
+
+@pytest.mark.parametrize("came", [True, False])
+@pytest.mark.parametrize(("steps", "right"), [(0, True), (1, False)])
+def test_a_step_of_one_value_is_no_measure_for_all(monkeypatch, steps, right, came):
+    """Kernels that round all values down differ from float64 by no more than a value that float32 turned."""
+    text = "g (float[n,8] x) => (float[n,8] y) <float step = {0.25}, int8 none = {0}>"
+    model = text_model(text + " { q = QuantizeLinear(x, step, none) y = DequantizeLinear(q, step, none) }")
+    plan = optimize_model(import_model(model, shapes={"x": (Span(8, 64), 8)}))
+
+    def exact(inputs):
+        return np.rint(inputs["x"].astype(np.float64) / 0.25) * 0.25
+
+    def turned(inputs):
+        y = exact(inputs).astype(np.float32)
+        y[0, 0] += 0.25
+        return y
+
+    def given(model, inputs, double=False):
+        return ((exact if double else turned)(inputs),) if came else None
+
+    def reference(model, inputs):
+        return Reference((turned(inputs),), (exact(inputs),), "a float32 that turned one value")
+
+    monkeypatch.setattr(length_check, "run_as_given", given)
+    monkeypatch.setattr(length_check, "run_reference", reference)
+
+    def run(inputs):
+        return [(exact(inputs) - steps * 0.25).astype(np.float32)]
 
     assert (differences(plan, run, seed=0) == []) == right

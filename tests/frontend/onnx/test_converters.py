@@ -123,6 +123,18 @@ def test_pad_with_a_value_known_at_run_time(given):
     assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
 
 
+@pytest.mark.parametrize("value", [2**53 + 1, np.iinfo(np.int64).max, np.iinfo(np.int64).min, -7])
+def test_pad_with_an_integer_that_no_float64_is(value):
+    source = text_model(
+        "g (int64[2,3] x) => (int64[3,5] y) "
+        "{ p = Constant<value = int64[4] {0, 2, 1, 0}>() y = Pad(x, p, v) }"
+    )
+    add_weight(source, "v", np.int64(value))
+    x = np.arange(6).reshape(2, 3)
+    (y,) = run_tvm(import_onnx(source), {"x": x})
+    np.testing.assert_array_equal(y, np.pad(x, [(0, 1), (2, 0)], constant_values=value))
+
+
 @pytest.mark.parametrize("pads", ["1, 0, 1, 2", "2, 0, 0, 0", "0, 3, 1, 3", "0, 0, 0, 0"])
 def test_wrapped_pad_joins_ends(pads):
     before, left, after, right = map(int, pads.split(","))

@@ -36,6 +36,8 @@ def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     if told is not None and mode == "constant":
         return _filled(x, width, told)
     constant = 0.0 if value is None else float(value.reshape(()))
+    if value is not None and value.dtype.kind in "iu" and int(constant) != int(value.reshape(())):
+        return _filled(x, width, given[1])  # an attribute of a pad is a float64
     return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], _PADS[mode], constant)
 
 

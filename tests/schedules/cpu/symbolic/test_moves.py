@@ -72,6 +72,20 @@ def test_axes_of_one_element_beside_a_function_of_several():
     check([x, y], lambda x: np.maximum(x, x[:, :, :1] + 2 + np.abs(x)).swapaxes(1, 2), HERE[0], sizes)
 
 
+def test_tensors_without_axes_beside_others():
+    """A scale or a bias of the whole tensor, which a run gives."""
+    x, scale = te.placeholder((A, B), name="x"), te.placeholder((), name="scale")
+    turned = topi.multiply(topi.transpose(x), scale)
+    assert "hetero_tvm_transpose" in kernel_of([x, scale, turned], HERE[0]).script()
+    for y, wanted in ((turned, lambda x: 3.0 * x.T), (topi.maximum(x, scale), lambda x: np.maximum(x, 3.0))):
+        run = compile_kernels(kernel_of([x, scale, y], HERE[0]), TARGET).jit()["main"]
+        for shape in ((3, 5), (17, 40)):
+            data = np.random.default_rng(0).uniform(2, 4, shape).astype("float32")
+            result = tvm.runtime.tensor(np.full(wanted(data).shape, UNWRITTEN, "float32"))
+            run(tvm.runtime.tensor(data), tvm.runtime.tensor(np.array(3.0, "float32")), result)
+            np.testing.assert_array_equal(result.numpy(), wanted(data))
+
+
 def test_a_part_in_another_order():
     """Its steps from row to row are those of the whole."""
     x = te.placeholder((A, B, C), name="x")
