@@ -49,7 +49,7 @@ _IN_FLOAT32 = (
     "nothing was exported; build in float32, or with hetero_tvm.quantize, which leaves the layers in float32 "
     "that lose most (--least-cosine)"
 )
-"""What to do where numbers are beyond the tolerance: in float32, and in fewer bits."""
+"""Hints where numbers are beyond the tolerance: in float32, and in fewer bits."""
 
 
 @dataclass
