@@ -196,8 +196,8 @@ def _computed(op: Op, rows: _Rows, number: str, updates: str, windows: int) -> s
     """
     if windows > 1 and op.text("unique_indices") != "true":
         raise Untranslatable(
-            "a scatter at places that may be equal, combined in another way than by sum, product, maximum, or "
-            "minimum; where no two are equal, say unique_indices=True"
+            "a scatter at places that may be equal, combined in another way than by sum, product, maximum, or"
+            " minimum; where no two are equal, say unique_indices=True"
         )
     data = reshaped(op, op.inputs[0], [rows.count, *rows.row])
     return op.combined([op.emit("Gather", data, number, axis=0), updates])[0]
