@@ -190,7 +190,7 @@ def scatter(op: Op) -> str:
 
 
 def _computed(op: Op, rows: _Rows, number: str, updates: str, windows: int) -> str:
-    """What a combination without a word in ONNX writes: what is there is read, computed with, written back.
+    """Updates of a combination without a word in ONNX: what is there is read and computed with.
 
     Windows that meet would have to be combined one after the other.
     """
