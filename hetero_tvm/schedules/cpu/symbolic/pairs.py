@@ -51,7 +51,7 @@ class _Form:
     places: Sequence[Expr]
     """Indices of a result."""
     after: Callable[[Expr], Expr] | None
-    """What each result goes through."""
+    """Function that each result goes through."""
 
 
 def pairs_kernel(function: PrimFunc, sch: Schedule, machine: CpuModel, work: int) -> PrimFunc | None:

@@ -74,8 +74,10 @@ def _form_of(function: PrimFunc, sch: Schedule) -> _Form | None:
         if read and set(read) == wide and not read[-1].same_as(written[-1])
         if is_whole(load.source.shape, load.indices, axes)
     ]
-    along = [
-        load for load, _ in found if isinstance(load.indices[-1], Var) and load.indices[-1] is written[-1]
+    along = [  # numbers without axes have no index
+        load
+        for load, _ in found
+        if len(load.indices) and isinstance(load.indices[-1], Var) and load.indices[-1] is written[-1]
     ]
     if not across or len(across) < len(along):
         return None  # rows are copied whole

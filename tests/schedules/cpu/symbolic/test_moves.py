@@ -72,6 +72,21 @@ def test_axes_of_one_element_beside_a_function_of_several():
     check([x, y], lambda x: np.maximum(x, x[:, :, :1] + 2 + np.abs(x)).swapaxes(1, 2), HERE[0], sizes)
 
 
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0)])
+def test_numbers_without_axes_beside_axes_in_another_order(order):
+    """A scale of a quantiser is such a number."""
+    x, scale = te.placeholder((A, B, C), name="x"), te.placeholder((), name="scale")
+    turned = topi.transpose(x, order)
+    y = te.compute(turned.shape, lambda *at: turned[at] * scale[()])
+    run = compile_kernels(kernel_of([x, scale, y], HERE[0]), TARGET).jit()["main"]
+    for shape in SIZES:
+        given = np.random.default_rng(0).standard_normal(shape).astype("float32")
+        wanted = given.transpose(order) * np.float32(2.5)
+        result = tvm.runtime.tensor(np.full(wanted.shape, UNWRITTEN, "float32"))
+        run(tvm.runtime.tensor(given), tvm.runtime.tensor(np.float32(2.5)), result)
+        np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-6)
+
+
 def test_a_part_in_another_order():
     """Its steps from row to row are those of the whole."""
     x = te.placeholder((A, B, C), name="x")
