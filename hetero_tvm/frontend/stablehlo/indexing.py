@@ -182,18 +182,29 @@ def scatter(op: Op) -> str:
     updates = turned(op, op.inputs[2], [*batch_axes, *windows])
     total = math.prod([*places.batch, *rows.window])
     flat = [total, *[1] * len(rows.row)]
-    return _written(
-        op,
-        rows,
-        reshaped(op, number, [total]),
-        reshaped(op, updates, [total, *rows.row]),
-        _combination(op),
-        reshaped(op, is_inside, flat),
-    )
+    number, updates = reshaped(op, number, [total]), reshaped(op, updates, [total, *rows.row])
+    how = _combination(op)
+    if how is None:
+        updates, how = _computed(op, rows, number, updates, math.prod(places.batch)), "none"
+    return _written(op, rows, number, updates, how, reshaped(op, is_inside, flat))
 
 
-def _combination(op: Op) -> str:
-    """ONNX's word for the way that updates meet what is there."""
+def _computed(op: Op, rows: _Rows, number: str, updates: str, windows: int) -> str:
+    """Updates of a combination without a word in ONNX: what is there is read and computed with.
+
+    Windows that meet would have to be combined one after the other.
+    """
+    if windows > 1 and op.text("unique_indices") != "true":
+        raise Untranslatable(
+            "a scatter at places that may be equal, combined in another way than by sum, product, maximum, or"
+            " minimum; where no two are equal, say unique_indices=True"
+        )
+    data = reshaped(op, op.inputs[0], [rows.count, *rows.row])
+    return op.combined([op.emit("Gather", data, number, axis=0), updates])[0]
+
+
+def _combination(op: Op) -> str | None:
+    """ONNX's word for the way that updates meet what is there; None where it has none."""
     block = op.raw.regions[0].blocks[0]
     inside = list(block.operations)
     returned = inside[-1].operands[0]
@@ -202,7 +213,7 @@ def _combination(op: Op) -> str:
     kind = str(inside[0].operation.name).removeprefix("stablehlo.")
     if len(inside) == 2 and kind in _COMBINED and set(inside[0].operands) == set(block.arguments):
         return _COMBINED[kind]
-    raise Untranslatable("a scatter that combines in another way than by sum, product, maximum, or minimum")
+    return None
 
 
 def _written(op: Op, rows: _Rows, number: str, updates: str, how: str, is_inside: str) -> str:

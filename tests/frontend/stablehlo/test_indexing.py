@@ -8,6 +8,7 @@ pytestmark = pytest.mark.exhaustive  # by default in a process of their own: tes
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
+from hetero_tvm.errors import HeteroTVMError  # noqa: E402
 from tests.frontend.stablehlo.test_importer import same_as_jax  # noqa: E402
 
 M = (10, 4)
@@ -39,6 +40,10 @@ FUNCTIONS = {
     "largest": (lambda x, i, j, u: x.at[places(i), places(j, 4)].max(u), [M, (6,), (6,), (6,)]),
     "smallest": (lambda x, i, u: x.at[:, places(i, 5)].min(u), [M, (2,), (10, 2)]),
     "multiplied": (lambda x, i, u: x.at[places(i)].multiply(u), [M, (8,), (8, 4)]),
+    "applied": (lambda x, i: x.at[places(i)[0]].apply(lambda v: jnp.tanh(v) * 2 + 1), [M, (1,)]),
+    "applied outside too": (
+        lambda x, i: x.at[jnp.argsort(i) * 3, 1].apply(jnp.exp, unique_indices=True, mode="drop"), [M, (6,)]
+    ),
     "by a batch": (by_batch, [M, (10,), (10,)]),
     "segments": (lambda x, i: jax.ops.segment_sum(x, places(i, 4), num_segments=3), [M, (10,)]),
     "window": (lambda x, u, i: lax.dynamic_update_slice(x, u, (places(i)[0], 1)), [M, (3, 2), (1,)]),
@@ -48,6 +53,11 @@ FUNCTIONS = {
         [M, (10,)],
     ),
 }  # fmt: skip
+
+
+def test_what_is_applied_at_places_that_may_be_equal_is_refused():
+    with pytest.raises(HeteroTVMError, match="unique_indices=True"):
+        same_as_jax(lambda x, i: x.at[places(i)].apply(jnp.exp), [M, (3,)])
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
