@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
@@ -132,8 +131,16 @@ def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> No
         )
 
 
-def warn_of_scales(stored: StoredModel) -> None:
-    """Say which quantisers of a file have scales that are no numbers: what passes them is NaN."""
+def check_scales(stored: StoredModel) -> None:
+    """Refuse scales that are no numbers, which quantisers find on masks of infinities.
+
+    Behind a dequantiser with such a scale all is infinite or NaN (0 times infinity), whatever a runtime's
+    integers make of it.
+
+    Raises
+    ------
+    ModelError : scales that are infinite or NaN (their nodes are listed).
+    """
     graph = stored.proto.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     found = []
@@ -144,9 +151,12 @@ def warn_of_scales(stored: StoredModel) -> None:
         if tensor is not None and not np.isfinite(stored.array(tensor).astype(np.float32)).all():
             found.append(f"{node.name or node.output[0]!r} ({node.op_type})")
     if found:
-        named = ", ".join(shortened(found, 3))
-        text = f"scales that are infinite or NaN, through which no number comes: {named}; calibrate again"
-        warnings.warn(text, stacklevel=3)
+        raise ModelError(
+            "Quantisers have scales that are infinite or NaN, through which no number comes.",
+            problems=shortened(found),
+            hint="Quantise again and leave out what holds masks of -inf or the least float "
+            "(onnxruntime: quantize_static(..., nodes_to_exclude=[...])), or take hetero_tvm.quantize.",
+        )
 
 
 def check_text(graph: onnx.GraphProto) -> None:

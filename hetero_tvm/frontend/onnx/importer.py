@@ -13,7 +13,7 @@ from onnx import helper
 from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
 from hetero_tvm.frontend.limits import check_size, current_limits
 from hetero_tvm.frontend.onnx.bodies.resize import BY_PLACES
-from hetero_tvm.frontend.onnx.check import check_imports, warn_of_scales
+from hetero_tvm.frontend.onnx.check import check_imports, check_scales
 from hetero_tvm.frontend.onnx.clean import clean
 from hetero_tvm.frontend.onnx.counting import counts_of
 from hetero_tvm.frontend.onnx.ends import plain_ends
@@ -84,6 +84,7 @@ def import_onnx(
         else:
             stored = load_stored(Path(source))
         check_imports(stored.proto)
+        check_scales(stored)
         stored = dataclasses.replace(
             stored, proto=fix_values(plain_ends(bags_at_once(spelled_out(stored.proto))), values or {})
         )
@@ -106,7 +107,6 @@ def import_onnx(
     except Exception as error:  # files are hostile in more ways than we know by name
         raise ModelError(f"The model cannot be imported. {type(error).__name__}: {error}") from error
     warn_of_draws(stored.proto)
-    warn_of_scales(stored)
     return ImportedModel(
         module=module,
         signature=signature,

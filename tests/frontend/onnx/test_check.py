@@ -27,6 +27,19 @@ def test_a_file_without_opset_or_with_several_is_refused():
         import_onnx(source)
 
 
+@pytest.mark.parametrize("scale", [np.inf, np.nan])
+def test_scales_that_are_no_numbers_are_refused(scale):
+    source = text_model(
+        "g (float[2] x) => (float[2] y) { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }",
+        "first",
+        "second",
+    )
+    add_weight(add_weight(source, "s", np.array(scale, "float32")), "z", np.array(0, "uint8"))
+    with pytest.raises(ModelError, match=r"infinite or NaN(.|\n)*'first'(.|\n)*'second'") as refused:
+        import_onnx(source)
+    assert "nodes_to_exclude" in refused.value.hint
+
+
 @pytest.mark.parametrize(("kind", "name"), [(TensorProto.INT4, "int4"), (TensorProto.STRING, "string")])
 def test_constants_of_types_without_arrays_are_no_results(kind, name):
     source = text_model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
@@ -54,15 +67,6 @@ def test_functions_of_another_opset_are_refused_by_name():
 def test_functions_of_another_opset_whose_operators_are_the_same_import():
     model = import_onnx(_with_function(18, helper.make_node("Exp", ["x"], ["y"])))
     assert operators(model) == {"Exp": 1}
-
-
-def test_a_warning_names_quantisers_with_infinite_scales():
-    source = text_model(
-        "g (float[4] x) => (float[4] y) { q = QuantizeLinear (x, w) y = DequantizeLinear (q, w) }", "/q", "/d"
-    )
-    add_weight(source, "w", np.array(np.inf, np.float32))
-    with pytest.warns(UserWarning, match=r"no number comes: '/q' \(QuantizeLinear\), '/d' \(Dequantize"):
-        import_onnx(source)
 
 
 def test_unused_nodes_and_weights_disappear():
