@@ -1,12 +1,13 @@
-"""Comparison at several sizes of models that round."""
+"""Comparison of models that round, at fixed sizes and at several."""
 
 import numpy as np
 import pytest
 
 from hetero_tvm import Span
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.compile import length_check
+from hetero_tvm.compile import build, length_check
 from hetero_tvm.compile.length_check import differences
+from hetero_tvm.errors import AccuracyError
 from hetero_tvm.reference import Reference
 from hetero_tvm.reference.running import run_as_given
 from tests.frontend.onnx.helpers import text_model
@@ -93,3 +94,22 @@ def test_a_step_of_one_value_is_no_measure_for_all(monkeypatch, steps, right, ca
         return [(exact(inputs) - steps * 0.25).astype(np.float32)]
 
     assert (differences(plan, run, seed=0) == []) == right
+
+
+@pytest.mark.parametrize(("steps", "right"), [(0, True), (1, False)])
+def test_nor_is_it_at_a_fixed_size(monkeypatch, steps, right):
+    text = "g (float[16,8] x) => (float[16,8] y) <float step = {0.25}, int8 none = {0}>"
+    model = text_model(text + " { q = QuantizeLinear(x, step, none) y = DequantizeLinear(q, step, none) }")
+    built = build_model(optimize_model(import_model(model)))
+    x = np.random.default_rng(0).normal(size=(16, 8)).astype("float32")
+    exact = np.rint(x.astype(np.float64) / 0.25) * 0.25
+    turned = exact.astype(np.float32)
+    turned[0, 0] += 0.25
+    reference = Reference((turned,), (exact,), "a float32 that turned one value")
+    monkeypatch.setattr(build, "run_sampled", lambda model, seed: ({"x": x}, reference))
+    monkeypatch.setattr(type(built), "run", lambda self, inputs: [(exact - steps * 0.25).astype(np.float32)])
+    if right:
+        assert built.check().ok
+    else:
+        with pytest.raises(AccuracyError, match="beyond the tolerance"):
+            built.check()
