@@ -30,7 +30,7 @@ from hetero_tvm.host import mapped
 from hetero_tvm.host.tvm import Executable, IRModule, relax, structural_equal, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice, default_choice
-from hetero_tvm.reference import Accuracy, judge, rounds, run_reference, run_sampled, with_turned
+from hetero_tvm.reference import Accuracy, judge, run_reference, run_sampled, with_turned
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.relax_passes.storage.concatenation import is_joined
@@ -151,8 +151,7 @@ class BuiltModel:
             inputs, reference = run_sampled(model, seed)
         else:
             reference = run_reference(model, inputs)
-        if rounds(model):
-            reference = with_turned(reference)
+        reference = with_turned(reference, model)
         target, results = self.optimized.target, self.run(inputs)
 
         def verdict(results: Sequence[np.ndarray]) -> Accuracy:

@@ -11,11 +11,14 @@ import onnx
 
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.frontend import ImportedModel
-from hetero_tvm.reference import Reference, judge, rounds, run_reference, sample_inputs, with_turned
+from hetero_tvm.reference import Reference, judge, run_reference, sample_inputs, with_turned
 from hetero_tvm.reference.inputs import FREE
 from hetero_tvm.reference.running import run_as_given, run_drawn
 from hetero_tvm.runtime.signature import Signature, Symbol, size_of
 from hetero_tvm.schedules.extents import Sizes
+
+Model = Callable[[], ImportedModel]
+"""Gives the model at one size."""
 
 _MOST_CALLS = 8
 """Calls of one length among those that stand for a model's use."""
@@ -82,12 +85,12 @@ def differences(
     assert lengths is not None and model.open is not None
     problems = []
     for sizes in other_sizes(lengths.symbols):
+        fixed = functools.cache(functools.partial(model.open.at, sizes))  # an import, which few need
 
-        def reference(inputs: Mapping[str, np.ndarray], sizes: Sizes = sizes) -> Reference:
+        def reference(inputs: Mapping[str, np.ndarray], fixed: Model = fixed) -> Reference:
             theirs = run_as_given(model, inputs)
             if theirs is None:
-                given = run_reference(fixed := model.open.at(sizes), inputs)
-                return with_turned(given) if rounds(fixed) else given
+                return with_turned(run_reference(fixed(), inputs), fixed())
             wide = tuple(y.astype(np.float64) if y.dtype.kind == "f" else y for y in theirs)
             return Reference(theirs, wide, "the model as it came")
 
@@ -97,7 +100,7 @@ def differences(
             judge,
             run(inputs),
             inputs=inputs,
-            model_of=lambda at=sizes: model.open.at(at),
+            model_of=fixed,
             floor=_BOTH_ROUND * target.relative_tolerance,
             least_cosine=target.least_cosine,
         )
@@ -105,7 +108,7 @@ def differences(
         # Where sums are long, it may be their float32 that is far off: what float64 tells.
         if not found.ok and (exact := run_as_given(model, inputs, double=True)) is not None:
             beside = dataclasses.replace(given, float64=exact)
-            found = judged(with_turned(beside) if rounds(model.open.at(sizes)) else beside)
+            found = judged(with_turned(beside, fixed()))
         if not found.ok:
             at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
             problems += [f"at {at}: {line}" for line in str(found).splitlines()]

@@ -51,11 +51,13 @@ def with_rounding(reference: Reference, model: ImportedModel, inputs: Mapping[st
     return widest
 
 
-def with_turned(reference: Reference) -> Reference:
-    """The reference of a model that rounds, where float32 tells of each float alone how far it may be off.
+def with_turned(reference: Reference, model: ImportedModel) -> Reference:
+    """The reference; of a model that rounds, float32 tells of each float alone how far it may be off.
 
     One value that went to the next step is no measure for all the others.
     """
+    if not rounds(model):
+        return reference
     floats, spread = [], []
     for own, exact in zip(reference.float32, reference.float64, strict=True):
         alike = is_float(exact.dtype) and own.shape == exact.shape

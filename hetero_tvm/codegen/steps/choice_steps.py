@@ -8,7 +8,7 @@ register.
 
 from __future__ import annotations
 
-from hetero_tvm.codegen.steps.function_steps import STEP
+from hetero_tvm.codegen.steps.function_steps import behind_steps
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
 
 _MOST_CHOICES = 8
@@ -37,13 +37,7 @@ def _in_steps(store: tirx.BufferStore) -> tirx.Stmt:
         return buffer[0]
 
     value = tvm_ffi.structural_map(store.value, (tirx.Select, step), order="post")
-    made: list[tirx.Stmt] = []
-    for choice, buffer in steps:
-        allocation = tirx.AllocBuffer(buffer, {STEP: tirx.const(1, "int32")})
-        made += [allocation, tirx.BufferStore(buffer, choice, [0])]
-    if not made:
-        return store
-    return tirx.SeqStmt([*made, tirx.BufferStore(store.buffer, value, store.indices)])
+    return behind_steps(store, value, steps) if steps else store
 
 
 def _worth(value: Expr) -> bool:

@@ -8,12 +8,12 @@ look through a store: each function goes to a number of its own, which LLVM keep
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Call, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
 
-STEP = "hetero_tvm.step"
+_STEP = "hetero_tvm.step"
 """Annotation of the buffer of a step."""
 
 
@@ -53,10 +53,15 @@ def _in_steps(store: tirx.BufferStore, functions: Collection[str]) -> tirx.Stmt:
         return store
     if whole:
         value = tvm_ffi.structural_map(value, (tirx.Cast, _defined), order="post")
+    return behind_steps(store, value, [(function, buffer) for _, function, buffer in steps])
+
+
+def behind_steps(store: tirx.BufferStore, value: Expr, steps: Iterable[tuple[Expr, Buffer]]) -> tirx.SeqStmt:
+    """The store of ``value``, behind those of the numbers that it reads, each into a buffer of its own."""
     made: list[tirx.Stmt] = []
-    for _, function, buffer in steps:
-        allocation = tirx.AllocBuffer(buffer, {STEP: tirx.const(1, "int32")})
-        made += [allocation, tirx.BufferStore(buffer, function, [0])]
+    for number, buffer in steps:
+        allocation = tirx.AllocBuffer(buffer, {_STEP: tirx.const(1, "int32")})
+        made += [allocation, tirx.BufferStore(buffer, number, [0])]
     return tirx.SeqStmt([*made, tirx.BufferStore(store.buffer, value, store.indices)])
 
 
@@ -169,7 +174,7 @@ def _with_lanes(loop: tirx.For) -> tirx.Stmt:
     wide: list[tuple[Buffer, Buffer]] = []
 
     def widen(allocation: tirx.AllocBuffer) -> tirx.Stmt:
-        if STEP not in (allocation.annotations or {}):
+        if _STEP not in (allocation.annotations or {}):
             return allocation
         dtype = str(allocation.buffer.dtype)
         buffer = tirx.decl_buffer((loop.extent,), dtype, "steps", scope="local")

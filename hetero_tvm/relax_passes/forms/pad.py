@@ -23,17 +23,15 @@ def _pad(builder: relax.BlockBuilder, call: Call) -> Expr:
         def element(*places: Expr) -> Expr:
             read = []
             for place, first, last, extent in zip(places, before, after, data.shape, strict=True):
-                at, ends = (
-                    place - first,
-                    {
-                        "reflect": (first - place, 2 * extent - 2 + first - place),
-                        "replicate": (tirx.const(0, "int64"), extent - 1),
-                        "circular": (place - first + extent, place - first - extent),
-                    }[mode],
-                )
+                at = place - first
+                below, above = {
+                    "reflect": (first - place, 2 * extent - 2 + first - place),
+                    "replicate": (tirx.const(0, "int64"), extent - 1),
+                    "circular": (place - first + extent, place - first - extent),
+                }[mode]
                 if last:
-                    at = tirx.if_then_else(place >= extent + first, ends[1], at)
-                read.append(tirx.if_then_else(place < first, ends[0], at) if first else at)
+                    at = tirx.if_then_else(place >= extent + first, above, at)
+                read.append(tirx.if_then_else(place < first, below, at) if first else at)
             return data(*read)
 
         shape = [x + low + high for x, low, high in zip(data.shape, before, after, strict=True)]

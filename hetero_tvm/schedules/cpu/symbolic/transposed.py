@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hetero_tvm.codegen import transpose
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, T, TensorLoad, Var, tirx, tvm_ffi
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, TensorLoad, Var, tirx, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.linear import bits_of
-from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH
+from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH, vector
 from hetero_tvm.schedules.cpu.symbolic.reductions import one_load, replaced, variables_outside
 from hetero_tvm.schedules.cpu.symbolic.tails import is_whole, product_of
 from hetero_tvm.schedules.emit import Kernel, int32
@@ -219,7 +219,7 @@ class _Emitter:
         """A square of elements of Y, in rows of those that lie side by side in X."""
         k, lanes = self.k, self.lanes
         square = k.scratch((lanes * lanes,), str(self.form.y.dtype))
-        with k.serial(int32(lanes)) as row, T.vectorized(0, lanes) as lane:
+        with k.serial(int32(lanes)) as row, vector(lanes) as lane:
             places = {**around, self.read_along: i + lane, self.written_along: j + row}
             k.store(square, self._element(places), [row * lanes + lane])
         return square
