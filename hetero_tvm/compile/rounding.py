@@ -17,7 +17,7 @@ from hetero_tvm.compile.fault import every_result
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.ops.gated_matmul import GatedMatmul
-from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.ops.matmul import TENSORS, Matmul
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import dynamic_form, dynamic_weights
 from hetero_tvm.relax_passes.fusions.integers.stored_weights import (
     LEAST_WEIGHTS,
@@ -104,12 +104,12 @@ def _bias(op: Matmul | GatedMatmul, fields: Sequence[Any]) -> np.ndarray | None:
 
 
 def _alone(op: Matmul | GatedMatmul, rows: int) -> Matmul | GatedMatmul:
-    """The product of ``rows`` rows with its bias and activation, as far as no residual comes before."""
+    """The product of ``rows`` rows with its bias and activation, as far as no other tensor joins in."""
     if isinstance(op, GatedMatmul):
         return GatedMatmul((rows,), op.n, op.k, op.activation, op.biased)
     steps = op.epilogue
     for index, step in enumerate(steps):
-        if step == "residual" or (step == "bias" and index):
+        if step in TENSORS or (step == "bias" and index):
             steps = steps[:index]
             break
     return Matmul((rows,), op.n, op.k, steps)

@@ -11,7 +11,7 @@ import numpy as np
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.base import FusedOp, Operand, suffix
 from hetero_tvm.ops.layout import PLAIN, Layout
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
+from hetero_tvm.ops.matmul import BIAS, TENSORS, joined, steps_with_operands
 
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import PrimFunc, TETensor
@@ -30,10 +30,10 @@ class Conv2d(FusedOp):
     groups : number of independent groups of channels and filters; ``groups == channels == filters`` is a
         depthwise convolution.
     epilogue : steps in order, as for :class:`hetero_tvm.ops.matmul.Matmul`; the bias is a vector
-        [filters] (constant), a residual has Y's extents.
+        [filters] (constant), a residual or a gate has Y's extents.
     x_layout, y_layout, residual_layout : layouts of the images (:class:`hetero_tvm.ops.layout.Layout` as
-        text).
-    dtype : type of X, W, residual and Y; the bias is float32, and so is all arithmetic.
+        text); residuals and gates have one together.
+    dtype : type of X, W, residuals, gates and Y; the bias is float32, and so is all arithmetic.
     constant_weight : whether W is known when the model is compiled; else it is computed at run time.
 
     Operands: X, W [filters, channels / groups, *kernel], then those of the epilogue.
@@ -93,9 +93,9 @@ class Conv2d(FusedOp):
         for step in self.epilogue:
             if step == BIAS:
                 operands.append(Operand("bias", (self.filters,), constant=True))
-            elif step == RESIDUAL:
+            elif step in TENSORS:
                 shape = Layout.parse(self.residual_layout).shape(self.out_image)
-                operands.append(Operand("residual", shape, self.dtype))
+                operands.append(Operand(step, shape, self.dtype))
         return tuple(operands)
 
     @property
@@ -153,14 +153,15 @@ class Conv2d(FusedOp):
         for step, operand in steps_with_operands(self.epilogue, extra):
             if step == BIAS:
                 y = y + operand[:, None, None]
-            elif step == RESIDUAL:
-                y = y + residual_layout.unpack(operand, self.filters)
+            elif step in TENSORS:
+                y = joined(step, y, residual_layout.unpack(operand, self.filters))
             else:
                 y = ACTIVATIONS[step](y)
         return y_layout.pack(y)
 
     def admissible(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        forms = {"X": (self.x_layout, self.channels), RESIDUAL: (self.residual_layout, self.filters)}
+        forms = dict.fromkeys(TENSORS, (self.residual_layout, self.filters))
+        forms["X"] = (self.x_layout, self.channels)
         return [
             Layout.parse(forms[operand.name][0]).with_zeros(array, forms[operand.name][1])
             if operand.name in forms
@@ -181,9 +182,9 @@ class Conv2d(FusedOp):
         def elementwise(step, y, operand):
             if step == BIAS:
                 return te.compute(y.shape, lambda n, c, i, j: y[n, c, i, j] + operand[c], name=step)
-            if step == RESIDUAL:
+            if step in TENSORS:
                 operand = image(operand, self.residual_layout, self.out_image)
-                return te.compute(y.shape, lambda *i: y(*i) + wide(operand(*i)), name=step)
+                return te.compute(y.shape, lambda *i: joined(step, y(*i), wide(operand(*i))), name=step)
             return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
 
         x, w = self.multiplied(x, w)

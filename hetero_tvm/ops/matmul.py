@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -17,20 +17,36 @@ if TYPE_CHECKING:
 
 BIAS = "bias"
 RESIDUAL = "residual"
+GATE = "gate"
+TENSORS = (RESIDUAL, GATE)
+"""Steps whose operand has the shape of the result: a residual is added, a gate is multiplied by."""
+OPERANDS = (BIAS, *TENSORS)
+"""Steps that have an operand."""
 
 _Value = TypeVar("_Value")
+
+
+def joined(step: str, value: Any, other: Any) -> Any:
+    """``value`` with another tensor of the result's shape, as a step of :data:`TENSORS` joins it: arrays,
+    expressions or vectors."""
+    return value * other if step == GATE else value + other
+
+
+def tensors_of(steps: Sequence[str]) -> tuple[str, ...]:
+    """The steps of an epilogue whose operand has the shape of the result."""
+    return tuple(step for step in steps if step in TENSORS)
 
 
 def steps_with_operands(steps: Sequence[str], operands: Sequence[_Value]) -> list[tuple[str, _Value | None]]:
     """Each step of an epilogue with its operand; None for an activation."""
     rest = iter(operands)
-    return [(step, next(rest) if step in (BIAS, RESIDUAL) else None) for step in steps]
+    return [(step, next(rest) if step in OPERANDS else None) for step in steps]
 
 
 def finished(y: np.ndarray, steps: Sequence[str], operands: Sequence[np.ndarray]) -> np.ndarray:
     """``y`` after the steps of an epilogue."""
     for step, operand in steps_with_operands(steps, operands):
-        y = ACTIVATIONS[step](y) if operand is None else y + operand
+        y = ACTIVATIONS[step](y) if operand is None else joined(step, y, operand)
     return y
 
 
@@ -42,8 +58,8 @@ def finished_workload(y: TETensor, steps: Sequence[str], operands: Sequence[TETe
     def elementwise(step, y, operand):
         if step == BIAS:
             return te.compute(y.shape, lambda *i: y(*i) + operand[i[-1]], name=step)
-        if step == RESIDUAL:
-            return te.compute(y.shape, lambda *i: y(*i) + wide(operand(*i)), name=step)
+        if step in TENSORS:
+            return te.compute(y.shape, lambda *i: joined(step, y(*i), wide(operand(*i))), name=step)
         return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
 
     for step, operand in steps_with_operands(steps, operands):
@@ -79,7 +95,7 @@ class ConstantProduct(FusedOp):
     def _epilogue_operands(self, steps: Sequence[str]) -> list[Operand]:
         """Operands of the steps that have one, in order."""
         shapes = {BIAS: Operand("bias", (self.output.shape[-1],), constant=True)}
-        shapes[RESIDUAL] = Operand("residual", self.output.shape, self.dtype)
+        shapes |= {step: Operand(step, self.output.shape, self.dtype) for step in TENSORS}
         return [shapes[step] for step in steps if step in shapes]
 
     def _product(self, x: TETensor, w: TETensor) -> TETensor:
@@ -104,12 +120,12 @@ class Matmul(ConstantProduct):
     lead : leading dimensions of X and Y; their product is m, the rows of the product.
     n, k : columns of the result; reduction length.
     epilogue : steps applied in order to each value of the product: ``bias`` adds a vector [n]
-        (constant), ``residual`` adds a tensor of Y's shape, any other name is an activation of
-        :data:`hetero_tvm.ops.activations.ACTIVATIONS`.
-    dtype : type of X, W, residual and Y; the bias is float32, and so is all arithmetic.
+        (constant), ``residual`` adds a tensor of Y's shape and ``gate`` multiplies by one, any other name
+        is an activation of :data:`hetero_tvm.ops.activations.ACTIVATIONS`.
+    dtype : type of X, W, tensors of Y's shape and Y; the bias is float32, and so is all arithmetic.
 
-    Operands: X [*lead, k], W [k, n] (constant), then one per ``bias`` / ``residual`` in the order of
-    the epilogue.
+    Operands: X [*lead, k], W [k, n] (constant), then one per ``bias`` / ``residual`` / ``gate`` in the order
+    of the epilogue.
     """
 
     kind: ClassVar[str] = "matmul"

@@ -72,7 +72,7 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         FoldOutputScales(),  # after attention, which has taken its scales for free
         FoldInputScales(),  # then: a factor between two products goes to the first
         FuseGatedMatmul(),  # before the epilogue as well: it takes two products at once
-        FuseMatmul(),  # after everything that forms activations and takes products away
+        FuseMatmul(claims),  # after everything that forms activations and takes products away
         FuseBatchMatmul(claims),  # what attention and the epilogues have left: no weight, no softmax
         FuseAddNorm(claims),  # after the epilogues, which add residuals for free
         ReleaseConstants(),  # after all that computes with constants

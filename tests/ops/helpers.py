@@ -19,7 +19,7 @@ def sample_inputs(op: FusedOp, seed: int | np.random.Generator = 0) -> list[np.n
     arrays = []
     for operand in op.inputs:
         array = generator.standard_normal(operand.shape, dtype=np.float32)
-        name = operand.name.lower()
+        name = "residual" if operand.name == "gate" else operand.name.lower()
         if name in ("x", "residual") and hasattr(op, f"{name}_layout"):
             channels = (op.image if name == "x" else op.out_image)[1]
             layout = Layout.parse(getattr(op, f"{name}_layout"))

@@ -27,6 +27,8 @@ def formula(op):
                 y = y + rest.pop(0).reshape(1, -1, 1, 1)
             elif step == "residual":
                 y = y + Layout.parse(op.residual_layout).unpack(rest.pop(0), op.filters)
+            elif step == "gate":
+                y = y * Layout.parse(op.residual_layout).unpack(rest.pop(0), op.filters)
             else:
                 y = EXACT[step](y)
         return Layout.parse(op.y_layout).pack(np.ascontiguousarray(y))
@@ -45,7 +47,7 @@ FORMS = {
     "blocks with a halo": Conv2d(
         *(1, 6, 4, 5, 5, (3, 3)),
         padding=(1, 1, 1, 1),
-        epilogue=("residual", "bias", "relu"),
+        epilogue=("residual", "bias", "gate", "relu"),
         x_layout="NCHW4c+1,1,1,1",
         y_layout="NCHW4c+0,1,1,0",
         residual_layout="NCHW4c",

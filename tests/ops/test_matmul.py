@@ -21,8 +21,8 @@ def test_steps_of_the_epilogue_come_in_order():
         lambda x, w, bias, residual: (y := product(x, w) + bias) * special.ndtr(y) + residual,
     )
     check(
-        Matmul((3,), 4, 5, ("residual", "bias", "relu")),
-        lambda x, w, residual, bias: np.maximum(product(x, w) + residual + bias, 0),
+        Matmul((3,), 4, 5, ("residual", "bias", "gate", "relu")),
+        lambda x, w, residual, bias, gate: np.maximum((product(x, w) + residual + bias) * gate, 0),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.matmul import GATE, RESIDUAL
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 
 
@@ -37,9 +38,17 @@ def other_operand(graph: Graph, user: Var, top: Var) -> Expr:
     return right if left.same_as(top) else left
 
 
-def residual(graph: Graph, user: Var, top: Var) -> Expr | None:
-    """Residual that the addition ``user`` adds to ``top``: float32, computed, of its shape; else None."""
+_STEPS = {"relax.add": RESIDUAL, "relax.multiply": GATE}
+
+
+def joining_tensor(graph: Graph, user: Var, top: Var, gates: bool) -> tuple[str | None, Expr | None]:
+    """The step that ``user`` is, and its operand: another tensor is added to ``top``, or with ``gates``
+    multiplies it, that is computed, float32 and of the same shape; else None twice."""
+    step = _STEPS.get(graph.op_name(user))
+    if step is None or (step == GATE and not gates):
+        return None, None
     other = other_operand(graph, user, top)
     if other.same_as(top) or array_of(graph.value(other)) is not None:
-        return None
-    return other if shape_of(other) == shape_of(top) and dtype_of(other) == "float32" else None
+        return None, None
+    fits = shape_of(other) == shape_of(top) and dtype_of(other) == "float32"
+    return (step, other) if fits else (None, None)

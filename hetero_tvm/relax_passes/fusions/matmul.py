@@ -1,8 +1,8 @@
 """A product with a constant weight and what follows it -> one fused operator.
 
 From the product the rule follows the only user as long as it is a bias (constant vector), an
-activation, or the addition of another tensor of the same shape (residual).  What it meets after
-that starts a kernel of its own.
+activation, the addition of another tensor of the same shape (residual), or a product with one (gate:
+``x * (W h + b)`` of cross networks and gated blocks).  What it meets after that starts a kernel of its own.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import numpy as np
 
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, Var, relax
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
+from hetero_tvm.ops.matmul import BIAS, GATE, Matmul
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
-from hetero_tvm.relax_passes.fusions.epilogue import Found, other_operand, residual
+from hetero_tvm.relax_passes.fusions.epilogue import Found, joining_tensor, other_operand
 from hetero_tvm.relax_passes.fusions.linear import constant_matrix
+from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -28,6 +29,9 @@ class FuseMatmul(Rule):
     name = "matmul_epilogue"
     anchors = ("relax.matmul",)
 
+    def __init__(self, claims: Claims = lambda op: False):
+        self._claims = claims
+
     def match(self, graph: Graph, var: Var) -> Found | None:
         x, w = graph.value(var).args
         weight = constant_matrix(graph, w)
@@ -39,8 +43,9 @@ class FuseMatmul(Rule):
             raise Miss("the left operand is a vector")
         n = weight.shape[1]
         operands, steps, absorbed, top = [x, constant(weight)], [], [], var
+        gates = self._claims(Matmul(shape_of(var)[:-1], n, weight.shape[0], (GATE,)))
         while (user := graph.only_user(top)) is not None:
-            step, operand = _step(graph, user, top, n)
+            step, operand = _step(graph, user, top, n, gates)
             if step is None:
                 break
             if step != _RESHAPE:
@@ -68,18 +73,16 @@ def _reshaped(graph: Graph, expr: Expr, shape: tuple[int, ...], anchor: Var) -> 
     return graph.insert_before(anchor, relax.op.reshape(expr, shape), anchor.name + "#rows", [])
 
 
-def _step(graph: Graph, user: Var, top: Var, n: int) -> tuple[str | None, Expr | None]:
+def _step(graph: Graph, user: Var, top: Var, n: int, gates: bool) -> tuple[str | None, Expr | None]:
     """The epilogue step that ``user`` is, and its operand."""
     name = graph.op_name(user)
     if name == "relax.reshape":
         return (_RESHAPE, None) if len(shape_of(user)) > 1 and shape_of(user)[-1] == n else (None, None)
     if (activation := activation_of(graph, user)) is not None:
         return activation, None
-    if name != "relax.add" or shape_of(user) != shape_of(top):
+    if name not in ("relax.add", "relax.multiply") or shape_of(user) != shape_of(top):
         return None, None
-    other = other_operand(graph, user, top)
-    array = array_of(graph.value(other))
-    if array is not None and array.size == n and (array.ndim == 0 or array.shape[-1] == n):
+    array = array_of(graph.value(other_operand(graph, user, top)))
+    if name == "relax.add" and array is not None and array.size == n and array.shape[-1:] in ((), (n,)):
         return BIAS, relax.const(array.reshape(n).astype("float32"))
-    added = residual(graph, user, top)
-    return (RESIDUAL, added) if added is not None else (None, None)
+    return joining_tensor(graph, user, top, gates)

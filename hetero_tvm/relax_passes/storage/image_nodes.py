@@ -16,7 +16,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.layout import PLAIN, Layout
-from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.ops.matmul import TENSORS
 from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.relax_passes.fusions.pool2d import pool_of
 from hetero_tvm.relax_passes.rewriting.fused import contract
@@ -77,7 +77,7 @@ class ConvNode(ImageNode):
 
     def __init__(self, graph: Graph, var: Var, op: Conv2d):
         self.op, self.operands = op, list(graph.value(var).args[1].fields)
-        self.positions = [0, *(i for i, x in enumerate(op.inputs) if x.name == RESIDUAL)]
+        self.positions = [0, *(i for i, x in enumerate(op.inputs) if x.name in TENSORS)]
         super().__init__(graph, var, [self.operands[i] for i in self.positions])
 
     def halo(self, index: int) -> tuple[int, int, int, int]:

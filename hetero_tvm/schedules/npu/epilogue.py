@@ -9,15 +9,11 @@ from dataclasses import dataclass
 
 from hetero_tvm.host.activation_names import ByName
 from hetero_tvm.host.tvm import Buffer
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, TENSORS
 from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 
 Steps = Sequence[str]
-GATE = "gate"
-"""A step that no contract has: multiplies by another tensor of the result's shape (see ``gated_matmul``)."""
-TENSORS = (RESIDUAL, GATE)
-"""Steps whose operand has the shape of the result."""
 
 
 def temporaries(steps: Steps) -> int:

@@ -151,6 +151,30 @@ def test_one_product_is_the_residual_of_another():
     assert sorted(found.epilogue for found in contracts(after, "matmul")) == [(), ("residual",)]
 
 
+def cross(emit, x, r):
+    """A layer of a cross network: ``r * (x W + b) + r``."""
+    product = emit(op.add(emit(op.matmul(x, W)), B))
+    return emit(op.add(emit(op.multiply(r, product)), r))
+
+
+def test_a_gate_joins_where_the_target_has_kernels_for_it():
+    before = module({"x": (2, 3, 6), "r": (2, 3, 4)}, cross)
+    for claims, steps in ((lambda op: True, ("bias", "gate", "residual")), (lambda op: False, ("bias",))):
+        after, _, _ = fuse(before, FuseMatmul(claims))
+        same_numbers(before, after)
+        assert contracts(after, "matmul")[0].epilogue == steps
+
+
+@pytest.mark.parametrize("gate", [constant(weights(2, 3, 4)), constant(weights(4)), None])
+def test_constants_and_squares_are_no_gates(gate):
+    def body(emit, x):
+        product = emit(op.matmul(x, W))
+        return emit(op.multiply(product, product if gate is None else gate))
+
+    after, _, _ = fuse(module(X, body), FuseMatmul(lambda op: True))
+    assert contracts(after, "matmul")[0].epilogue == ()
+
+
 def test_a_broadcast_operand_is_no_residual():
     after, _ = fused(lambda e, x, r: e(op.add(e(op.matmul(x, W)), r)), {"x": (2, 3, 6), "r": (1, 3, 4)})
     assert contracts(after, "matmul")[0].epilogue == ()

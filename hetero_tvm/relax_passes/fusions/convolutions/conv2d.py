@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,9 +11,9 @@ import numpy as np
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.ops.matmul import BIAS, GATE
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
-from hetero_tvm.relax_passes.fusions.epilogue import Found, residual
+from hetero_tvm.relax_passes.fusions.epilogue import Found, joining_tensor
 from hetero_tvm.relax_passes.fusions.linear import constant_of
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
@@ -161,9 +162,21 @@ class FuseConv2d(Rule):
             raise Miss(f"dtype is {dtype_of(var)}, expected float32")
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "OIHW"):
             raise Miss(f"layouts are {attrs.data_layout} and {attrs.kernel_layout}, expected NCHW and OIHW")
+        integers = {
+            name: tuple(int(v) for v in getattr(attrs, name)) for name in ("strides", "padding", "dilation")
+        }
+        op = Conv2d(
+            *shape_of(x),
+            filters=shape_of(w)[0],
+            kernel=shape_of(w)[2:],
+            groups=int(attrs.groups),
+            constant_weight=weight is not None,
+            **integers,
+        )
+        gates = self._claims(dataclasses.replace(op, epilogue=(GATE,)))
         steps, operands, absorbed, top = [], [x, w if weight is None else constant(weight)], [], var
         while (user := graph.only_user(top)) is not None:
-            step, operand, last = _step(graph, user, top)
+            step, operand, last = _step(graph, user, top, gates)
             if step is None:
                 break
             steps.append(step)
@@ -173,18 +186,7 @@ class FuseConv2d(Rule):
             if last is not user:
                 absorbed.append(user)
             top = last
-        integers = {
-            name: tuple(int(v) for v in getattr(attrs, name)) for name in ("strides", "padding", "dilation")
-        }
-        op = Conv2d(
-            *shape_of(x),
-            filters=shape_of(w)[0],
-            kernel=shape_of(w)[2:],
-            groups=int(attrs.groups),
-            epilogue=tuple(steps),
-            constant_weight=weight is not None,
-            **integers,
-        )
+        op = dataclasses.replace(op, epilogue=tuple(steps))
         if weight is None and not self._claims(op):
             raise Miss("the weight is not constant")
         return Found(op, operands, top, absorbed)
@@ -229,7 +231,7 @@ def channel_vector(graph: Graph, addition: Var) -> tuple[np.ndarray | None, Expr
     return None, None
 
 
-def _step(graph: Graph, user: Var, top: Var) -> tuple[str | None, Expr | None, Var]:
+def _step(graph: Graph, user: Var, top: Var, gates: bool) -> tuple[str | None, Expr | None, Var]:
     """The epilogue step that starts at ``user``: its name, operand and last binding."""
     name = graph.op_name(user)
     if (activation := activation_of(graph, user)) is not None:
@@ -242,13 +244,12 @@ def _step(graph: Graph, user: Var, top: Var) -> tuple[str | None, Expr | None, V
         if above is not None and graph.op_name(above) == "relax.minimum" and _bound(graph, above) == 6.0:
             return "relu6", None, above
         return "relu", None, user
-    if name != "relax.add" or shape_of(user) != shape_of(top):
+    if name not in ("relax.add", "relax.multiply") or shape_of(user) != shape_of(top):
         return None, None, user
     vector, other = channel_vector(graph, user)
-    if vector is not None and other.same_as(top):
+    if name == "relax.add" and vector is not None and other.same_as(top):
         return BIAS, relax.const(vector.astype("float32")), user
-    added = residual(graph, user, top)
-    return (RESIDUAL, added, user) if added is not None else (None, None, user)
+    return (*joining_tensor(graph, user, top, gates), user)
 
 
 def _bound(graph: Graph, var: Var) -> float | None:

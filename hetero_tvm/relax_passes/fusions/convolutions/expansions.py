@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.expand_depthwise import ExpandDepthwise
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.ops.matmul import BIAS, tensors_of
 from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
@@ -41,7 +41,7 @@ class FuseExpansions(Rule):
             return None
         if graph.only_user(between) is not var:
             raise Miss("the image between the two has other readers")
-        if RESIDUAL in (*expand.epilogue, *depthwise.epilogue) or BIAS in expand.epilogue[1:]:
+        if tensors_of((*expand.epilogue, *depthwise.epilogue)) or BIAS in expand.epilogue[1:]:
             raise Miss("more than a bias and activations follows one of the two")
         if depthwise.dilation != (1, 1) or not depthwise.constant_weight:
             raise Miss("the depthwise convolution is dilated, or its weights are computed")

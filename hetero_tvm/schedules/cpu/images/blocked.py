@@ -14,7 +14,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
+from hetero_tvm.ops.matmul import BIAS, TENSORS, joined, steps_with_operands
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, as_index, in_powers_of_two, int32
@@ -137,7 +137,7 @@ class BlockedOutput:
     def ask_ahead(self, plane: Index, y: Index, x: Index) -> None:
         """Ask for what :meth:`put` will read and write for one pixel (y, x) of one plane."""
         for step, operand in steps_with_operands(self.op.epilogue, self._operands):
-            if step == RESIDUAL:
+            if step in TENSORS:
                 self.k.prefetch(operand, self.residual.first(plane, y, x), into=1)
         self.k.prefetch(self.y, self.plane.first(plane, y, x), into=1, to_write=True)
 
@@ -148,8 +148,8 @@ class BlockedOutput:
             if step == BIAS:
                 if index:  # the first step is in the accumulator already
                     value = value + k.load(operand, [k.ramp(filter_block * lanes, lanes)])
-            elif step == RESIDUAL:
-                value = value + k.load(operand, self.residual.at(plane, y, x))
+            elif step in TENSORS:
+                value = joined(step, value, k.load(operand, self.residual.at(plane, y, x)))
             else:
                 value = self._activations.apply(step, value, lanes)
         k.store(self.y, self._without_tail(value, filter_block), self.plane.at(plane, y, x))

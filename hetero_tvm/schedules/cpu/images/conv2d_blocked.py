@@ -41,7 +41,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.matmul import BIAS
+from hetero_tvm.ops.matmul import BIAS, tensors_of
 from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
@@ -90,7 +90,7 @@ class BlockedConv2dSpace(DesignSpace):
             return f"the result is {op.y_layout}, not in blocks of {machine.lanes} channels"
         if x.block not in (1, machine.lanes):
             return f"the input is {op.x_layout}, neither plain nor in blocks of {machine.lanes} channels"
-        if "residual" in op.epilogue and residual.block != machine.lanes:
+        if tensors_of(op.epilogue) and residual.block != machine.lanes:
             return f"the residual is {op.residual_layout}, not in blocks of {machine.lanes} channels"
         if x.blocked and not x.covers(op.padding):
             return f"the input is {op.x_layout}, without the padding {op.padding} around it"

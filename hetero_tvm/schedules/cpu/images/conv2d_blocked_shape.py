@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.ops.matmul import tensors_of
 from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.emit import Index, pieces_of
 
@@ -47,7 +47,7 @@ class BlockedShape:
         self.residual = Layout.parse(op.residual_layout)
         if not self.x.blocked:
             self.x = Layout(1, op.padding)
-        halos = (self.x.halo, self.y.halo, self.residual.halo if RESIDUAL in op.epilogue else (0,) * 4)
+        halos = (self.x.halo, self.y.halo, self.residual.halo if tensors_of(op.epilogue) else (0,) * 4)
         self.flat = op.kernel == op.strides == (1, 1) and not any(map(any, halos))
         self.height, self.width = op.out_height, op.out_width
         if self.flat:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
+from hetero_tvm.ops.matmul import BIAS, TENSORS, joined, steps_with_operands
 from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry, PixelBlocks
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, int32, vector_loop, vector_pieces
@@ -63,7 +63,7 @@ class ConvKernel:
             flat = (op.batch * op.filters, op.out_height * op.out_width)
             self.y = k.view(y, flat)
             self.extra = [
-                k.view(buffer, flat) if operand.name == RESIDUAL else buffer
+                k.view(buffer, flat) if operand.name in TENSORS else buffer
                 for buffer, operand in zip(extra, op.inputs[2:], strict=True)
             ]
             self.x_planes = k.view(x, (op.batch * op.channels, op.height * op.width))
@@ -360,12 +360,12 @@ def packed_weight(
 def finished(
     k: Kernel, op: Conv2d, operands: Sequence[Buffer], value: Expr, filter_: Expr, at: list[Expr], width: int
 ) -> Expr:
-    """``width`` sums of one filter with the epilogue of ``op``, whose residual lies at ``at`` like Y."""
+    """``width`` sums of one filter with the epilogue of ``op``, whose tensors lie at ``at`` like Y."""
     for step, operand in steps_with_operands(op.epilogue, operands):
         if step == BIAS:
             value = value + k.splat(k.load(operand, [filter_]), width)
-        elif step == RESIDUAL:
-            value = value + k.load(operand, at)
+        elif step in TENSORS:
+            value = joined(step, value, k.load(operand, at))
         else:
             value = vector_math.ACTIVATIONS[step](value)
     return value

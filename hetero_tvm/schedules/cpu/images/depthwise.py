@@ -31,7 +31,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.ops.matmul import BIAS, tensors_of
 from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.images.blocked import (
@@ -62,7 +62,7 @@ class DepthwiseSpace(DesignSpace):
         if not op.constant_weight:
             return "the weight is not constant"
         x, y, residual = (Layout.parse(t) for t in (op.x_layout, op.y_layout, op.residual_layout))
-        blocks = {x.block, y.block} | ({residual.block} if RESIDUAL in op.epilogue else set())
+        blocks = {x.block, y.block} | ({residual.block} if tensors_of(op.epilogue) else set())
         if blocks != {machine.lanes}:
             return f"the images are not all in blocks of {machine.lanes} channels"
         if not x.covers(op.padding):

@@ -8,7 +8,7 @@ import math
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.ops.matmul import tensors_of
 from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
@@ -61,7 +61,7 @@ def blocks_pay(plain: Conv2d, blocked: Conv2d, machine: CpuModel, rounded: float
     before *= _SHORT_VECTORS if machine.lanes < LINE_FLOATS and plain.out_height > 1 else 1.0
     before += 0.0 if plain.depthwise else _filling(plain, machine)
     conversions = read * (_bytes(plain.image) / _TO_BLOCKS + _LAUNCH)
-    conversions += plain.epilogue.count(RESIDUAL) * (_bytes(plain.out_image) / _TO_BLOCKS + _LAUNCH)
+    conversions += len(tensors_of(plain.epilogue)) * (_bytes(plain.out_image) / _TO_BLOCKS + _LAUNCH)
     slow = _CROWDED if math.prod(plain.out_image[2:]) * 4 % _PAGE == 0 else 1.0
     conversions += slow * _bytes(plain.out_image) / _TO_PLAIN + _LAUNCH
     return after + conversions < _SURE * before

@@ -19,7 +19,7 @@ from hetero_tvm.codegen.saturation import saturation_ir
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import Operand
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
+from hetero_tvm.ops.matmul import BIAS, TENSORS, joined, steps_with_operands
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
@@ -265,7 +265,7 @@ class IntegerProductKernel(ABC):
     def take_epilogue(self, extra: Sequence[Buffer], operands: Sequence[Operand]) -> None:
         """Take the operands of the epilogue's steps."""
         self.extra = [
-            self.k.view(buffer, (self.m, self.op.n)) if operand.name == RESIDUAL else buffer
+            self.k.view(buffer, (self.m, self.op.n)) if operand.name in TENSORS else buffer
             for buffer, operand in zip(extra, operands, strict=True)
         ]
 
@@ -275,8 +275,8 @@ class IntegerProductKernel(ABC):
         for step, operand in steps_with_operands(self.op.epilogue, self.extra):
             if step == BIAS:
                 value = value + self.k.load(operand, [at])
-            elif step == RESIDUAL:
-                value = value + self.k.load(operand, [row, at])
+            elif step in TENSORS:
+                value = joined(step, value, self.k.load(operand, [row, at]))
             else:
                 value = self.activations.apply(step, value, width)
         return value

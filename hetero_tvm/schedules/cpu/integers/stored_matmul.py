@@ -27,7 +27,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.ops.decoding.storage import QuantizedWeight
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
+from hetero_tvm.ops.matmul import BIAS, TENSORS, joined, steps_with_operands
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.integer_words import has_integer_words, rounds_to_bytes
@@ -131,7 +131,7 @@ class StoredMatmulSpace(DesignSpace):
             given = [(k.argument(o.name, o.shape), o.name) for o in op.inputs[1 + op.weights :]]
             y = k.argument("Y", op.output.shape)
             x, y = k.view(x, (op.m, op.k)), k.view(y, (op.m, op.n))
-            extra = [k.view(buffer, (op.m, op.n)) if name == RESIDUAL else buffer for buffer, name in given]
+            extra = [k.view(buffer, (op.m, op.n)) if name in TENSORS else buffer for buffer, name in given]
             parts = _Finished(layout.op, machine, layout, k, x, weight, None, None, y, activation, op.x_bits)
             parts.whole, parts.extra = op, extra
             with k.imported(*activation.imports):
@@ -153,7 +153,7 @@ class StoredMatmulSpace(DesignSpace):
             y = k.argument("Y", shapes[-1])
             rows = k.let(as_index(witnesses.value(lambda one: one.m, narrowed(k, variables))))
             x, y = k.view(x, (rows, op.k)), k.view(y, (rows, op.n))
-            extra = [k.view(buffer, (rows, op.n)) if name == RESIDUAL else buffer for buffer, name in given]
+            extra = [k.view(buffer, (rows, op.n)) if name in TENSORS else buffer for buffer, name in given]
             parts = _Finished(layout.op, machine, layout, k, x, weight, None, None, y, activation, op.x_bits)
             parts.whole, parts.extra = op, extra
             with k.imported(*activation.imports):
@@ -214,8 +214,8 @@ class _Finished(Parts):
         for step, operand in steps:
             if step == BIAS:
                 value = value + self.k.load(operand, [at])
-            elif step == RESIDUAL:
-                value = value + self.k.load(operand, [row, at])
+            elif step in TENSORS:
+                value = joined(step, value, self.k.load(operand, [row, at]))
             else:
                 value = self.activation.apply(step, value, width)
         return value

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.gated_matmul import GatedMatmul
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul, steps_with_operands
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, TENSORS, Matmul, joined, steps_with_operands
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
@@ -83,7 +83,7 @@ class MatmulKernel:
     def bind_epilogue(self, extra: list[Buffer]) -> None:
         """Take the operands of the epilogue."""
         self.extra = [
-            self.k.view(buffer, (self.op.m, self.op.n)) if operand.name == RESIDUAL else buffer
+            self.k.view(buffer, (self.op.m, self.op.n)) if operand.name in TENSORS else buffer
             for buffer, operand in zip(extra, self.op.inputs[2:], strict=True)
         ]
 
@@ -93,8 +93,8 @@ class MatmulKernel:
         for step, operand in steps_with_operands(self.op.epilogue, self.extra)[steps]:
             if step == BIAS:
                 value = value + k.load(operand, [at])
-            elif step == RESIDUAL:
-                value = value + k.load(operand, [row, at])
+            elif step in TENSORS:
+                value = joined(step, value, k.load(operand, [row, at]))
             else:
                 value = self.activations.apply(step, value, width)
         return value

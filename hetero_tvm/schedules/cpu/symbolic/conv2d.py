@@ -25,7 +25,7 @@ from typing import Any
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.ops.matmul import TENSORS
 from hetero_tvm.schedules.cpu.images.conv2d_geometry import Taps
 from hetero_tvm.schedules.cpu.images.conv2d_kernel import (
     UNROLLED_TAPS,
@@ -99,7 +99,7 @@ class RunTimeConvKernel:
             flat = (self.batch * op.filters, self.area)
             self.y = k.view(y, flat)
             self.extra = [
-                k.view(buffer, flat) if operand.name == RESIDUAL else buffer
+                k.view(buffer, flat) if operand.name in TENSORS else buffer
                 for buffer, operand in zip(extra, op.inputs[2:], strict=True)
             ]
             self.x = k.view(x, (self.batch * op.channels, self.height * self.width))

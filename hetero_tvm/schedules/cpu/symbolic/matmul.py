@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.ops.matmul import TENSORS
 from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulKernel
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions, MatmulKernel
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
@@ -51,7 +51,7 @@ class _RunTimeRows(MatmulKernel):
             self.x, self.y = k.view(x, (m, op.k)), k.view(y, (m, op.n))
             self.bind_epilogue(
                 [
-                    k.view(b, (m, op.n)) if operand.name == RESIDUAL else b
+                    k.view(b, (m, op.n)) if operand.name in TENSORS else b
                     for b, operand in zip(extra, op.inputs[2:], strict=True)
                 ]
             )

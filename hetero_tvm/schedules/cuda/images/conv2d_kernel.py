@@ -5,7 +5,7 @@ from __future__ import annotations
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.ops.matmul import tensors_of
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.buffers import flat_arguments
 from hetero_tvm.schedules.cuda.images.conv2d_product import columns, packed_shape, pixels, reduction
@@ -138,7 +138,7 @@ class ImageResult(Epilogue):
         self.steps = EpilogueSteps(op.epilogue, extra)
         self.filters = op.filters // op.groups
         widths = [self.layout.block, self.filters]
-        if RESIDUAL in op.epilogue:
+        if tensors_of(op.epilogue):
             widths.append(other.block)
         self.vector = vector_of(op.dtype, *widths)
         # Pixels of one channel block lie together: so do the lanes that write them.

@@ -12,7 +12,7 @@ from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.ops.matmul import tensors_of
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.buffers import flat_arguments
@@ -49,7 +49,7 @@ class CudaDepthwiseSpace(DesignSpace):
         if op.dtype not in _DTYPES:
             return f"it multiplies {', '.join(_DTYPES)}, not {op.dtype}"
         x, y, residual = map(Layout.parse, (op.x_layout, op.y_layout, op.residual_layout))
-        if x.block != y.block or (RESIDUAL in op.epilogue and residual.block != y.block):
+        if x.block != y.block or (tensors_of(op.epilogue) and residual.block != y.block):
             return "its images are in different layouts"
         if any(y.halo) or any(residual.halo):
             return "results with zeros around them are not written"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.ops.matmul import BIAS, joined, steps_with_operands
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.activations import ACTIVATIONS
 from hetero_tvm.schedules.cuda.products.product import Epilogue
@@ -20,12 +20,11 @@ class EpilogueSteps:
     Parameters
     ----------
     steps : as :class:`hetero_tvm.ops.matmul.Matmul` has them.
-    operands : flat buffers, one per ``bias`` or ``residual``.
+    operands : flat buffers, one per ``bias``, ``residual`` or ``gate``.
     """
 
     def __init__(self, steps: Sequence[str], operands: Sequence[Buffer]):
-        rest = iter(operands)
-        self.steps = [(step, next(rest) if step in (BIAS, RESIDUAL) else None) for step in steps]
+        self.steps = steps_with_operands(steps, operands)
 
     def apply(self, k: Kernel, values: Buffer, vector: int, bias_at: Expr, residual_at: Expr) -> None:
         """Apply the steps in place to ``vector`` float32 values.
@@ -40,7 +39,7 @@ class EpilogueSteps:
                     "htvm_load", device.pointer(operand, at), device.pointer(other), template=str(vector)
                 )
                 with k.unroll(vector) as e:
-                    k.store(values, k.load(values, [e]) + k.load(other, [e]), [e])
+                    k.store(values, joined(step, k.load(values, [e]), k.load(other, [e])), [e])
             else:
                 with k.unroll(vector) as e:
                     k.store(values, ACTIVATIONS[step](k.load(values, [e])), [e])

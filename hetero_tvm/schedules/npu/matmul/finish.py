@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetero_tvm.host.tvm import Buffer
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, TENSORS
 from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.emit import UB, At
@@ -16,7 +16,7 @@ class ProductFinish(ProductOperands):
 
     def _operand_steps(self) -> list[str]:
         """Steps of the epilogue that have an operand, in order."""
-        return [step for step in self.op.epilogue if step in (BIAS, *epilogue.TENSORS)]
+        return [step for step in self.op.epilogue if step in (BIAS, *TENSORS)]
 
     def _load_biases(self) -> None:
         """Load biases whole, where there is room: tiles would wait for the latency of theirs."""
@@ -73,7 +73,7 @@ class ProductFinish(ProductOperands):
                 pending = list(range(after.bias + after.residual, len(steps)))
 
                 def load_tensor(buffer: Buffer) -> None:
-                    n = next(n for n in pending if steps[n] in epilogue.TENSORS)
+                    n = next(n for n in pending if steps[n] in TENSORS)
                     pending.remove(n)
                     k.load(box, At(buffer, lambda a, b: (a, b)), at_output(operands[n]))
 

@@ -15,9 +15,8 @@ import numpy as np
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.gated_matmul import GatedMatmul
-from hetero_tvm.ops.matmul import BIAS, Matmul
+from hetero_tvm.ops.matmul import BIAS, GATE, Matmul
 from hetero_tvm.schedules.base import Packer, Point
-from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import DerivedSpace, NpuSpace
 from hetero_tvm.schedules.npu.matmul.kernel import ProductEmitter
 from hetero_tvm.schedules.npu.matmul.space import WholeMatmulSpace
@@ -29,12 +28,12 @@ def _halves(op: GatedMatmul) -> tuple[Matmul, Matmul]:
     """The two products, with the steps behind each."""
     bias = (BIAS,) if op.biased else ()
     first = Matmul(op.lead, op.n, op.k, (*bias, op.activation))
-    return first, Matmul(op.lead, op.n, op.k, (*bias, epilogue.GATE))
+    return first, Matmul(op.lead, op.n, op.k, (*bias, GATE))
 
 
 def _both_halves(op: GatedMatmul) -> Matmul:
     """The product for which tiles are chosen: its epilogue takes the room that either half needs."""
-    return Matmul(op.lead, op.n, op.k, (op.activation, epilogue.GATE))
+    return Matmul(op.lead, op.n, op.k, (op.activation, GATE))
 
 
 class NpuGatedMatmulSpace(DerivedSpace):

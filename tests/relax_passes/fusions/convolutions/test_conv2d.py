@@ -122,6 +122,20 @@ def test_residual_then_relu():
     assert epilogue(after) == ("bias", "residual", "relu")
 
 
+def test_one_convolution_gates_another():
+    """``relu6(conv(x)) * conv(x)``, the star of StarNet."""
+
+    def body(emit, x):
+        one = emit(op.clip(conv(emit, x), 0, 6))
+        return emit(op.multiply(one, conv(emit, x, constant(weights(4, 3, 3, 3, seed=5)))))
+
+    for claims, steps in ((lambda op: True, [(), ("relu6", "gate")]), (lambda op: False, [(), ("relu6",)])):
+        before = module(X, body)
+        after, _, _ = fuse(before, FuseConv2d(claims))
+        same_numbers(before, after)
+        assert sorted(found.epilogue for found in contracts(after, "conv2d")) == steps
+
+
 def test_two_convolutions_added():
     def body(emit, x):
         return emit(op.add(conv(emit, x), conv(emit, x, constant(weights(4, 3, 3, 3, seed=5)))))

@@ -65,7 +65,7 @@ def all_points(op):
             Conv2d(2, 20, 9, 11, 35, (3, 3), padding=PAD, epilogue=("bias", "residual", "relu")), "+1,2,2,1"
         ),
         on_blocks(Conv2d(1, 20, 9, 11, 35, (1, 1), epilogue=("bias", "residual", "relu"))),
-        on_blocks(Conv2d(1, 20, 9, 11, 35, (1, 1), (2, 2), epilogue=("residual", "bias", "sigmoid"))),
+        on_blocks(Conv2d(1, 20, 9, 11, 35, (1, 1), (2, 2), epilogue=("residual", "bias", "gate", "sigmoid"))),
     ],
     ids=lambda op: op.label,
 )

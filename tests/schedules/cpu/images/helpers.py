@@ -23,7 +23,7 @@ def random_conv2d(draw, channels, filters, groups=1):
     small, size = st.integers(1, 3), st.integers(1, 18)
     pair = st.tuples(small, small)
     steps = st.lists(
-        st.sampled_from(["bias", "residual", "relu", "relu6", "sigmoid"]), max_size=3, unique=True
+        st.sampled_from(["bias", "residual", "gate", "relu", "relu6", "sigmoid"]), max_size=3, unique=True
     )
     return Conv2d(
         batch=draw(st.integers(1, 2)),

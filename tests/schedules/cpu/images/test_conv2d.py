@@ -30,7 +30,7 @@ PAD = (1, 1, 1, 1)
 def test_every_choice_computes_the_convolution(machine):
     ops = [
         Conv2d(2, 3, 9, 11, 17, (3, 3), (1, 1), PAD, epilogue=("bias", "relu")),
-        Conv2d(1, 5, 16, 14, 15, (1, 1), epilogue=("bias", "residual", "relu")),
+        Conv2d(1, 5, 16, 14, 15, (1, 1), epilogue=("bias", "residual", "relu", "gate")),
         Conv2d(1, 4, 13, 9, 6, (3, 2), (2, 2), (1, 0, 2, 1)),
         Conv2d(2, 7, 8, 8, 7, (3, 3), (2, 2), PAD, groups=7, epilogue=("bias", "relu6")),
         Conv2d(2, 6, 8, 7, 10, (3, 3), (1, 1), PAD, groups=2, epilogue=("residual",), constant_weight=False),
@@ -51,7 +51,7 @@ def test_every_choice_computes_the_convolution(machine):
         Conv2d(1, 2, 6, 6, 2, (1, 1), (2, 2)),
         Conv2d(1, 2, 6, 6, 2, (1, 1), padding=PAD),
         Conv2d(1, 1, 6, 6, 1, (3, 3), padding=PAD),  # one group of one channel
-        Conv2d(2, 3, 5, 6, 3, (3, 3), (1, 2), (0, 2, 1, 0), groups=3, epilogue=("residual",)),
+        Conv2d(2, 3, 5, 6, 3, (3, 3), (1, 2), (0, 2, 1, 0), groups=3, epilogue=("gate", "residual")),
         Conv2d(1, 2, 3, 3, 2, (3, 3), padding=(5, 5, 5, 5)),  # some results see zeros only
         Conv2d(1, 3, 5, 5, 6, (3, 3), groups=3, epilogue=("bias",)),  # two filters a channel
         Conv2d(2, 12, 5, 6, 21, (2, 3), (1, 2), PAD, groups=3),  # seven filters a group

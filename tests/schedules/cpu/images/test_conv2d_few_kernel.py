@@ -35,7 +35,7 @@ OPS = {
         *("+1,1,1,1", ""),
     ),
     "one pixel": (Conv2d(1, 5, 1, 1, 1, (1, 1), epilogue=("bias", "residual", "relu")), "", ""),
-    "flat": (Conv2d(2, 40, 6, 15, 4, (1, 1), epilogue=("residual", "bias")), "", ""),
+    "flat": (Conv2d(2, 40, 6, 15, 4, (1, 1), epilogue=("residual", "gate", "bias")), "", ""),
 }
 
 

@@ -25,7 +25,7 @@ def test_tiles_blocks_and_halos(machine, method):
         ),
         on(
             machine,
-            Conv2d(1, 16, 8, 8, 4, (3, 3), padding=(0, 1, 2, 1), epilogue=("residual", "bias")),
+            Conv2d(1, 16, 8, 8, 4, (3, 3), padding=(0, 1, 2, 1), epilogue=("gate", "residual", "bias")),
             "+1,1,2,1",
         ),
         on(machine, Conv2d(1, 3, 3, 1, 5, (3, 3), padding=PAD, epilogue=("relu",)), "+1,1,1,1"),

@@ -21,7 +21,7 @@ def test_every_choice_computes_the_convolution(machine):
     ops = [
         on(
             machine,
-            Conv2d(2, 20, 7, 9, 20, (3, 3), padding=PAD, groups=20, epilogue=("bias", "residual")),
+            Conv2d(2, 20, 7, 9, 20, (3, 3), padding=PAD, groups=20, epilogue=("bias", "residual", "gate")),
             *("+1,2,2,1", "+1,1,1,1", "+1,1,1,1"),
         ),
         on(

@@ -47,7 +47,7 @@ def test_every_choice_computes_the_product(here, safe):
         (PLAIN, DynamicMatmul((2, 29), 5 * lanes + 7, 19, ("bias", "gelu_erf", "residual"), safe)),
         (PLAIN, DynamicMatmul((1,), 3 * lanes, 8, (), safe)),
         (PLAIN, DynamicMatmul((3,), 1, 5, ("bias",), safe)),
-        (PLAIN, DynamicMatmul((17,), lanes - 1, 1, ("residual", "silu", "bias"), safe)),
+        (PLAIN, DynamicMatmul((17,), lanes - 1, 1, ("residual", "silu", "gate", "bias"), safe)),
         (GATED, DynamicGatedMatmul((2, 13), 2 * lanes + 3, 21, "silu", True, safe)),
         (GATED, DynamicGatedMatmul((3,), 1, 7, "gelu_tanh", False, safe)),
     ):
@@ -61,7 +61,7 @@ def test_every_choice_computes_the_product(here, safe):
 def test_random_shapes_and_points(data):
     here = data.draw(st.sampled_from(runnable()))
     sizes = st.integers(1, 70)
-    steps = data.draw(st.lists(st.sampled_from(["bias", "residual", *ACTIVATIONS]), max_size=3))
+    steps = data.draw(st.lists(st.sampled_from(["bias", "residual", "gate", *ACTIVATIONS]), max_size=3))
     lead, n, k = (data.draw(sizes),), data.draw(sizes), data.draw(sizes)
     op = DynamicMatmul(lead, n, k, tuple(steps), data.draw(st.integers(0, 2)))
     point = {knob.name: data.draw(st.sampled_from(knob.choices)) for knob in PLAIN.knobs(op, here)}

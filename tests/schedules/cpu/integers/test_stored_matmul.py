@@ -30,7 +30,7 @@ CASES = [
         for case in (
             ((3,), (), "int8", 128, False, "silu"),
             ((1,), ("bias",), "f16", 0, False, ""),
-            ((13,), ("residual", "relu"), "bf16", 0, False, ""),
+            ((13,), ("residual", "gate", "relu"), "bf16", 0, False, ""),
         )
     ),
 ]

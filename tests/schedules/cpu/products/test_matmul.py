@@ -34,7 +34,7 @@ def test_every_choice_computes_the_product(machine):
         Matmul((2, 29), 5 * lanes + 7, 19, ("bias", "gelu_erf", "residual")),  # tails everywhere
         Matmul((1,), 3 * lanes, 8),  # one row, fewer than any other tile
         Matmul((3,), 1, 5, ("bias",)),  # one column
-        Matmul((17,), lanes - 1, 1, ("residual", "silu", "bias")),  # k of one
+        Matmul((17,), lanes - 1, 1, ("residual", "silu", "gate", "bias")),  # k of one
         Matmul((6, 1, 4), 2 * lanes, 3, ("gelu_tanh",)),
     ]
     check_shapes(SPACE, shapes, machine)
@@ -94,7 +94,7 @@ def test_few_rows_read_their_weights_in_two_streams(machine):
 def test_random_shapes_and_points(data):
     machine = MACHINES[data.draw(st.sampled_from(sorted(MACHINES)))]
     sizes = st.integers(1, 70)
-    steps = data.draw(st.lists(st.sampled_from(["bias", "residual", *ACTIVATIONS]), max_size=3))
+    steps = data.draw(st.lists(st.sampled_from(["bias", "residual", "gate", *ACTIVATIONS]), max_size=3))
     op = Matmul((data.draw(sizes),), data.draw(sizes), data.draw(sizes), tuple(steps))
     point = {knob.name: data.draw(st.sampled_from(knob.choices)) for knob in SPACE.knobs(op, machine)}
     check_points(SPACE, op, [point], machine, tolerance=5e-6)

@@ -17,7 +17,7 @@ AVX2 = MACHINES["avx2"]
 @pytest.mark.parametrize(
     "given",
     [
-        {"kernel": (3, 3), "padding": (1, 1, 1, 1), "epilogue": ("bias", "relu", "residual")},
+        {"kernel": (3, 3), "padding": (1, 1, 1, 1), "epilogue": ("bias", "gate", "relu", "residual")},
         *thorough([{"kernel": (1, 1), "epilogue": ("bias",)}]),
         {"kernel": (3, 2), "padding": (2, 2, 2, 2), "dilation": (2, 2), "groups": 3},
         *thorough([{"kernel": (7, 7), "padding": (3, 3, 3, 3)}]),
@@ -40,7 +40,7 @@ def test_convolutions_of_any_width(given):
     [
         {"kernel": (3, 3), "strides": (2, 2), "padding": (0, 0, 1, 1), "epilogue": ("bias", "relu")},
         {"kernel": (3, 5), "dilation": (2, 1), "padding": (2, 0, 1, 3), "filters": 12},
-        *thorough([{"kernel": (2, 2), "strides": (1, 2), "filters": 12, "epilogue": ("residual",)}]),
+        *thorough([{"kernel": (2, 2), "strides": (1, 2), "filters": 12, "epilogue": ("residual", "gate")}]),
     ],
 )
 @pytest.mark.parametrize("small_cache", [False, True])

@@ -35,7 +35,7 @@ WIDE, GROUPS, ROWS = ((1, 5, 2), 2, 1), ((1, 6, 1), 4, 2), ((2, 3, 1), 1, 1)
 @pytest.mark.parametrize(
     ("given", "decisions"),
     [
-        ({**THREE, "epilogue": ("bias", "relu", "residual")}, WIDE),
+        ({**THREE, "epilogue": ("bias", "relu", "residual", "gate")}, WIDE),
         ({**THREE, "strides": (1, 2), "epilogue": ("bias", "sigmoid")}, GROUPS),
         ({**THREE, "dilation": (2, 1)}, ROWS),
         ({**THREE, "groups": 2, "epilogue": ("relu",)}, GROUPS),

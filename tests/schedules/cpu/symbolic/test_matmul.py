@@ -25,7 +25,7 @@ def emitted(make, space):
 @pytest.mark.parametrize(
     ("n", "k", "epilogue"),
     [
-        (50, 37, ("bias", "gelu_erf", "residual")),
+        (50, 37, ("bias", "gate", "gelu_erf", "residual")),
         pytest.param(96, 64, ("bias",), marks=pytest.mark.exhaustive),
         pytest.param(8, 3, (), marks=pytest.mark.exhaustive),
     ],

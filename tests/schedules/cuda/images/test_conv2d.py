@@ -34,7 +34,7 @@ def forms(dtype, **layouts):
     """(batch, channels, height, width, filters, kernel, strides, padding, dilation, groups, epilogue)"""
     rows = [
         (1, 16, 7, 9, 24, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, ("bias", "relu")),
-        (2, 8, 6, 6, 8, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, ("bias", "residual", "relu")),
+        (2, 8, 6, 6, 8, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, ("bias", "gate", "residual", "relu")),
         (1, 24, 9, 8, 16, (3, 3), (2, 2), (0, 0, 1, 1), (1, 1), 1, ()),
         (1, 20, 8, 8, 12, (3, 2), (1, 2), (2, 1, 2, 0), (2, 1), 1, ("bias", "sigmoid")),
         (1, 32, 5, 5, 32, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 2, ("bias",)),

@@ -42,7 +42,7 @@ def test_choices(emulated):
 @pytest.mark.parametrize("layouts", [BLOCKED, {}], ids=["blocked", "plain"])
 def test_forms(layouts, emulated):
     cases = [
-        depthwise(8, 6, 7, padding=(1, 1, 1, 1), epilogue=("bias", "residual", "relu"), **layouts),
+        depthwise(8, 6, 7, padding=(1, 1, 1, 1), epilogue=("bias", "residual", "gate", "relu"), **layouts),
         depthwise(20, 9, 8, strides=(2, 2), padding=(0, 0, 1, 1), epilogue=("bias", "sigmoid"), **layouts),
         depthwise(3, 9, 9, (5, 3), dilation=(2, 1), padding=(4, 1, 2, 0), dtype="bfloat16", **layouts),
         depthwise(12, 5, 1, (1, 1), epilogue=("bias",), dtype="float16", **layouts),

@@ -65,7 +65,7 @@ def test_epilogues(emulated):
     steps = [
         ("bias",),
         ("bias", "residual"),
-        ("residual", "relu"),
+        ("residual", "gate", "relu"),
         ("silu",),
         ("gelu_tanh",),
         ("bias", "gelu_erf"),
