@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from hetero_tvm.compile.dynamic.scatters import is_scatter, scatter_loops
 from hetero_tvm.compile.dynamic.tables import Operands
-from hetero_tvm.compile.dynamic.tensor_ir import lift_function
+from hetero_tvm.compile.dynamic.tensor_ir import fitted, form_of, lift, lift_function
 from hetero_tvm.host.tvm import PrimFunc, tirx, tvm_ffi
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_ready
@@ -103,14 +103,14 @@ def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, tar
             raise Unfit(reason)
         return space.emit(op, point, target.machine)
 
-    functions = [emitted(at) for at in sizes]
+    forms = [form_of(emitted(at)) for at in sizes]
     shapes = {n: witnesses.largest.inputs[n].shape for n in witnesses.bounded}
     for small in _CONFIRMING:
         at = completed(dict.fromkeys(names, small), quotients)
         if min(n for o in (*witnesses.at(at).inputs, *witnesses.at(at).outputs) for n in (1, *o.shape)) < 1:
             continue  # shorter than what the model can be
-        lift_function([*functions[:-1], emitted(at)], [*sizes[:-1], at], shapes)
-    lifted = lift_function(functions, sizes, shapes)
+        fitted([*forms[:-1], form_of(emitted(at))], [*sizes[:-1], at], shapes)
+    lifted = lift(forms, sizes, shapes)
     _refuse_open_unrolling(lifted)
     return lifted
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, structural_equal, tirx, tvm, tvm_ffi
 from hetero_tvm.relax_passes.storage.written_over import PLACES
@@ -18,9 +18,11 @@ _MOST_SHARE = 64
 """Extent of the smaller of two grids whose ratio is recognised, as the patches of a table of positions."""
 
 
-def lift_function(
-    functions: Sequence[PrimFunc], sizes: Sequence[Sizes], bounded: Mapping[int, Sequence[int]] | None = None
-) -> PrimFunc:
+Bounded = Mapping[int, Sequence[int]] | None
+"""Shapes of parameters, by number, that are constants of the largest size."""
+
+
+def lift_function(functions: Sequence[PrimFunc], sizes: Sequence[Sizes], bounded: Bounded = None) -> PrimFunc:
     """A PrimFunc that is each of ``functions`` at the size it belongs to.
 
     Parameters
@@ -32,17 +34,76 @@ def lift_function(
     ------
     Unfit : the functions differ in more than numbers, or no parameter tells a symbol that is needed.
     """
-    functions = _with_equal_texts([without_contract(function) for function in functions], sizes)
-    numbers = [_numbers(function) for function in functions]
-    floats = [_floats(function) for function in functions]
-    skeletons = [_skeleton(function) for function in functions]
-    if any(not structural_equal(skeletons[0], skeleton) for skeleton in skeletons[1:]):
+    return lift([form_of(function) for function in functions], sizes, bounded)
+
+
+class Form(NamedTuple):
+    """A function taken apart: it without a contract, its numbers in order, and it with all of them 0."""
+
+    function: PrimFunc
+    numbers: list[tuple[int, str]]
+    floats: list[float]
+    skeleton: PrimFunc
+
+
+def form_of(function: PrimFunc) -> Form:
+    """A function, taken apart."""
+    function = without_contract(function)
+    numbers: list[tuple[int, str]] = []
+    floats: list[float] = []
+    zeros: dict[str, Expr] = {}
+
+    def whole(number: tirx.IntImm) -> Expr:
+        dtype = str(number.ty.dtype)
+        numbers.append((int(number.value), dtype))
+        if dtype not in zeros:
+            zeros[dtype] = tirx.IntImm(dtype, 0)
+        return zeros[dtype]
+
+    def real(number: tirx.FloatImm) -> Expr:
+        floats.append(float(number.value))
+        return tirx.FloatImm(number.ty.dtype, 0.0)
+
+    # After its children, of which a number has none: what replaces it is not looked at again.
+    callbacks = [(tirx.IntImm, whole), (tirx.FloatImm, real)]
+    skeleton = tvm_ffi.structural_map(function, callbacks, order="post")
+    return Form(function, numbers, floats, skeleton)
+
+
+class _Fitted(NamedTuple):
+    """Forms that differ by no more than sizes: one of them, and the numbers, floats and extents of the
+    parameters of all."""
+
+    first: Form
+    numbers: list[int | Extent]
+    ratios: list[_Ratio | None]
+    extents: list[list[int | Extent]]
+
+
+def fitted(forms: Sequence[Form], sizes: Sequence[Sizes], bounded: Bounded = None) -> _Fitted:
+    """What the sizes decide in functions that are alike.
+
+    Raises
+    ------
+    Unfit : they differ in more than numbers, or in numbers that no size tells.
+    """
+    forms = _with_equal_texts(forms, sizes)
+    if any(not structural_equal(forms[0].skeleton, form.skeleton) for form in forms[1:]):
         raise Unfit("the loops depend on the sizes")
-    fitted = [fit([value for value, _ in each], sizes) for each in zip(*numbers, strict=True)]
+    numbers = [
+        fit([value for value, _ in each], sizes) for each in zip(*(f.numbers for f in forms), strict=True)
+    ]
+    functions = [form.function for form in forms]
     extents = _extents(functions, sizes, bounded or {})  # of a bounded parameter they are numbers
     open_extents = [e for each in extents for e in each if isinstance(e, Extent)]
     several = [[e.at(at) for at in sizes] for e in dict.fromkeys(open_extents)]
-    ratios = [_ratio(each, sizes, several) for each in zip(*floats, strict=True)]
+    ratios = [_ratio(each, sizes, several) for each in zip(*(form.floats for form in forms), strict=True)]
+    return _Fitted(forms[0], numbers, ratios, extents)
+
+
+def lift(forms: Sequence[Form], sizes: Sequence[Sizes], bounded: Bounded = None) -> PrimFunc:
+    """:func:`lift_function` of functions that are taken apart already."""
+    first, numbers, ratios, extents = fitted(forms, sizes, bounded)
     own = rebased([extent for each in extents for extent in each if isinstance(extent, Extent)])
     shapes = [[own.of(e) if isinstance(e, Extent) else e for e in each] for each in extents]
     told = (extent.symbol for each in shapes for extent in each if isinstance(extent, Extent))
@@ -63,7 +124,7 @@ def lift_function(
 
     # All of them first: an exception inside of a map would come out as another one.
     counts = iter([r and (whole(r.over), whole(r.under), r.function) for r in ratios])
-    expressions = iter([written(f, dtype) for f, (_, dtype) in zip(fitted, numbers[0], strict=True)])
+    expressions = iter([written(f, dtype) for f, (_, dtype) in zip(numbers, first.numbers, strict=True)])
 
     def replaced(number: tirx.IntImm) -> Expr:
         found = next(expressions)
@@ -80,8 +141,9 @@ def lift_function(
         return ratio if function is None else getattr(tirx, function)(ratio)
 
     # Whole numbers first: what stands for a float has some of its own.
-    made = _mapped(functions[0], replaced)
-    return _with_shapes(_mapped(made, counted, tirx.FloatImm), shapes, variables)
+    made = tvm_ffi.structural_map(first.function, (tirx.IntImm, replaced), order="post")
+    made = tvm_ffi.structural_map(made, (tirx.FloatImm, counted), order="post")
+    return _with_shapes(made, shapes, variables)
 
 
 def _extents(
@@ -106,11 +168,11 @@ def with_operands(
     return tirx.PrimFunc(params, function.body, function.ret_type, function.attrs)
 
 
-def _with_equal_texts(functions: Sequence[PrimFunc], sizes: Sequence[Sizes]) -> list[PrimFunc]:
+def _with_equal_texts(forms: Sequence[Form], sizes: Sequence[Sizes]) -> list[Form]:
     """The functions with sizes in messages as expressions, where they differ by no more."""
-    texts = [_texts(function) for function in functions]
+    texts = [_texts(form.function) for form in forms]
     if all(found == texts[0] for found in texts) or len({len(found) for found in texts}) > 1:
-        return list(functions)
+        return list(forms)
     common = [_common_text(each, sizes) for each in zip(*texts, strict=True)]
 
     def renamed(function: PrimFunc) -> PrimFunc:
@@ -122,7 +184,7 @@ def _with_equal_texts(functions: Sequence[PrimFunc], sizes: Sequence[Sizes]) -> 
 
         return tvm_ffi.structural_map(function, (tirx.AssertStmt, fresh), order="post")
 
-    return [renamed(function) for function in functions]
+    return [form_of(renamed(form.function)) for form in forms]
 
 
 def _texts(function: PrimFunc) -> list[str]:
@@ -155,28 +217,6 @@ def without_contract(function: PrimFunc) -> PrimFunc:
         if function.attrs and name in function.attrs:
             function = function.without_attr(name)
     return function
-
-
-def _numbers(function: PrimFunc) -> list[tuple[int, str]]:
-    found: list[tuple[int, str]] = []
-
-    def note(number: tirx.IntImm) -> tirx.IntImm:
-        found.append((int(number.value), str(number.ty.dtype)))
-        return number
-
-    _mapped(function, note)
-    return found
-
-
-def _floats(function: PrimFunc) -> list[float]:
-    found: list[float] = []
-
-    def note(number: tirx.FloatImm) -> tirx.FloatImm:
-        found.append(float(number.value))
-        return number
-
-    _mapped(function, note, tirx.FloatImm)
-    return found
 
 
 class _Ratio(NamedTuple):
@@ -230,17 +270,6 @@ def _whole(values: Sequence[float], sizes: Sequence[Sizes]) -> Extent | None:
             found = fit([round(value) for value in values], sizes)
             return found if isinstance(found, Extent) else None
     return None
-
-
-def _skeleton(function: PrimFunc) -> PrimFunc:
-    """The function with all numbers 0."""
-    function = _mapped(function, lambda number: tirx.IntImm(number.ty.dtype, 0))
-    return _mapped(function, lambda number: tirx.FloatImm(number.ty.dtype, 0.0), tirx.FloatImm)
-
-
-def _mapped(function: PrimFunc, change: Any, kind: type = tirx.IntImm) -> PrimFunc:
-    # After its children, of which a number has none: what replaces it is not looked at again.
-    return tvm_ffi.structural_map(function, (kind, change), order="post")
 
 
 def _with_shapes(
