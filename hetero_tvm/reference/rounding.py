@@ -20,6 +20,8 @@ from hetero_tvm.reference.running import Reference, evaluate, is_float, widened
 
 _STEPS = frozenset({"DynamicQuantizeLinear", "QuantizeLinear", "Round", "Floor", "Ceil"})
 _CHOICES = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "TopK"})
+_PLACES = frozenset({"Compress", "Hardmax", "NonZero", "Unique"})
+"""Operators that tell, or keep, places by the values there, besides those that choose the largest."""
 _ERROR = 2.0**-20
 """Relative rounding error of every value: eight units in the last place, as in sums of many terms."""
 _SHARE = 2.0**-23
@@ -41,6 +43,10 @@ def _chooses(model: ImportedModel) -> bool:
     )
 
 
+def _tells_places(model: ImportedModel) -> bool:
+    return _chooses(model) or any(node.op_type in _PLACES for node in model.clean.proto.graph.node)
+
+
 def with_rounding(reference: Reference, model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> Reference:
     """The reference with the largest difference that float32's rounding errors made in a few runs.
 
@@ -54,8 +60,10 @@ def with_rounding(reference: Reference, model: ImportedModel, inputs: Mapping[st
 def with_turned(reference: Reference, model: ImportedModel) -> Reference:
     """The reference; of a model that rounds, float32 tells of each float alone how far it may be off.
 
-    One value that went to the next step is no measure for all the others.
+    One value that went to the next step is no measure for all the others.  Integers are steps, and told to be
+    no further off than rounding takes some of them, in models that tell no places of values.
     """
+    reference = dataclasses.replace(reference, places=_tells_places(model))
     if not rounds(model):
         return reference
     floats, spread = [], []
@@ -91,7 +99,7 @@ def _with_more_and_more(
                 with np.errstate(invalid="ignore"):
                     gap = np.abs(value.astype(np.float64) - exact.astype(np.float64))
                 spread[index] = np.maximum(spread[index], np.where(np.isfinite(gap), gap, 0.0))
-        yield dataclasses.replace(reference, spread=tuple(spread))
+        yield dataclasses.replace(reference, spread=tuple(spread), places=_tells_places(model))
 
 
 def judge(
