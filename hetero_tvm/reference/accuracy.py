@@ -85,11 +85,11 @@ def compare(
     Infinities and NaN must stand where the float64 reference, or the float32 one, has them.
     Integer and boolean outputs must be equal, but where the float32 reference itself has another value than
     float64's, within twice of what rounding errors make of them, in as many further places as these turn,
-    where they are some (which of the pixels that nearly tie a few runs turn is chance; where the reference says
-    that integers are no ``places``, within twice of the farthest of them), and in results of 8 bits, of which
-    1% may be one step away.  At a lower precision (``least_cosine`` given) they are choices
-    among values that come close: at least half must agree where there are 16 or more, and fewer are told but
-    not judged.
+    where they are some (which of the pixels that nearly tie a few runs turn is chance), and in results of
+    8 bits, of which 1% may be one step away.  Where the reference says that they are no ``places``, none may be
+    off by more than twice of what rounding makes of the farthest.  At a lower precision (``least_cosine``
+    given) they are choices among values that come close: at least half must agree where there are 16 or more,
+    and fewer are told but not judged.
     """
     outputs = [outputs] if isinstance(outputs, np.ndarray) else list(outputs)
     if len(outputs) != len(reference.float64):
