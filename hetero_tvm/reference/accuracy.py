@@ -86,8 +86,8 @@ def compare(
     Integer and boolean outputs must be equal, but where the float32 reference itself has another value than
     float64's, within twice of what rounding errors make of them, in as many further places as these turn,
     where they are some (which of the pixels that nearly tie a few runs turn is chance), and in results of
-    8 bits, of which 1% may be one step away.  Where the reference says that they are no ``places``, none may be
-    off by more than twice of what rounding makes of the farthest.  At a lower precision (``least_cosine``
+    8 bits, of which 1% may be one step away.  Where the reference says that they are no ``places``, none may
+    be off by more than twice of what rounding makes of the farthest.  At a lower precision (``least_cosine``
     given) they are choices among values that come close: at least half must agree where there are 16 or more,
     and fewer are told but not judged.
     """
