@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+from onnx import TensorProto
 
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.reference.accuracy import Accuracy, compare
@@ -22,6 +23,9 @@ _STEPS = frozenset({"DynamicQuantizeLinear", "QuantizeLinear", "Round", "Floor",
 _CHOICES = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "TopK"})
 _PLACES = frozenset({"Compress", "Hardmax", "NonZero", "Unique"})
 """Operators that tell, or keep, places by the values there, besides those that choose the largest."""
+_INTEGERS = frozenset(
+    getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
+)
 _ERROR = 2.0**-20
 """Relative rounding error of every value: eight units in the last place, as in sums of many terms."""
 _SHARE = 2.0**-23
@@ -39,6 +43,14 @@ def rounds(model: ImportedModel) -> bool:
 def _chooses(model: ImportedModel) -> bool:
     return any(
         node.op_type in _CHOICES or (node.op_type == "MaxPool" and any(node.output[1:]))
+        for node in model.clean.proto.graph.node
+    )
+
+
+def _truncates(model: ImportedModel) -> bool:
+    """Whether a Cast makes integers, of floats maybe, which it cuts to steps."""
+    return any(
+        node.op_type == "Cast" and any(a.name == "to" and a.i in _INTEGERS for a in node.attribute)
         for node in model.clean.proto.graph.node
     )
 
@@ -121,7 +133,8 @@ def judge(
         return found
     # Where large terms cancel, the error of one float32 run is a matter of luck.
     slightly = all(each.ok or each.max_error <= _SLIGHTLY * each.tolerance for each in found.outputs)
-    if not rounds(model := model_of()) and not slightly:
+    model = model_of()
+    if not (slightly or rounds(model) or _truncates(model)):
         return found
     # What is within a tolerance is within all wider ones: large models mostly need one pair of runs.
     for wider in _with_more_and_more(reference, model, inputs):

@@ -95,6 +95,17 @@ def test_steps_that_rounding_turns_are_not_far_off_while_places_may_be():
     assert not compare([off], Reference((single,), (truth,), "test", places=False)).ok
 
 
+def test_of_thousands_of_steps_one_may_be_turned():
+    truth = np.arange(5000)
+    off = truth.copy()
+    off[7] += 1
+    assert compare([off], Reference((truth,), (truth,), "test", (np.zeros(5000),), places=False)).ok
+    assert not compare([off], Reference((truth,), (truth,), "test", (np.zeros(5000),))).ok
+    assert not compare([off], Reference((truth,), (truth,), "test", places=False)).ok  # nothing rounds
+    off[8] -= 1
+    assert not compare([off], Reference((truth,), (truth,), "test", (np.zeros(5000),), places=False)).ok
+
+
 def test_choices_at_a_lower_precision():
     few, many = np.array([3]), np.arange(20)
     assert not compare([few + 1], Reference((few,), (few,), "test")).ok
