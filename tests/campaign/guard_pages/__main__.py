@@ -86,13 +86,17 @@ def main() -> int:
     parser.add_argument("--open", action="store_true", help="with an axis of a range of sizes")
     parser.add_argument("--arena", action="store_true", help="intermediate tensors share an arena, as usual")
     parser.add_argument(
-        "--alignment", type=int, default=16, help="of blocks, in bytes (64: kernels that TVM schedules)"
+        "--alignment",
+        type=int,
+        help="of blocks at an end, in bytes; by default 16, what inputs of a library have, and 64 for "
+        "tests, some of which compile kernels without what libraries are compiled with",
     )
     parser.add_argument("--at", choices=PLACES, action="append", help="end of the pages; both by default")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after this time")
     parser.add_argument("--pytest", nargs=argparse.REMAINDER, help="arguments of pytest")
     add_options(parser)
     options = parser.parse_args()
+    options.alignment = options.alignment or (64 if options.pytest else 16)
     end, faults = time.monotonic() + 60 * options.minutes, []
     with tempfile.TemporaryDirectory(prefix="guard-pages-") as name:
         library = compiled(Path(name))
