@@ -10,6 +10,7 @@ import numpy as np
 from hetero_tvm.frontend import ImportedModel, source_names
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.reference import intermediate, program_tensors, source_tensors, tensors_of_nodes
+from hetero_tvm.relax_passes.forms import roi_align
 from hetero_tvm.relax_passes.rewriting.graph import is_tensor
 from hetero_tvm.targets.registry import parse_target
 
@@ -110,6 +111,7 @@ def _values(
     returns = relax.TupleType([var.ty for var in variables])
     function = relax.Function(main.params, body, returns, main.is_pure, main.attrs)
     module.update_func(module.get_global_var("main"), function)
+    module = relax.transform.LegalizeOps(roi_align.LEGALIZERS)(module)  # ours, not TVM's
     target = tvm.target.Target(parse_target("cpu").machine.codegen_target())
     machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
     given = (tvm.runtime.tensor(inputs[spec.name]) for spec in model.signature.inputs)

@@ -18,6 +18,8 @@ RELATIVE_FLOOR = 1e-5
 _MOST_TURNED = 0.01
 #: Integers that rounding errors turn in a few runs, from which others turn as many others.
 _ENOUGH_TURNED = 8
+#: Steps of which one may be turned, whatever a few runs turn.
+_ONE_TURNED = 4096
 #: Integers (the places of largest values, say) of which most must agree at a lower precision.
 _ENOUGH_INTEGERS = 16
 
@@ -86,9 +88,10 @@ def compare(
     Integer and boolean outputs must be equal, but where the float32 reference itself has another value than
     float64's, within twice of what rounding errors make of them, in as many further places as these turn,
     where they are some (which of the pixels that nearly tie a few runs turn is chance), and in results of
-    8 bits, of which 1% may be one step away.  At a lower precision (``least_cosine`` given) they are choices
-    among values that come close: at least half must agree where there are 16 or more, and fewer are told but
-    not judged.
+    8 bits, of which 1% may be one step away.  Where the reference says that they are no ``places``, none may
+    be off by more than twice of what rounding makes of the farthest.  At a lower precision (``least_cosine``
+    given) they are choices among values that come close: at least half must agree where there are 16 or more,
+    and fewer are told but not judged.
     """
     outputs = [outputs] if isinstance(outputs, np.ndarray) else list(outputs)
     if len(outputs) != len(reference.float64):
@@ -97,7 +100,15 @@ def compare(
     pairs = zip(outputs, reference.float32, reference.float64, spreads, strict=True)
     return Accuracy(
         tuple(
-            _compare_one(np.asarray(y), np.asarray(f32), np.asarray(f64), spread, floor, least_cosine)
+            _compare_one(
+                np.asarray(y),
+                np.asarray(f32),
+                np.asarray(f64),
+                spread,
+                floor,
+                least_cosine,
+                reference.places,
+            )
             for y, f32, f64, spread in pairs
         )
     )
@@ -110,6 +121,7 @@ def _compare_one(
     spread: np.ndarray,
     floor: float,
     least_cosine: float,
+    places: bool,
 ) -> OutputAccuracy:
     def failed(note: str) -> OutputAccuracy:
         return OutputAccuracy(np.inf, np.nan, np.inf, 0.0, np.nan, False, note)
@@ -123,7 +135,7 @@ def _compare_one(
     if not is_float(float64.dtype):
         if is_float(y.dtype):
             return failed(f"dtype {y.dtype} instead of {float64.dtype}")
-        return _compare_integers(y, float32, float64, spread, least_cosine > -1.0)
+        return _compare_integers(y, float32, float64, spread, least_cosine > -1.0, places)
     y64, own = y.astype(np.float64), float32.astype(np.float64)
     # Where float32 overflows and float64 does not, the float32 reference's view is as good.
     with np.errstate(over="ignore"):
@@ -154,20 +166,38 @@ def _compare_one(
 
 
 def _compare_integers(
-    y: np.ndarray, float32: np.ndarray, float64: np.ndarray, spread: np.ndarray, lower: bool
+    y: np.ndarray,
+    float32: np.ndarray,
+    float64: np.ndarray,
+    spread: np.ndarray,
+    lower: bool,
+    places: bool,
 ) -> OutputAccuracy:
-    """Judge integers; ``lower`` : whether they come from a lower precision."""
+    """Judge integers; ``lower`` : whether they come from a lower precision, ``places`` : whether they may be
+    places, which no distance separates."""
     differ = y != float64
     count, largest = int(np.count_nonzero(differ)), float(np.abs(float64.astype(np.float64)).max(initial=0))
     distance = np.abs(y.astype(np.float64) - float64.astype(np.float64))
     error = float(distance.max(initial=0))
-    unsettled = float32 != float64 if float32.shape == float64.shape else np.zeros_like(differ)
+    unsettled, moved = np.zeros_like(differ), np.zeros(())
+    if float32.shape == float64.shape:
+        unsettled, moved = (
+            float32 != float64,
+            np.abs(float32.astype(np.float64) - float64.astype(np.float64)),
+        )
     wrong = differ & ~unsettled & (distance > OWN_ERROR_FACTOR * spread)
     tolerance = 0.0
     if float64.dtype in (np.int8, np.uint8) and np.count_nonzero(wrong) <= max(1, _MOST_TURNED * y.size):
         wrong, tolerance = wrong & (distance > 1), 1.0
     turned = np.count_nonzero(spread)
-    ok = np.count_nonzero(wrong) <= (turned if turned >= _ENOUGH_TURNED else 0)
+    further = turned if turned >= _ENOUGH_TURNED else 0
+    if not places:  # a step that rounding turns moves what follows, but not without bounds
+        farthest = OWN_ERROR_FACTOR * max(
+            float(moved.max(initial=0)), float(spread.max(initial=0)), tolerance
+        )
+        if np.ndim(spread):  # a model that rounds: of thousands, one or the other lies nearly between steps
+            further, farthest = max(further, y.size // _ONE_TURNED), max(farthest, 1.0)
+    ok = np.count_nonzero(wrong) <= further and (places or error <= farthest)
     if lower:
         ok = ok or y.size < _ENOUGH_INTEGERS or 2 * count <= y.size
     note = f"{count} of {y.size} integers differ" if count else "exact"

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+from onnx import TensorProto
 
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.reference.accuracy import Accuracy, compare
@@ -20,6 +21,11 @@ from hetero_tvm.reference.running import Reference, evaluate, is_float, widened
 
 _STEPS = frozenset({"DynamicQuantizeLinear", "QuantizeLinear", "Round", "Floor", "Ceil"})
 _CHOICES = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "TopK"})
+_PLACES = frozenset({"Compress", "Hardmax", "NonZero", "Unique"})
+"""Operators that tell, or keep, places by the values there, besides those that choose the largest."""
+_INTEGERS = frozenset(
+    getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)
+)
 _ERROR = 2.0**-20
 """Relative rounding error of every value: eight units in the last place, as in sums of many terms."""
 _SHARE = 2.0**-23
@@ -41,6 +47,18 @@ def _chooses(model: ImportedModel) -> bool:
     )
 
 
+def _truncates(model: ImportedModel) -> bool:
+    """Whether a Cast makes integers, of floats maybe, which it cuts to steps."""
+    return any(
+        node.op_type == "Cast" and any(a.name == "to" and a.i in _INTEGERS for a in node.attribute)
+        for node in model.clean.proto.graph.node
+    )
+
+
+def _tells_places(model: ImportedModel) -> bool:
+    return _chooses(model) or any(node.op_type in _PLACES for node in model.clean.proto.graph.node)
+
+
 def with_rounding(reference: Reference, model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> Reference:
     """The reference with the largest difference that float32's rounding errors made in a few runs.
 
@@ -54,8 +72,10 @@ def with_rounding(reference: Reference, model: ImportedModel, inputs: Mapping[st
 def with_turned(reference: Reference, model: ImportedModel) -> Reference:
     """The reference; of a model that rounds, float32 tells of each float alone how far it may be off.
 
-    One value that went to the next step is no measure for all the others.
+    One value that went to the next step is no measure for all the others.  Integers are steps, and told to be
+    no further off than rounding takes some of them, in models that tell no places of values.
     """
+    reference = dataclasses.replace(reference, places=_tells_places(model))
     if not rounds(model):
         return reference
     floats, spread = [], []
@@ -91,7 +111,7 @@ def _with_more_and_more(
                 with np.errstate(invalid="ignore"):
                     gap = np.abs(value.astype(np.float64) - exact.astype(np.float64))
                 spread[index] = np.maximum(spread[index], np.where(np.isfinite(gap), gap, 0.0))
-        yield dataclasses.replace(reference, spread=tuple(spread))
+        yield dataclasses.replace(reference, spread=tuple(spread), places=_tells_places(model))
 
 
 def judge(
@@ -113,7 +133,8 @@ def judge(
         return found
     # Where large terms cancel, the error of one float32 run is a matter of luck.
     slightly = all(each.ok or each.max_error <= _SLIGHTLY * each.tolerance for each in found.outputs)
-    if not rounds(model := model_of()) and not slightly:
+    model = model_of()
+    if not (slightly or rounds(model) or _truncates(model)):
         return found
     # What is within a tolerance is within all wider ones: large models mostly need one pair of runs.
     for wider in _with_more_and_more(reference, model, inputs):

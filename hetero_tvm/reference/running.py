@@ -32,12 +32,14 @@ class Reference:
     ----------
     float32_engine : name of the runtime of the float32 ones.
     spread : how far rounding errors move each element, of models that round (:mod:`reference.rounding`).
+    places : whether integers may be places (of the largest value, say): near ties, any other is as good.
     """
 
     float32: tuple[np.ndarray, ...]
     float64: tuple[np.ndarray, ...]
     float32_engine: str
     spread: tuple[np.ndarray, ...] = ()
+    places: bool = True
 
 
 def run_sampled(model: ImportedModel, seed: int = 0) -> tuple[dict[str, np.ndarray], Reference]:

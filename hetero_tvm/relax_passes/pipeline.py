@@ -10,7 +10,7 @@ from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.relax_passes.canonical.constants import ReleaseConstants
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.canonical.views import MergeReshapes
-from hetero_tvm.relax_passes.forms.pad import LEGALIZERS
+from hetero_tvm.relax_passes.forms import pad, roi_align
 from hetero_tvm.relax_passes.fusions.add_norm import FuseAddNorm
 from hetero_tvm.relax_passes.fusions.anchors import anchors_of, close
 from hetero_tvm.relax_passes.fusions.attention.attention import FuseAttention
@@ -128,7 +128,8 @@ def optimize(
     module = tvm.transform.Sequential(
         [
             relax.transform.DecomposeOpsForInference(),
-            relax.transform.LegalizeOps(LEGALIZERS),  # every operator that no rule claimed becomes TensorIR
+            # Every operator that no rule claimed becomes TensorIR.
+            relax.transform.LegalizeOps(pad.LEGALIZERS | roi_align.LEGALIZERS),
             relax.transform.RewriteDataflowReshape(),  # reshapes of whole tensors become views
         ]
     )(module)

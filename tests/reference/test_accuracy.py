@@ -79,6 +79,33 @@ def test_places_that_single_precision_sees_otherwise():
     assert not compare([np.array([4, 5, 9])], reference).ok
 
 
+def test_steps_that_rounding_turns_are_not_far_off_while_places_may_be():
+    """Eight elements are turned by a step; another one may be so too, but not by twenty."""
+    truth, spread = np.arange(300), np.where(np.arange(300) < 8, 1.0, 0.0)
+    steps = Reference((truth,), (truth,), "test", (spread,), places=False)
+    for away, right in ((1, True), (2, True), (20, False)):
+        off = truth.copy()
+        off[100] += away
+        assert compare([off], steps).ok is right
+        assert compare([off], Reference((truth,), (truth,), "test", (spread,))).ok
+    single = truth.copy()
+    single[5] += 1  # where float32 itself is a step off, a kernel may be, and not by any distance
+    off = truth.copy()
+    off[5] += 20
+    assert not compare([off], Reference((single,), (truth,), "test", places=False)).ok
+
+
+def test_of_thousands_of_steps_one_may_be_turned():
+    truth = np.arange(5000)
+    off = truth.copy()
+    off[7] += 1
+    assert compare([off], Reference((truth,), (truth,), "test", (np.zeros(5000),), places=False)).ok
+    assert not compare([off], Reference((truth,), (truth,), "test", (np.zeros(5000),))).ok
+    assert not compare([off], Reference((truth,), (truth,), "test", places=False)).ok  # nothing rounds
+    off[8] -= 1
+    assert not compare([off], Reference((truth,), (truth,), "test", (np.zeros(5000),), places=False)).ok
+
+
 def test_choices_at_a_lower_precision():
     few, many = np.array([3]), np.arange(20)
     assert not compare([few + 1], Reference((few,), (few,), "test")).ok

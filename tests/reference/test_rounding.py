@@ -82,3 +82,16 @@ def test_where_large_terms_cancel_a_lucky_reference_is_no_judge():
     moved = exact.astype(np.float32)
     moved[1] += 3e-3
     assert not judged([moved]).ok  # more than four tolerances are a fault, whatever cancels
+
+
+def test_a_cast_cuts_what_lies_just_below_a_whole_number_to_either():
+    model = import_onnx(
+        text_model("g (float[4] x) => (int64[4] y) { t = Tanh(x) h = Add(t, x) y = Cast<to = 7>(h) }")
+    )
+    inputs = {"x": np.float32([2.0336692, 0.5, 1.5, 0.1])}  # the first becomes 3 less a rounding error
+    reference = run_reference(model, inputs)
+    judged = functools.partial(
+        judge, reference=reference, inputs=inputs, model_of=lambda: model, floor=1e-5, least_cosine=-1.0
+    )
+    assert judged([np.array([2, 0, 2, 0])]).ok and judged([np.array([3, 0, 2, 0])]).ok
+    assert not judged([np.array([3, 0, 3, 0])]).ok

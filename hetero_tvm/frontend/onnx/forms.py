@@ -100,12 +100,12 @@ def _roi_align(
     """Boxes in the image's own pixels, and near it: TVM moves them by half a pixel before it scales them.
 
     What is far off would be sampled for hours, and of NaN or infinity no sample is computed.
-    Mode max is refused: ONNX takes the largest weighted corner, TVM the largest interpolated value.
+    Mode max is the largest weighted corner, which ``relax_passes.forms.roi_align`` lowers so.
     """
     b = Body(node, opset)
     mode = as_text(b.attributes.get("mode", "avg"))
-    if mode != "avg":
-        raise refusal(node, f"mode={mode}", "Export the model with mode avg.")
+    if mode not in ("avg", "max"):
+        raise refusal(node, f"mode={mode}", "Export the model with mode avg or max.")
     shape = pool.shape(b.input(0), types)
     if node.doc_string == _BOXES_CHECKED or pool.shape(b.input(1), types) is None or shape is None:
         return None

@@ -151,9 +151,43 @@ def test_a_loop_of_few_rounds():
     check(choice(loop(3, "q = LpNormalization(p)")))
 
 
-def test_a_loop_of_many_rounds_is_refused():
+def test_a_loop_of_many_rounds_begins_where_its_branch_is_taken():
+    """It needs what is before it in the branch, a number among it, and gives what is behind it."""
+    many = loop(700, "k = Constant<value_float = 0.999>() o = Mul(p, k) q = Add(o, low)")
+    many = many.replace("(rounds, t, x)", "(rounds, begins, a)").replace("s = Loop", "last = Loop")
+    source = choice(
+        f"a = Exp(x) low = ReduceMin<keepdims = 0>(a) zero = Constant<value_float = 0.0>() "
+        f"begins = Greater(low, zero) {many} s = Sub(last, a)"
+    )
+    x = np.random.default_rng(1).standard_normal((2, 3, 4)).astype("float32")
+    for taken in (True, False):
+        against_reference(source, {"c": np.array(taken), "x": x}, judge="onnxruntime")
+
+
+@pytest.mark.thorough
+def test_loops_that_values_end_in_both_branches_and_in_a_branch_of_a_branch():
+    once = "one = Constant<value = bool {1}>() %s = Loop(n, one, %s) <body = round (int64 i, bool d, "
+    once += "float[2,3] p) => (bool e, float[2,3] q) { two = Constant<value_float = 2.0>() q = Mul(p, two) "
+    once += "m = ReduceMax<keepdims = 0>(q) l = Constant<value_float = 100.0>() e = Less(m, l) }>"
+    inner = f"s = If(d) <then_branch = c () => (float[2,3] u) {{ {once % ('u', 'x')} }}, "
+    inner += "else_branch = f () => (float[2,3] v) { v = Sin(x) }>"
+    source = text_model(
+        "g (bool c, bool d, int64 n, float[2,3] x) => (float[2,3] r) { r = If(c) <"
+        f"then_branch = a () => (float[2,3] s) {{ {inner} }}, "
+        f"else_branch = b () => (float[2,3] w) {{ y = Exp(x) {once % ('z', 'y')} w = Tanh(z) }}> }}",
+        opset=17,
+        ir=8,
+    )
+    x = np.random.default_rng(1).random((2, 3), np.float32)
+    for case in range(12):
+        flags = {"c": np.array(case % 2 == 0), "d": np.array(case // 2 % 2 == 0)}
+        against_reference(source, {**flags, "n": np.array(case // 4 * 2), "x": x}, judge="onnxruntime")
+
+
+def test_a_loop_of_many_rounds_that_gives_rows_is_refused_in_a_branch():
+    rows = loop(5000, "q = Tanh(p) row = Sin(q)").replace("q) {", "q, float[2,3,4] row) {")
     with pytest.raises(UnsupportedOperatorError, match=r"'Loop_s' \(Loop\) in then_branch"):
-        import_onnx(choice(loop(5000, "k = Constant<value_float = 0.999>() q = Mul(p, k)")))
+        import_onnx(choice(rows.replace("s = Loop", "s, all = Loop")))
 
 
 @pytest.mark.thorough

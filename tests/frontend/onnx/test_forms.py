@@ -118,14 +118,32 @@ def test_a_summand_that_fits_no_product_is_refused(shape):
         import_onnx(source)
 
 
-def test_the_largest_value_of_a_region_is_refused():
+@pytest.mark.parametrize(
+    ("opset", "options"),
+    [
+        (10, "sampling_ratio = 2"),
+        pytest.param(16, "sampling_ratio = 0", marks=pytest.mark.thorough),
+        pytest.param(16, "sampling_ratio = 3, spatial_scale = 0.5", marks=pytest.mark.thorough),
+    ],
+)
+def test_the_largest_value_of_a_region_is_the_largest_weighted_corner(opset, options):
+    """ONNX does not interpolate for it; boxes lie across the border, within a pixel, or have no side."""
     source = text_model(
-        "g (float[1,1,8,8] x, float[2,4] r) => (float[2,1,2,2] y) <int64[2] i = {0, 0}> "
-        '{ y = RoiAlign<mode = "max", output_height = 2, output_width = 2>(x, r, i) }',
-        "/roi",
+        "g (float[2,2,5,7] x, float[5,4] r) => (float[5,2,2,3] y) <int64[5] i = {0, 1, 1, 0, 1}> "
+        f'{{ y = RoiAlign<mode = "max", output_height = 2, output_width = 3, {options}>(x, r, i) }}',
+        opset=opset,
     )
-    with pytest.raises(UnsupportedOperatorError, match=r"'/roi' \(RoiAlign\) has mode=max"):
-        import_onnx(source)
+    boxes = [[0.5, 1.2, 5.3, 4.4], [-3, -2, 2, 2], [3, 3, 3.2, 3.1], [4, 4, 30, 30], [5, 2, 1, 1]]
+    inputs = {
+        "x": np.random.default_rng(0).standard_normal((2, 2, 5, 7)).astype(np.float32),
+        "r": np.array(boxes, np.float32),
+    }
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, inputs)
+    built = build_model(optimize_model(import_onnx(source)), use_shipped=False)
+    np.testing.assert_allclose(built.run(inputs)[0], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [(2, 3, 1, 5), (2, 3, 4, 1), (2, 3, 2, 1, 4)])

@@ -192,9 +192,8 @@ def loop(b: PromisedBody) -> bool:
     given, begins = (b.value(n) if b.input(n) else None for n in (0, 1))
     none = given is not None and int(given.reshape(-1)[0]) < 1
     none = none or (begins is not None and not begins.all())
-    if none and not any(map(b.wants, rows)):
-        for index, state in enumerate(states):
-            b.end(index, state)
+    if none:
+        _end_at_once(b, inner, states, [index for index in rows if b.wants(index)])
         return True
     stops = not _goes_on(inner, b)
     counted = _counted(b, inner, states) if stops else None
@@ -243,6 +242,19 @@ def loop(b: PromisedBody) -> bool:
             value = b.guard(value, *open_tests, what="the number of rounds", dtype=b.dtype(b.wants(index)))
         b.end(index, value)
     return True
+
+
+def _end_at_once(b: PromisedBody, inner: onnx.GraphProto, states: Sequence[str], rows: Sequence[int]) -> None:
+    """Results of a Loop of no rounds: its states, and no rows, whose shape a round tells that is not kept."""
+    results = []
+    if rows:
+        begins = b.input(1) or b.const(True, "bool")
+        results = _Rounds(b, inner).write(0, [b.ints(0), begins, *states])[1:]
+    for index, state in enumerate(states):
+        b.end(index, state)
+    for index in rows:
+        row = b.op("Unsqueeze", results[index], b.ints([0]))
+        b.end(index, b.op("Slice", row, b.ints([0]), b.ints([0]), b.ints([0])))
 
 
 def _counted(b: PromisedBody, inner: onnx.GraphProto, states: Sequence[str]) -> int | None:

@@ -35,10 +35,16 @@ _ELEMENTWISE = frozenset({
 # fmt: on
 _MOST = 64
 """Operators of a region."""
+_VISITS = 4 * _MOST
+"""Values that a walk looks at: a region's operators have three operands, and a wrong way costs as many."""
 
 
 class _Outside(Exception):
     """A part of a region that is no function of one byte."""
+
+
+class _Lost(Exception):
+    """A walk that tries too many tensors of bytes as the source: residual streams have one at each sum."""
 
 
 @dataclass
@@ -73,7 +79,7 @@ class TabulateBytes(Rule):
         walk = _Walk(graph, shape_of(var))
         try:
             table = walk.value_of(var)
-        except _Outside:
+        except (_Outside, _Lost):
             return None
         if walk.source is None or table.shape != (ENTRIES,):
             return None
@@ -111,20 +117,29 @@ class _Walk:
         self._known: dict[Expr, np.ndarray] = {}
         self.source: Expr | None = None
         self.passed: list[Var] = []
+        self._visits = self._begun = 0
 
     def value_of(self, expr: Expr) -> np.ndarray:
         """[256], or a scalar for a number that does not depend on the source."""
         if expr in self._known:
             return self._known[expr]
+        self._visits += 1
+        if self._visits > _VISITS:
+            raise _Lost
         number = scalar_value(self._graph, expr)
         if number is not None:
             return np.asarray(number, dtype_of(expr))
         name = (self._graph.op_name(expr) or "").removeprefix("relax.")
-        if name not in _ELEMENTWISE or shape_of(expr) != self._shape or len(self.passed) >= _MOST:
+        full = len(self.passed) + self._begun >= _MOST
+        if name not in _ELEMENTWISE or shape_of(expr) != self._shape or full:
             raise _Outside
         call = self._graph.value(expr)
-        parts = [self._bytes_of(call.args[0])] if name == "dequantize" else []
-        parts += [self.value_of(arg) if is_tensor(arg) else arg.value for arg in call.args[len(parts) :]]
+        self._begun += 1
+        try:
+            parts = [self._bytes_of(call.args[0])] if name == "dequantize" else []
+            parts += [self.value_of(arg) if is_tensor(arg) else arg.value for arg in call.args[len(parts) :]]
+        finally:
+            self._begun -= 1
         with np.errstate(all="ignore"):  # what overflows is bounded by a quantiser, which refuses NaN
             value = VALUES[name](call, self._shape, *parts)
         if value is None or value.shape not in ((), (ENTRIES,)):

@@ -203,6 +203,32 @@ def test_loop_that_stops_early_keeps_its_state():
         against_reference(model, {"limit": np.float32(limit), "x": np.float32(1)})
 
 
+@pytest.mark.parametrize(("limit", "go"), [(0, 1), (5, 0), (-3, 1)])
+def test_no_rounds_give_the_state_and_rows_of_no_length(limit, go):
+    model = text_model(
+        f"""g (float[2,3] x, float[1,2,4] k) => (float[2,3] y, float[n,2,4] all, float[2,4] total) {{
+          n = Constant <value = int64 {{{limit}}}> ()
+          go = Constant <value = bool {{{go}}}> ()
+          y, all = Loop <body = round (int64 i, bool going, float[2,3] a)
+            => (bool on, float[2,3] b, float[2,4] row) {{
+              on = Identity (going)
+              b = Add (a, a)
+              one = Constant <value = float[3,4] {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}> ()
+              row = MatMul (a, one)
+          }}> (n, go, x)
+          more = Concat <axis = 0> (all, k)
+          total = ReduceSum <keepdims = 0> (more, axis)
+        }}""".replace("n = C", "axis = Constant <value = int64[1] {0}> ()\n          n = C", 1)
+    )
+    random = np.random.default_rng(0)
+    inputs = {
+        "x": random.standard_normal((2, 3), np.float32),
+        "k": random.standard_normal((1, 2, 4), np.float32),
+    }
+    imported = against_reference(model, inputs, judge="onnxruntime")
+    assert imported.signature.outputs[1].shape == (0, 2, 4)
+
+
 def test_too_many_rounds_are_refused():
     model = text_model(LOOP.format(trip="", constant="n = Constant <value = int64 {5000}> ()\n  "))
     with pytest.raises(UnsupportedOperatorError, match="runs 5000 rounds"):

@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.onnx.graph.operands import settle_operands
 from hetero_tvm.frontend.onnx.importer import import_onnx
 
@@ -59,3 +60,18 @@ def test_nodes_of_a_branch_are_trees_too():
 def test_a_model_that_joins_a_thousand_tensors_imports():
     nodes = import_onnx(wide("Concat", 1000)).onnx_model.graph.node
     assert max(len(node.input) for node in nodes if node.op_type == "Concat") <= 128
+
+
+@pytest.mark.parametrize("kind", ["Concat", "Max", "Mean"])
+def test_more_than_there_is_time_to_compile_are_refused_at_once(kind):
+    with pytest.raises(ModelError, match=r"'wide' \(\w+\) has 50,000 operands; at most 16,384"):
+        import_onnx(wide(kind, 50_000))
+
+
+def test_constants_among_many_operands_cost_nothing():
+    model = wide("Concat", 2)
+    names = [f"c{n}" for n in range(20_000)]
+    model.graph.node[-1].input.extend(names)
+    for name in names:
+        model.graph.initializer.append(helper.make_tensor(name, TensorProto.FLOAT, [2, 1], [1.0, 2.0]))
+    assert settle_operands(model.graph)

@@ -5,6 +5,7 @@ import pytest
 
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.ops.integers.byte_table import ByteTable
+from hetero_tvm.relax_passes.fusions.integers import byte_tables
 from hetero_tvm.relax_passes.fusions.integers.byte_tables import TabulateBytes
 from tests.relax_passes.compiled import module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op
@@ -86,6 +87,24 @@ def test_a_part_that_others_read_stays_a_table_of_its_own():
     after, report = rewritten(build, [BYTES], [RULE])
     assert report.fusions == {"byte_table": 2}
     np.testing.assert_array_equal(result(after, [BYTES]), result(module_of(build, BYTES), [BYTES]))
+
+
+def test_a_stream_of_sums_is_not_walked_back_at_every_one(monkeypatch):
+    """Each sum reads the one before and any earlier one: the ways back are more than can be tried."""
+    looked = []
+    value = byte_tables.scalar_value
+    monkeypatch.setattr(byte_tables, "scalar_value", lambda *args: looked.append(1) or value(*args))
+    random = np.random.default_rng(0)
+
+    def build(x):
+        stream = [x]
+        for n in range(45):
+            earlier = stream[random.integers(len(stream))]
+            stream.append(whole(op.add(real(stream[-1]), real(earlier)), 0.03 + 0.001 * n, 3))
+        return stream[-1]
+
+    rewritten(build, [BYTES], [TabulateBytes(lambda op: False)])
+    assert len(looked) < 45 * 260
 
 
 def test_a_target_without_the_kernel_keeps_the_operators():

@@ -1,0 +1,1 @@
+"""Kernels beside memory that nobody may touch: what they read and write beyond their tensors."""
