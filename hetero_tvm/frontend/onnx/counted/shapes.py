@@ -272,7 +272,7 @@ def _evaluated(b: Step) -> tuple[Value, ...] | None:
 
 
 def _table(b: Step, values: tuple[Value, ...]) -> np.ndarray | None:
-    """Elements in their places along the axes, where those are known."""
+    """Elements of an input in their places along its axes, where those are known."""
     extents = b.shape(b.input(0))
     known = [extent for extent in extents or () if extent is not None]
     if extents is None or len(known) != len(extents) or math.prod(known) != len(values):

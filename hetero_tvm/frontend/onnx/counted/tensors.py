@@ -167,7 +167,7 @@ class Step(PromisedBody):
         return Count(f"({_text(count)})-{number}", name, max(count.most - number, 0))
 
     def rest(self, number: int, count: Count) -> Count:
-        """What a count lacks of a number that it does not exceed."""
+        """Difference of a number and a count that does not exceed it."""
         name = self.op("Sub", self.ints(number), count.name)
         return Count(f"{number}-({_text(count)})", name, number, rest_of=(count, number))
 
