@@ -83,7 +83,7 @@ class _Lifting:
         self._kernels: dict[Any, _Kernel] = {}
         self._vars: list[dict[Var, int]] = [{} for _ in self._modules]
         self._made: list[Expr] = []
-        self._copies: dict[Any, tuple[Any, Expr]] = {}
+        self._copies: dict[Any, Expr] = {}
         self._tables: dict[Any, Expr] = {}
         self._wide: dict[tuple[str, str], list[np.ndarray]] = {}
         self._small: dict[int, list[np.ndarray]] = {}
@@ -283,13 +283,13 @@ class _Lifting:
         in_front = len(differing) == 1 and all(extent == 1 for extent in first.shape[: differing[0]])
         if not differing or in_front and not whole:
             return several[0]
-        key = (id(several[0].value), *(tuple(map(int, value.ty.shape)) for value in several))
+        shapes = [tuple(map(int, value.ty.shape)) for value in several]
+        key = (first.tobytes(), str(first.dtype), *shapes)
         if key not in self._copies:
-            shapes = [tuple(map(int, value.ty.shape)) for value in several]
             source, told = shrunk(first, differing), self._sizes_told(len(shapes))
             kernels = [front_kernel(source, shape, at) for shape, at in zip(shapes, told, strict=True)]
-            self._copies[key] = several[0].value, self._written("front", kernels, several, [source])
-        return self._copies[key][1]
+            self._copies[key] = self._written("front", kernels, several, [source])
+        return self._copies[key]
 
     def _table(self, several: Sequence[Any], arrays: Sequence[np.ndarray]) -> Expr:
         """A constant that follows from the sizes by a rule, written at each call."""

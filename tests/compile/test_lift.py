@@ -12,6 +12,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.compile import lift
 from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.errors import BuildError, HeteroTVMError, InputError
 from hetero_tvm.frontend import Span
@@ -274,3 +275,47 @@ def test_a_batch_around_the_rows_that_bfloat16_begins_with():
         (y,) = built.run({"x": x})
         error = np.abs(y - exact).max() / np.abs(exact).max()
         assert error < 1e-2  # eight bits of each factor
+
+
+def _row_by_row(steps: int) -> onnx.ModelProto:
+    """What tracing makes of ``out[:, t] = sigmoid(x[:, t])``: places for each step, as many as the batch."""
+    constants = {"zero": np.array(0), "one": np.array(1), "first": np.array([0]), "ends": np.array([1, 1])}
+    made = [
+        ("Shape", ["x"], "shape", {}),
+        ("Gather", ["shape", "zero"], "batch", {}),
+        ("Unsqueeze", ["batch", "first"], "batches", {}),
+        ("Concat", ["batches", "ends"], "one_each", {"axis": 0}),
+        ("Range", ["zero", "batch", "one"], "range", {}),
+        ("Reshape", ["range", "one_each"], "rows", {}),
+        ("Relu", ["x"], "out", {}),
+    ]
+    for t in range(steps):
+        constants[f"t{t}"] = np.array([t])
+        made += [
+            ("Gather", ["x", f"t{t}"], f"row{t}", {"axis": 1}),
+            ("Sigmoid", [f"row{t}"], f"new{t}", {}),
+            ("Expand", [f"t{t}", "one_each"], f"column{t}", {}),
+            ("Concat", ["rows", f"column{t}"], f"places{t}", {"axis": 2}),
+            ("ScatterND", [f"out{t - 1}" if t else "out", f"places{t}", f"new{t}"], f"out{t}", {}),
+        ]
+    helper = onnx.helper
+    extents = ["batch", steps, 8]
+    graph = helper.make_graph(
+        [helper.make_node(kind, inputs, [name], **attributes) for kind, inputs, name, attributes in made],
+        "row_by_row",
+        [helper.make_tensor_value_info("x", 1, extents)],
+        [helper.make_tensor_value_info(f"out{steps - 1}", 1, extents)],
+        [onnx.numpy_helper.from_array(v.astype("int64"), k) for k, v in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_constants_of_one_shape_are_each_copied(monkeypatch):
+    """Copies were kept by the address of a wrapper that was gone: one constant could stand for another."""
+    monkeypatch.setattr(lift, "id", lambda _: 0, raising=False)  # an address comes again when it is free
+    model = _row_by_row(2)
+    built = build_model(optimize_model(import_model(model, shapes={"x": [Span(1, 3), 2, 8]})))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for batch in (1, 3):
+        x = np.random.default_rng(batch).standard_normal((batch, 2, 8)).astype("float32")
+        np.testing.assert_allclose(built.run({"x": x})[0], session.run(None, {"x": x})[0], atol=1e-6)

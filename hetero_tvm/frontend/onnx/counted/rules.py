@@ -262,14 +262,26 @@ def split(b: Step) -> None:
 
 
 def pad(b: Step) -> None:
-    """Pad along axes that are not counted."""
-    rank = len(b.extents(0))
-    pads = b.numbers(1, "pads")
-    axes = [axis % rank for axis in b.numbers(3, "axes")] if b.input(3) else list(range(rank))
+    """Pad along axes that are not counted, and of a counted axis up to a number that it does not exceed."""
+    extents, own, left = b.extents(0), b.axes(0), dict(b.axes(0))
+    pads = shapes.whole(b, 1, "pads")
+    axes = [axis % len(extents) for axis in b.numbers(3, "axes")] if b.input(3) else list(range(len(extents)))
     for n, axis in enumerate(axes):
-        if axis in b.axes(0) and (pads[n] or pads[n + len(axes)]):
+        start, end = pads[n], pads[n + len(axes)]
+        if isinstance(end, Count) and end.rest_of and end.rest_of[0] == own.get(axis) and start == 0:
+            pads[n + len(axes)] = end.rest_of[1] - extents[axis]
+            del left[axis]
+        elif isinstance(start, Count) or isinstance(end, Count):
+            raise Unfit("its pads come at run time")
+        elif axis in own and (start or end):
             raise Unfit("it pads a counted axis")
-    b.mark(0, b.axes(0))
+    if left != own:
+        value = b.value(2) if b.input(2) else np.zeros(1)
+        if value is None or b.attributes.get("mode", b"constant") not in (b"constant", "constant"):
+            raise Unfit("it pads a counted axis with values that only a run knows")
+        filled = b.masked(0, value.reshape(-1)[0], {axis for axis in own if axis not in left})
+        b.again({0: filled, 1: b.ints(shapes.padded(pads))})
+    b.mark(0, left)
 
 
 def product(b: Step) -> None:

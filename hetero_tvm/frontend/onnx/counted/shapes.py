@@ -249,7 +249,17 @@ def _evaluated(b: Step) -> tuple[Value, ...] | None:
         bounds = [b.elements(n) for n in range(1, len(b.node.input)) if n != 3]
         if any(v is None or isinstance(v[0], Count) for v in bounds):
             return None
-        return first[slice(*(v[0] for v in bounds if v))]  # type: ignore[misc]
+        part = slice(*(v[0] for v in bounds if v))
+        table = _table(b, first)
+        if table is None or table.ndim == 1:
+            return first[part]
+        axes = b.elements(3)
+        if axes is None or len(axes) != 1 or isinstance(axes[0], Count):
+            return None
+        return tuple(table[(slice(None),) * (axes[0] % table.ndim) + (part,)].reshape(-1))
+    if kind == "Transpose":
+        table = _table(b, first)
+        return None if table is None else tuple(table.transpose(b.attributes.get("perm")).reshape(-1))
     operands = [first, *(b.elements(n) for n in range(1, len(b.node.input)))]
     if len(operands) != (3 if kind == "Where" else 2) or kind not in _ON_ELEMENTS or None in operands:
         return None
@@ -259,6 +269,17 @@ def _evaluated(b: Step) -> tuple[Value, ...] | None:
     rows = [[values[n % len(values)] for values in operands if values is not None] for n in range(width)]
     results = [_chosen(*row) if kind == "Where" else _arithmetic(b, kind, *row) for row in rows]
     return None if any(r is None for r in results) else tuple(r for r in results if r is not None)
+
+
+def _table(b: Step, values: tuple[Value, ...]) -> np.ndarray | None:
+    """Elements of an input in their places along its axes, where those are known."""
+    extents = b.shape(b.input(0))
+    known = [extent for extent in extents or () if extent is not None]
+    if extents is None or len(known) != len(extents) or math.prod(known) != len(values):
+        return None
+    table = np.empty(len(values), object)
+    table[:] = values
+    return table.reshape(known)
 
 
 _ON_ELEMENTS = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Equal", "Where")
@@ -292,6 +313,8 @@ def _arithmetic(b: Step, kind: str, x: Value, y: Value) -> Value | None:
             return x
     elif isinstance(x, int) and isinstance(y, Count) and kind in ("Mul", "Min"):
         return _arithmetic(b, kind, y, x)
+    elif isinstance(x, int) and isinstance(y, Count) and kind == "Sub" and x >= y.most:
+        return b.beside(lambda: b.rest(x, y))
     elif x == y and kind in ("Min", "Max"):
         return x
     return None

@@ -26,12 +26,14 @@ class Count:
     key, factor : what it is: two counts of equal key and factor are equal whenever the model runs.
     name : the tensor that holds it, int64 without dimensions.
     most : elements of the padded axis.
+    rest_of : the count and the number of which this count is the difference, where it is one.
     """
 
     key: str
     name: str = field(compare=False)
     most: int
     factor: int = 1
+    rest_of: tuple[Count, int] | None = field(default=None, compare=False)
 
 
 Axes = Mapping[int, Count]
@@ -131,7 +133,8 @@ class Step(PromisedBody):
         if factor == 1:
             return count
         name = self.op("Mul", count.name, self.ints(factor))
-        return Count(count.key, name, count.most * factor, count.factor * factor)
+        rest = count.rest_of and (self.times(count.rest_of[0], factor), count.rest_of[1] * factor)
+        return Count(count.key, name, count.most * factor, count.factor * factor, rest)
 
     def over(self, count: Count, divisor: int) -> Count:
         """A count that is known to be a multiple, divided."""
@@ -162,6 +165,11 @@ class Step(PromisedBody):
             return count
         name = self.op("Max", self.op("Sub", count.name, self.ints(number)), self.ints(0))
         return Count(f"({_text(count)})-{number}", name, max(count.most - number, 0))
+
+    def rest(self, number: int, count: Count) -> Count:
+        """Difference of a number and a count that does not exceed it."""
+        name = self.op("Sub", self.ints(number), count.name)
+        return Count(f"{number}-({_text(count)})", name, number, rest_of=(count, number))
 
     def plus(self, *counts: Value) -> Value:
         """Sum of counts and numbers."""

@@ -250,3 +250,55 @@ def test_masked_scatter():
             for given in ([0, 1, 0, 1, 1], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0])
         ),
     )
+
+
+_PADS = {
+    "pads of one axis": (
+        "e = Mul(rest, six) p = Concat<axis = 0>(zero, e) q = Pad(flat, p) y = Reshape(q, shape)"
+    ),
+    "as PyTorch's exporter writes them": (
+        "e = Mul(rest, six) c = Concat<axis = 0>(zero, e) r = Reshape(c, pairs)"
+        "t2 = Slice(r, last, all, zero, last)"
+        "t3 = Transpose<perm = [1, 0]>(t2) p = Reshape(t3, last) q = Pad(flat, p) y = Reshape(q, shape)"
+    ),
+    "pads of rows": (
+        "p = Concat<axis = 0>(zero, zero, rest, zero) v = Constant<value = float {3.0}>() y = Pad(g, p, v)"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", _PADS.values(), ids=_PADS)
+def test_a_counted_axis_is_filled_up_to_a_number(body):
+    """Exported detectors with their suppression end so: as many rows of boxes as there may be."""
+    numbers = {
+        "six": [6],
+        "seven": [7],
+        "last": [-1],
+        "all": [-(2**63) + 1],
+        "pairs": [-1, 2],
+        "shape": [7, 6],
+    }
+    constants = " ".join(
+        f"{name} = Constant<value = int64[{len(v)}] {{{', '.join(map(str, v))}}}>()"
+        for name, v in numbers.items()
+    )
+    agrees(
+        f"(float[5] x, float[5,6] w) => (float[7,6] y) {{ {constants} {ZERO} i = NonZero(x)"
+        "t = Transpose<perm = [1, 0]>(i) g = GatherND(w, t) flat = Reshape(g, last) s = Shape(g)"
+        f"n = Gather(s, zero) rest = Sub(seven, n) {body} }}",
+        *(
+            {"x": np.array(x, "float32"), "w": RNG.standard_normal((5, 6)).astype("float32")}
+            for x in ([0, 1, 0, 1, 1], [1] * 5, [0] * 5)
+        ),
+    )
+
+
+def test_a_counted_axis_that_is_padded_otherwise_is_refused():
+    with pytest.raises(HeteroTVMError, match="pads"):
+        model = model_of(
+            f"(float[5] x) => (float[1,n] y) {{ {ZERO} {ONE} i = NonZero(x) s = Shape(i) n = Gather(s, one)"
+            "p = Concat<axis = 0>(zero, zero, zero, n) f = Cast<to = 1>(i) y = Pad(f, p) }}".replace(
+                "}}", "}"
+            )
+        )
+        optimize_model(import_model(model))
