@@ -447,6 +447,34 @@ CASES |= {
     "mellum": ("MellumConfig", {**_EXPERTS, **_KINDS, "num_hidden_layers": 4, "head_dim": 16}),
     "solar_open": ("SolarOpenConfig", _SOLAR),
 }
+_GEMMA4 = {
+    **_COMMON,
+    "num_hidden_layers": 6,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 211,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "sliding_window": 20,
+    "final_logit_softcapping": 30.0,
+}
+CASES |= {
+    "gemma4": ("Gemma4TextConfig", {**_GEMMA4, "num_kv_shared_layers": 3, "use_double_wide_mlp": True}),
+    "gemma4_moe": (
+        "Gemma4TextConfig",
+        {
+            **_GEMMA4,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 40,
+            "attention_k_eq_v": True,
+            "num_key_value_heads": 4,
+            "num_global_key_value_heads": 2,
+        },
+    ),
+}
 
 _MAMBA2 = {
     "vocab_size": 211,
@@ -625,6 +653,8 @@ def reference(kind: str, folder: Path) -> tuple[list[int], list[list[int]]]:
         for tensor, values in (*model.named_buffers(), *model.named_parameters()):
             if "correction" in tensor:  # zeros else, and integers of training in some
                 values.copy_(torch.randn(values.shape) * 0.2)
+            elif "layer_scalar" in tensor:
+                values.copy_(torch.rand(values.shape) + 0.3)
         model.save_pretrained(folder)
         longest = max(map(len, PROMPTS))
         pads = [longest - len(prompt) for prompt in PROMPTS]

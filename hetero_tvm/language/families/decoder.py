@@ -38,6 +38,10 @@ class Layer:
     share : factor on its scores, beside that of all layers.
     bare : its attention reads the stream as it is, where others normalise it first.
     attends, recurs, feeds : whether it has attention, a state (see :class:`Recurrence`) and an MLP.
+    dim, kv_heads, inner : channels of a head, key heads and channels inside of its MLP, where these are not
+        the decoder's; else 0.  A decoder whose layers differ has the largest.
+    keys_of : number of the layer whose keys and values it attends to; -1 for its own.
+    shares_keys : its values are made by the matrix of keys.
     """
 
     window: int = 0
@@ -48,6 +52,16 @@ class Layer:
     attends: bool = True
     recurs: bool = False
     feeds: bool = True
+    dim: int = 0
+    kv_heads: int = 0
+    inner: int = 0
+    keys_of: int = -1
+    shares_keys: bool = False
+
+    @property
+    def appends(self) -> bool:
+        """Whether keys and values of its own are kept."""
+        return self.attends and self.keys_of < 0
 
 
 @dataclass(frozen=True)
@@ -163,7 +177,9 @@ class Decoder:
     learned, learned_offset : rows of a table of positions, 0 for none; what is added to a position.
     activation, gated : of the MLP.
     head_norms : queries and keys are normalised head by head; all heads together where norms are wide;
-        scales come behind the rotation where norms are last.
+        scales come behind the rotation where norms are last.  ``norms_by_head``: each head has scales of its
+        own; ``centered_head_norms``: they are layer norms; ``value_norms``: values are normalised too,
+        without scales.
     latent : of its attention; None where keys and values are made of the stream.
     values : channels of a value; 0 where they are as many as a key's.
     pre_norms : attention and MLP read normalised rows.
@@ -176,7 +192,10 @@ class Decoder:
     embed_scale : of the embeddings.
     embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
     norms_after : norms stand behind the additions, and there is no last one (BART).
-    experts : of the mixed layers; None where there are none.
+    experts : of the mixed layers; None where there are none.  ``mixtures_beside``: these have an MLP as well,
+        beside them.
+    layer_inputs : channels that each layer has of a token beside the stream; 0 for none.
+    scaled_layers : the stream is multiplied by a number behind each layer.
     recurrence : of the layers with a state; None where there are none.
     parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi); each by a
         norm of its own with ``parallel_norm`` (GPT-NeoX).
@@ -213,6 +232,9 @@ class Decoder:
     head_norms: bool = False
     wide_head_norms: bool = False
     last_head_norms: bool = False
+    norms_by_head: bool = False
+    centered_head_norms: bool = False
+    value_norms: bool = False
     latent: Latent | None = None
     values: int = 0
     pre_norms: bool = True
@@ -227,6 +249,9 @@ class Decoder:
     embed_width: int = 0
     norms_after: bool = False
     experts: Experts | None = None
+    mixtures_beside: bool = False
+    layer_inputs: int = 0
+    scaled_layers: bool = False
     recurrence: Recurrence | None = None
     parallel: bool = False
     parallel_norm: bool = False
@@ -242,8 +267,8 @@ class Decoder:
 
     @property
     def attending(self) -> int:
-        """Number of layers with attention."""
-        return sum(layer.attends for layer in self.layers)
+        """Number of layers with keys and values."""
+        return sum(layer.appends for layer in self.layers)
 
     @property
     def state(self) -> int:
@@ -288,6 +313,11 @@ class Names:
         to that of queries, keys, values and the gate of the norm (``recurrent_rows`` of them), and
         ``recurrent_few`` to that of shares and steps (``recurrent_few_rows``), where it is linear attention.
     gate_rows : rows of the matrix of queries that are gates of heads.
+    layer_inputs : of what each layer has beside the stream: table, matrix and norm for all layers; of a
+        layer, gate, matrix behind it and norm.
+    layer_factor : number that the stream is multiplied by behind a layer.
+    beside : of mixtures beside an MLP: norm of what the MLP gives, norms before and behind the experts,
+        scales of what judges them, factors of the experts.
     factors : end of a matrix's name -> runs of its rows and what they are multiplied by.
     """
 
@@ -349,6 +379,9 @@ class Names:
     recurrent_few: tuple[str, ...] = ()
     recurrent_few_rows: tuple[int, ...] = ()
     gate_rows: tuple[int, ...] = ()
+    layer_inputs: tuple[str, ...] = ()
+    layer_factor: str = ""
+    beside: tuple[str, ...] = ()
     factors: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
 

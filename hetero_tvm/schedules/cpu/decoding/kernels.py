@@ -14,7 +14,9 @@ from hetero_tvm.ops.decoding.contracts import (
     AppendSource,
     CachedAttention,
     Embed,
+    LayerInputs,
     Linear,
+    Multiply,
     RelativeBias,
     Rotate,
     RowNorm,
@@ -31,7 +33,7 @@ from hetero_tvm.schedules.cpu.decoding.integer_words import rounds_to_bytes
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
 from hetero_tvm.schedules.cpu.decoding.routing import emit_route
-from hetero_tvm.schedules.cpu.decoding.rows import emit_embed, emit_norm
+from hetero_tvm.schedules.cpu.decoding.rows import emit_embed, emit_layer_inputs, emit_multiply, emit_norm
 from hetero_tvm.schedules.cpu.decoding.source import (
     emit_relative_bias,
     emit_rotate,
@@ -53,6 +55,8 @@ Contract = (
     | CachedAttention
     | Embed
     | RowNorm
+    | LayerInputs
+    | Multiply
     | SourceAttention
     | RelativeBias
     | Rotate
@@ -73,6 +77,8 @@ _EMIT = {
     CachedAttention: emit_attention,
     Embed: emit_embed,
     RowNorm: emit_norm,
+    LayerInputs: emit_layer_inputs,
+    Multiply: emit_multiply,
     AppendSource: emit_append_source,
     SourceAttention: emit_source_attention,
     RelativeBias: emit_relative_bias,
