@@ -14,7 +14,7 @@ from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, relax, tirx
 from hetero_tvm.language.families.decoder import Decoder
 from hetero_tvm.language.weights import DecoderWeights, expert_matrices
-from hetero_tvm.ops.decoding.contracts import Embed, LayerInputs, Linear, Multiply, RowNorm
+from hetero_tvm.ops.decoding.contracts import Embed, LayerInputs, Linear, Multiply, RowNorm, Xielu
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.ops.decoding.storage import Storage, Weight, storage_of, stored
 from hetero_tvm.targets.base.compiling import StepKernels
@@ -157,11 +157,27 @@ class LayerBuilder:
         up, width = [base + name for name in names.up], width or d.inner
         if normed is None:
             normed = self.before(x, base + names.mlp_norm)
-        inner = self.linear(normed, up, width, d.width, activation=d.activation, gated=d.gated)
+        activation = None if names.activation else d.activation
+        inner = self.linear(normed, up, width, d.width, activation=activation, gated=d.gated)
+        if names.activation:
+            inner = self._activated(inner, base + names.activation, width)
         if names.down_norm:
             inner = self.norm_of(inner, base + names.down_norm, width, d.eps)
         norm = base + (names.mlp_norm if d.norms_after else names.mlp_post_norm)
         return self.added(x, inner, base + names.down, width, norm, last, factor)
+
+    def _activated(self, inner: Expr, base: str, width: int) -> Expr:
+        """Rows behind an activation whose numbers have names that begin with ``base``."""
+        parts = ("alpha_p", "alpha_n", "beta", "eps")
+        found = [self.weights.find(base + part, "") for part in parts]
+        positive, negative, beta, eps = (
+            default if name is None else float(self.weights.checkpoint.array(name).reshape(-1)[0])
+            for name, default in zip(found, (None, None, 0.5, -1e-6), strict=True)
+        )
+        if positive is None or negative is None:
+            raise ModelError(f"the checkpoint has no {base}alpha_p and {base}alpha_n")
+        numbers = [np.logaddexp(0.0, positive), beta + np.logaddexp(0.0, negative), beta, eps]
+        return self.call(Xielu(width), [inner, constant(np.array(numbers, np.float32))], inner.ty)
 
     def beside_mixture(self, x: Expr, base: str, factor: Expr | None) -> Expr:
         """The stream after an MLP and a mixture of experts beside it, each with norms of its own."""

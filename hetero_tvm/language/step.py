@@ -126,9 +126,20 @@ class _Step(LayerBuilder):
             if d.embed_width:
                 inner = weights.matrix([weights.names.project_out], width, d.width)
                 rows = self.product(rows, inner, Linear(width, d.width, storage_of(inner)), self._picked)
+            if d.head_activation:
+                rows = self._before_logits(rows)
             return self.product(rows, matrix, op, self._picked, bias, packed=packed)
 
         return x, logits
+
+    def _before_logits(self, rows: Expr) -> Expr:
+        """The rows that logits are made of, behind a matrix and a norm of their own."""
+        d, weights = self.decoder, self.weights
+        dense = weights.names.head_dense
+        matrix, bias = weights.matrix([dense], d.width, d.width), weights.bias([dense], d.width)
+        op = Linear(d.width, d.width, storage_of(matrix), bias is not None, d.head_activation)
+        rows = self.product(rows, matrix, op, self._picked, bias)
+        return self.norm(rows, weights.names.head_norm, rows=self._picked)
 
     def _last(self, x: Expr, picked: Expr) -> Expr:
         """The rows that logits are made of, normalised."""
@@ -143,7 +154,7 @@ class _Step(LayerBuilder):
         d, names = self.decoder, self.weights.names
         base, beside, normed = names.layer.format(number), None, x
         if layer.recurs or layer.attends:
-            beside = normed = self.before(x, base + names.attention_norm)
+            beside = normed = x if layer.bare else self.before(x, base + names.attention_norm)
         if layer.recurs:
             x = self._recurrence(x, normed, base, sum(other.recurs for other in d.layers[:number]))
         if layer.attends:
@@ -231,13 +242,18 @@ class _Step(LayerBuilder):
         order = np.asarray(weights.names.qkv_rows)
         first = 0
         for name, n in zip(weights.names.head_norms[: 1 + (not op.reads)], op.scales, strict=False):
-            full = weights.need(base + name)
-            arrays.append(weights.checkpoint.array(full).reshape(-1) + np.float32(d.norm_offset))
+            if d.plain_norms:
+                arrays.append(np.ones(n, np.float32))
+                continue
+            each = range(n // op.heads.dim if "{}" in name else 1)
+            full = [weights.need(base + name.format(head)) for head in each]
+            scales = np.concatenate([weights.checkpoint.array(one).reshape(-1) for one in full])
+            arrays.append(scales + np.float32(d.norm_offset))
             if op.shifted:
                 arrays.append(weights.checkpoint.array(weights.need(base + name, ".bias")).reshape(-1))
             for number in range(len(arrays) - 1 - op.shifted, len(arrays)):
                 if arrays[number].shape != (n,):
-                    raise ModelError(f"{full} is of {arrays[number].size} numbers, expected {n}")
+                    raise ModelError(f"{full[0]} is of {arrays[number].size} numbers, expected {n}")
                 if op.by_head and order.size:  # in the order of the rows that they scale
                     arrays[number] = arrays[number][order[first : first + n] - first]
             first += n

@@ -475,6 +475,19 @@ CASES |= {
         },
     ),
 }
+CASES |= {
+    "stablelm_head_norms": ("StableLmConfig", {**_PHI, "qk_layernorm": True}),
+    "phi_head_norms": ("PhiConfig", {**_PHI, "qk_layernorm": True}),
+    "cohere_head_norms": ("CohereConfig", {**_COMMON, "use_qk_norm": True}),
+    "persimmon": ("PersimmonConfig", _OLDER),
+    "apertus": ("ApertusConfig", {**_COMMON, "head_dim": 16}),
+    "nanochat": ("NanoChatConfig", _COMMON),
+    "minicpm3": ("MiniCPM3Config", {**_COMMON, **_LATENT, "num_key_value_heads": 8, "q_lora_rank": 28}),
+    "modernbert_decoder": (
+        "ModernBertDecoderConfig",
+        {**_COMMON, "num_hidden_layers": 4, "local_attention": 40, "mlp_bias": True, "norm_bias": True},
+    ),
+}
 
 _MAMBA2 = {
     "vocab_size": 211,

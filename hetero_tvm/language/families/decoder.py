@@ -175,7 +175,7 @@ class Decoder:
     norm_offset : added to the scales of the norms, of which there are none where norms are plain.
     ropes, rotated : tables of rotations; channels of a head that are rotated.
     learned, learned_offset : rows of a table of positions, 0 for none; what is added to a position.
-    activation, gated : of the MLP.
+    activation, gated : of the MLP; ``xielu`` has numbers of each layer, see ``Names.activation``.
     head_norms : queries and keys are normalised head by head; all heads together where norms are wide;
         scales come behind the rotation where norms are last.  ``norms_by_head``: each head has scales of its
         own; ``centered_head_norms``: they are layer norms; ``value_norms``: values are normalised too,
@@ -205,6 +205,7 @@ class Decoder:
     slopes : of ALiBi, by which scores fall with the distance, for each head; empty for none.
     cross : every layer attends to a source as well.
     final_scale : of the rows that the logits are made of.
+    head_activation : of a matrix, before a norm, that these rows go through first; empty for none.
     mels : channels of audio that an encoder takes in the place of tokens; 0 for tokens.
     tied : whether the matrix of logits is the table of embeddings, whatever else the checkpoint has.
     stop : tokens that end a text.
@@ -261,6 +262,7 @@ class Decoder:
     slopes: tuple[float, ...] = ()
     cross: bool = False
     final_scale: float = 1.0
+    head_activation: str = ""
     mels: int = 0
     tied: bool = False
     stop: tuple[int, ...] = ()
@@ -308,6 +310,8 @@ class Names:
     cross_norm, cross_q, cross_kv, cross_out : of the attention to a source.
     relative : table of biases by distance.
     head_bias : added to the logits.
+    head_dense, head_norm : of the rows that logits are made of, where these go through them.
+    activation : what stands before the names of an activation's numbers.
     convolutions : of audio.
     recurrence : what stands before the names of a layer's state; ``recurrent_in`` matrices that are stacked
         to that of queries, keys, values and the gate of the norm (``recurrent_rows`` of them), and
@@ -372,6 +376,9 @@ class Names:
     cross_out: str = ""
     relative: str = ""
     head_bias: str = ""
+    head_dense: str = ""
+    head_norm: str = ""
+    activation: str = ""
     convolutions: tuple[str, ...] = ()
     recurrence: str = ""
     recurrent_in: tuple[str, ...] = ()

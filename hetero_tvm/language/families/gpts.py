@@ -18,6 +18,7 @@ from hetero_tvm.language.families.configuration import (
     stop_of,
 )
 from hetero_tvm.language.families.decoder import FAIRSEQ_NAMES, Decoder, Layer, Names
+from hetero_tvm.language.families.llamas import MULTIMODAL, with_head_layer_norms
 from hetero_tvm.language.families.rope import rope_of
 
 
@@ -196,6 +197,81 @@ def gpt_neox(config: Config) -> tuple[Decoder, Names]:
         down="mlp.dense_4h_to_h",
         norm="final_layer_norm",
         heads=("embed_out", "lm_head"),
+    )
+
+
+def persimmon(config: Config) -> tuple[Decoder, Names]:
+    """A GPT-NeoX in sequence, with layer norms of its queries and keys (Persimmon, the text part of Fuyu)."""
+    config = {"partial_rotary_factor": 0.5, "hidden_act": "relu2", "qk_layernorm": True, **config}
+    decoder = _rotating(
+        config,
+        inner=int(config["intermediate_size"]),
+        eps=float(config["layer_norm_eps"]),
+        activation=activation_of(config, "hidden_act"),
+    )
+    names = Names(
+        prefixes=MULTIMODAL,
+        qkv=("self_attn.query_key_value",),
+        qkv_rows=rows_of_groups(decoder.heads, decoder.heads, decoder.dim),
+        out="self_attn.dense",
+        up=("mlp.dense_h_to_4h",),
+        down="mlp.dense_4h_to_h",
+        norm="final_layernorm",
+    )
+    return with_head_layer_norms(decoder, names, config)
+
+
+def modernbert_decoder(config: Config) -> tuple[Decoder, Names]:
+    """A ModernBERT that continues texts (Ettin): windows in most layers, a matrix and a norm before the
+    logits."""
+    every = int(config.get("global_attn_every_n_layers") or 3)
+    count, width = int(config["num_hidden_layers"]), int(config["hidden_size"])
+    kinds = config.get("layer_types") or [
+        "sliding_attention" if i % every else "full_attention" for i in range(count)
+    ]
+    window = int(config.get("local_attention") or 0) // 2
+    thetas = {"full_attention": ("global", 160000.0), "sliding_attention": ("local", 10000.0)}
+    told = config.get("rope_parameters") or {}
+    ropes = []
+    for kind, (word, theta) in thetas.items():
+        options = {"rope_theta": config.get(f"{word}_rope_theta") or theta, **(told.get(kind) or {})}
+        ropes.append(
+            rope_of({**config, "rope_parameters": options}, width // int(config["num_attention_heads"]))
+        )
+    layers = [
+        Layer(
+            window if kind == "sliding_attention" else 0, int(kind == "sliding_attention"), bare=number == 0
+        )
+        for number, kind in enumerate(kinds)
+    ]
+    decoder = _older(
+        config,
+        inner=int(config["intermediate_size"]),
+        eps=float(config.get("norm_eps", 1e-5)),
+        activation=activation_of({"hidden_activation": "gelu", **config}, "hidden_activation"),
+        gated=True,
+        layers=tuple(layers),
+        ropes=tuple(rope for rope, _ in ropes),
+        rotated=ropes[0][1],
+        embed_norm=True,
+        head_activation=activation_of({"classifier_activation": "gelu", **config}, "classifier_activation"),
+        tied=bool(config.get("tie_word_embeddings", True)),
+    )
+    return decoder, Names(
+        embed="embeddings.tok_embeddings",
+        embed_norm="embeddings.norm",
+        attention_norm="attn_norm",
+        qkv=("attn.q_proj", "attn.k_proj", "attn.v_proj"),
+        out="attn.Wo",
+        mlp_norm="mlp_norm",
+        up=("mlp.Wi",),
+        down="mlp.Wo",
+        norm="final_norm",
+        heads=("decoder",),
+        head_bias="decoder.bias",
+        head_dense="lm_head.dense",
+        head_norm="lm_head.norm",
+        prefixes=("model.", ""),
     )
 
 

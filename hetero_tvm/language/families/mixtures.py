@@ -248,6 +248,13 @@ def youtu(config: Config) -> tuple[Decoder, Names]:
     return _with_latent(config, bool(config.get("rope_interleave", True)))
 
 
+def minicpm3(config: Config) -> tuple[Decoder, Names]:
+    """Latent attention beside plain MLPs, with the numbers of a MiniCPM."""
+    values = int(config.get("v_head_dim") or int(config["hidden_size"]) // int(config["num_attention_heads"]))
+    config = {"tie_word_embeddings": True, **config, "v_head_dim": values}
+    return llamas.branches_of_minicpm(config, *_with_latent(config, pairs=False))
+
+
 def _with_latent(config: Config, pairs: bool) -> tuple[Decoder, Names]:
     """A Llama with latent attention; ``pairs``: rotated pairs are neighbours.
 

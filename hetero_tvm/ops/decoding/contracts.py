@@ -269,7 +269,7 @@ class LayerInputs:
 
 @dataclass(frozen=True)
 class Multiply:
-    """``Y = X * G`` for X [rows, width] and as many neighbouring columns of G, from ``first`` of ``total``."""
+    """``Y = X * G`` for X [rows, width] and as many columns of G [rows, total], from ``first`` on."""
 
     width: int
     total: int
@@ -278,6 +278,20 @@ class Multiply:
     def reference(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
         """The result."""
         return x * g[:, self.first : self.first + self.width]
+
+
+@dataclass(frozen=True)
+class Xielu:
+    """xIELU (Huang and others, 2024) of X [rows, width]: ``a x x + b x`` above 0, else
+    ``(exp(min(x, e)) - 1 - x) c + b x``, for an operand [4] of a, c, b and e."""
+
+    width: int
+
+    def reference(self, x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """The result."""
+        above, below, slope, least = numbers
+        curve = np.where(x > 0, above * x * x, (np.expm1(np.minimum(x, least)) - x) * below)
+        return curve + slope * x
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import Embed, LayerInputs, Linear, Multiply, RowNorm
+from hetero_tvm.ops.decoding.contracts import Embed, LayerInputs, Linear, Multiply, RowNorm, Xielu
 from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.parts import half_of_pair
@@ -158,6 +159,29 @@ def emit_multiply(op: Multiply, machine: CpuModel) -> PrimFunc:
             def vector(c: Index, width: int, _slot: int) -> None:
                 at = [i, k.ramp(c, width)]
                 k.store(y, k.load(x, at) * k.load(g, [i, k.ramp(c + op.first, width)]), at)
+
+            each_vector(k, op.width, machine.lanes, vector)
+
+        each_row(k, k.count(symbol), machine, one_row)
+    return k.function
+
+
+def emit_xielu(op: Xielu, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments X [rows, width], numbers [4], Y [rows, width]."""
+    k = SymbolicKernel("xielu")
+    with k:
+        symbol = k.symbol("n")
+        x, numbers = k.argument("X", (symbol, op.width)), k.argument("numbers", (4,))
+        y = k.argument("Y", (symbol, op.width))
+
+        def one_row(i: Expr) -> None:
+            def vector(c: Index, width: int, _slot: int) -> None:
+                at = [i, k.ramp(c, width)]
+                above, below, slope, least = (k.splat(k.load(numbers, [n]), width) for n in range(4))
+                value = k.let(k.load(x, at))
+                rest = vector_math.exp(tirx.min(value, least)) - k.splat(1.0, width) - value
+                curve = tirx.Select(value > k.splat(0.0, width), above * value * value, below * rest)
+                k.store(y, curve + slope * value, at)
 
             each_vector(k, op.width, machine.lanes, vector)
 
