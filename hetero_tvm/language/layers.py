@@ -263,15 +263,17 @@ class LayerBuilder:
             path, width = base + names.shared_expert, experts.shared
             up_names = [path + name for name in names.shared_up]
             beside = self.linear(normed, up_names, width, d.width, activation=d.activation, gated=d.gated)
-            residual = None if experts.shared_gated else x
+            residual = None if experts.shared_gated or d.post_norms else x
             whole = self.linear(beside, [path + names.shared_down], d.width, width, residual=residual)
             if experts.shared_gated:
                 gate = self.weights.checkpoint.array(self.weights.need(base + names.shared_gate))
                 gated = [whole, self.product(normed, gate, Linear(1, d.width))]
-            else:
+            elif not d.post_norms:
                 x = whole
         residual = [] if d.post_norms else [x]
-        combine = Combine(d.width, experts.top, bool(gated), not d.post_norms)
+        if d.post_norms and experts.shared and not gated:  # the norm is of both
+            residual = [whole]
+        combine = Combine(d.width, experts.top, bool(gated), bool(residual))
         y = self.call(combine, [out, shares, *residual, *gated], self.type(self.rows, d.width))
         return self.norm(y, post_norm or base + names.mlp_post_norm, residual=x) if d.post_norms else y
 

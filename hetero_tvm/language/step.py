@@ -219,7 +219,8 @@ class _Step(LayerBuilder):
         )
         if d.gated_heads:
             rows = names.gate_rows
-            gate = self.linear(normed, [base + names.qkv[0]], width, d.width, rows=rows, total=2 * width)
+            matrix, total = [base + (names.gate or names.qkv[0])], 0 if names.gate else 2 * width
+            gate = self.linear(normed, matrix, width, d.width, rows=rows, total=total)
             out = self.call(Gate(width), [out, gate], self.type(self.rows, width))
         if names.out_norm:
             out = self.norm_of(out, base + names.out_norm, width, d.eps)
@@ -268,7 +269,7 @@ class _Step(LayerBuilder):
             return self.linear(normed, matrices[:1], h.heads * h.dim, d.width)
         if layer.shares_keys:
             matrices[2:] = matrices[1:2]
-        total = h.width + h.heads * h.dim if d.gated_heads else 0
+        total = h.width + h.heads * h.dim if d.gated_heads and not names.gate else 0
         return self.linear(normed, matrices, h.width, d.width, rows=names.qkv_rows, total=total)
 
     def _latent(self, normed: Expr, base: str) -> list[Expr]:

@@ -476,6 +476,20 @@ CASES |= {
     ),
 }
 CASES |= {
+    "gemma4_unified": (
+        "Gemma4UnifiedTextConfig",
+        {name: value for name, value in _GEMMA4.items() if "per_layer" not in name},
+    ),
+    "granite_swa": ("GraniteSWAConfig", {**_GRANITE, "num_hidden_layers": 4, "sliding_window": 20}),
+    "granite_swa_positions": (
+        "GraniteSWAConfig",
+        {**_GRANITE, "num_hidden_layers": 4, "sliding_window": 20, "layer_rope_theta": [0, 1e4, 3e5, 1e4]},
+    ),
+    "granitemoe_swa": ("GraniteMoeSWAConfig", {**_GRANITE, "num_hidden_layers": 4, "sliding_window": 20}),
+    "afmoe": (
+        "AfmoeConfig",
+        {**_EXPERTS, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 20, "mup_enabled": True},
+    ),
     "stablelm_head_norms": ("StableLmConfig", {**_PHI, "qk_layernorm": True}),
     "phi_head_norms": ("PhiConfig", {**_PHI, "qk_layernorm": True}),
     "cohere_head_norms": ("CohereConfig", {**_COMMON, "use_qk_norm": True}),
@@ -485,7 +499,7 @@ CASES |= {
     "minicpm3": ("MiniCPM3Config", {**_COMMON, **_LATENT, "num_key_value_heads": 8, "q_lora_rank": 28}),
     "modernbert_decoder": (
         "ModernBertDecoderConfig",
-        {**_COMMON, "num_hidden_layers": 4, "local_attention": 40, "mlp_bias": True, "norm_bias": True},
+        {**_COMMON, "bos_token_id": 1, "num_hidden_layers": 4, "local_attention": 40, "norm_bias": True},
     ),
 }
 

@@ -184,8 +184,7 @@ class Decoder:
     values : channels of a value; 0 where they are as many as a key's.
     pre_norms : attention and MLP read normalised rows.
     post_norms : what attention and MLP give is normalised before it is added.
-    gated_heads : what attention gives is multiplied by the sigmoid of a gate, whose rows in the matrix of
-        queries are those of ``Names.gate_rows``.
+    gated_heads : what attention gives is multiplied by the sigmoid of a gate (``Names.gate``).
     sinks : every head has a score of no key beside those of the keys.
     clip : bound of queries, keys and values; 0 for none.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
@@ -316,7 +315,7 @@ class Names:
     recurrence : what stands before the names of a layer's state; ``recurrent_in`` matrices that are stacked
         to that of queries, keys, values and the gate of the norm (``recurrent_rows`` of them), and
         ``recurrent_few`` to that of shares and steps (``recurrent_few_rows``), where it is linear attention.
-    gate_rows : rows of the matrix of queries that are gates of heads.
+    gate : matrix of the gates of heads; empty where ``gate_rows`` of that of queries are it.
     layer_inputs : of what each layer has beside the stream: table, matrix and norm for all layers; of a
         layer, gate, matrix behind it and norm.
     layer_factor : number that the stream is multiplied by behind a layer.
@@ -385,6 +384,7 @@ class Names:
     recurrent_rows: tuple[int, ...] = ()
     recurrent_few: tuple[str, ...] = ()
     recurrent_few_rows: tuple[int, ...] = ()
+    gate: str = ""
     gate_rows: tuple[int, ...] = ()
     layer_inputs: tuple[str, ...] = ()
     layer_factor: str = ""

@@ -156,6 +156,34 @@ def nanochat(config: Config) -> tuple[Decoder, Names]:
     return decoder, dataclasses.replace(names, up=("mlp.fc1",), down="mlp.fc2")
 
 
+def granite_swa(config: Config) -> tuple[Decoder, Names]:
+    """A Granite with windows, sinks and positions of each layer."""
+    return with_layers_of_swa(*granite(config), config)
+
+
+def with_layers_of_swa(decoder: Decoder, names: Names, config: Config) -> tuple[Decoder, Names]:
+    count = len(decoder.layers)
+    kinds = config.get("layer_types") or [
+        "sliding_attention" if i % 4 else "full_attention" for i in range(count)
+    ]
+    told = config.get("layer_rope_theta") or [None] * count
+    thetas = sorted({theta for theta in told if theta}) or [None]
+    ropes = []
+    for theta in thetas:
+        options = {
+            **(config.get("rope_parameters") or {}),
+            **({} if theta is None else {"rope_theta": theta}),
+        }
+        ropes.append(rope_of({**config, "rope_parameters": options}, decoder.dim)[0])
+    windows = windows_of({**config, "layer_types": kinds})
+    layers = [
+        dataclasses.replace(layer, window=window, rope=thetas.index(theta) if theta else 0)
+        for layer, window, theta in zip(decoder.layers, windows, told, strict=True)
+    ]
+    decoder = dataclasses.replace(decoder, layers=tuple(layers), ropes=tuple(ropes), sinks=True)
+    return without_rotation(decoder, [theta != 0 for theta in told]), names
+
+
 def hyperclovax(config: Config) -> tuple[Decoder, Names]:
     """A Granite that may have norms behind its blocks, and whose logits are multiplied."""
     heads = int(config["num_attention_heads"])
@@ -219,7 +247,7 @@ def without_rotation(decoder: Decoder, rotates: list[bool]) -> Decoder:
     """The decoder, of whose layers only some rotate queries and keys: the others rotate by angles of 0."""
     still = dataclasses.replace(decoder.ropes[0], inverse=(0.0,) * len(decoder.ropes[0].inverse), factor=1.0)
     layers = tuple(
-        Layer(layer.window, layer.rope if turns else len(decoder.ropes))
+        dataclasses.replace(layer, rope=layer.rope if turns else len(decoder.ropes))
         for layer, turns in zip(decoder.layers, rotates, strict=True)
     )
     return dataclasses.replace(decoder, ropes=(*decoder.ropes, still), layers=layers)

@@ -120,6 +120,45 @@ def granite_moe(config: Config) -> tuple[Decoder, Names]:
     )
 
 
+def granite_moe_swa(config: Config) -> tuple[Decoder, Names]:
+    return llamas.with_layers_of_swa(*granite_moe({"shared_intermediate_size": 0, **config}), config)
+
+
+def afmoe(config: Config) -> tuple[Decoder, Names]:
+    """Norms on both sides, gates of what attention gives, windows with rotations or neither (Trinity)."""
+    kinds = kinds_of(config, int(config.get("global_attn_every_n_layers") or 4))
+    config = {**config, "layer_types": kinds}
+    decoder, names = llamas.llama(config, windows=windows_of(config))
+    decoder = llamas.without_rotation(decoder, [kind == "sliding_attention" for kind in kinds])
+    inner, dense = int(config["moe_intermediate_size"]), int(config.get("num_dense_layers") or 0)
+    experts = Experts(
+        int(config["num_experts"]),
+        int(config["num_experts_per_tok"]),
+        inner,
+        shared=inner * int(config.get("num_shared_experts") or 0),
+        sigmoid=True,
+        scale=float(config.get("route_scale") or 1.0),
+    )
+    decoder = dataclasses.replace(
+        decoder,
+        post_norms=True,
+        head_norms=True,
+        gated_heads=True,
+        embed_scale=math.sqrt(decoder.width) if config.get("mup_enabled") else 1.0,
+    )
+    decoder = _mixed(decoder, experts, [i >= dense for i in range(len(kinds))])
+    return decoder, dataclasses.replace(
+        names,
+        attention_post_norm="post_attention_layernorm",
+        mlp_norm="pre_mlp_layernorm",
+        mlp_post_norm="post_mlp_layernorm",
+        gate="self_attn.gate_proj",
+        router="mlp.router.gate",
+        shared_expert="mlp.shared_experts.",
+        correction="mlp.expert_bias",
+    )
+
+
 def phimoe(config: Config) -> tuple[Decoder, Names]:
     """Layer norms, and two experts that are picked one after the other (SparseMixer)."""
     scaling = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
