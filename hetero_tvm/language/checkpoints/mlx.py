@@ -2,8 +2,8 @@
 
 ``config.json`` has ``quantization: {"group_size": 64, "bits": 4}``, perhaps with other numbers for single
 matrices.  ``NAME.weight`` is uint32 [N, K * bits / 32]: integers one after the other, low bits first, and
-those of 3, 5 and 6 bits lie across words.  With ``NAME.scales`` and ``NAME.biases`` [N, K / group], a weight is
-``q * scale + bias``.  They become float32, and are stored as the build's precision says.
+those of 3, 5 and 6 bits lie across words.  With ``NAME.scales`` and ``NAME.biases`` [N, K / group], weights
+are ``q * scale + bias``.  They become float32, and are stored as the build's precision says.
 """
 
 from __future__ import annotations

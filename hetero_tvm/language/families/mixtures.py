@@ -121,7 +121,15 @@ def granite_moe(config: Config) -> tuple[Decoder, Names]:
 
 
 def granite_moe_swa(config: Config) -> tuple[Decoder, Names]:
-    return llamas.with_layers_of_swa(*granite_moe({"shared_intermediate_size": 0, **config}), config)
+    decoder, names = granite_moe({"shared_intermediate_size": 0, **config})
+    names = dataclasses.replace(
+        names,
+        router="block_sparse_moe.router",
+        expert="block_sparse_moe.experts.",
+        expert_up=("gate_up_proj",),
+        expert_down="down_proj",
+    )
+    return llamas.with_layers_of_swa(decoder, names, config)
 
 
 def afmoe(config: Config) -> tuple[Decoder, Names]:

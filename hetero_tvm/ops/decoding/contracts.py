@@ -131,7 +131,7 @@ class Append:
     by_head : every head has scales of its own.
     centered, shifted : it is a layer norm; one with shifts, which follow the scales.
     norm_last : its scales come behind the rotation.
-    norm_values : the values have one as well, without scales.
+    norm_values : the values have an RMS norm as well, without scales.
     reads : there are queries alone, and nothing goes into the pool: the layer reads what another has there.
     clip : bound on both sides of queries, keys and values, where there are no norms; 0 for none.
     shared : channels at the beginning of every key that are the same for all heads (multi-head latent

@@ -52,7 +52,7 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
             slot = k.let(remainder(position, h.page))
             head_values = k.scratch((h.dim,))
 
-            def unit(base: Expr | int, extent: int) -> tuple[Expr, Expr | None]:
+            def unit(base: Expr | int, extent: int, centered: bool = op.centered) -> tuple[Expr, Expr | None]:
                 """Factor that gives channels a mean square of 1, and their mean where that is taken off."""
 
                 def channels(c: Index, width: int) -> Expr:
@@ -61,7 +61,7 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
                 def mean_of(get: Callable[[Index, int], Expr]) -> Expr:
                     return reduce_row(k, extent, machine.lanes, get, add, 0.0) * constant(1.0 / extent)
 
-                middle = k.let(mean_of(channels)) if op.centered else None
+                middle = k.let(mean_of(channels)) if centered else None
 
                 def square(c: Index, width: int) -> Expr:
                     value = channels(c, width)
@@ -140,7 +140,7 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
                 values = kv if op.shared else qkv
                 first = h.kv_heads * own if op.shared else (h.heads + h.kv_heads) * h.dim
                 value_at = first + head * h.value_dim
-                factor = unit(value_at, h.value_dim)[0] if op.norm_values else None
+                factor = unit(value_at, h.value_dim, centered=False)[0] if op.norm_values else None
 
                 def value_of(d: Index, width: int) -> Expr:
                     value = bounded(k.load(values, [i, k.ramp(value_at + d, width)]), width)
