@@ -75,7 +75,7 @@ class LayerBuilder:
         return x, packed
 
     def layer_inputs(self, x: Expr, ids: Expr, positions: Expr) -> Expr:
-        """What all layers have of each token beside the stream, next to each other."""
+        """Rows of what all layers have of each token beside the stream."""
         d, weights = self.decoder, self.weights
         table, projection, norm = weights.names.layer_inputs[:3]
         width, count = d.layer_inputs, len(d.layers)
@@ -106,7 +106,7 @@ class LayerBuilder:
         return self.norm(self.linear(inner, [out], d.width, width), norm, x, factor=self.factor(base))
 
     def factor(self, base: str) -> Expr | None:
-        """What the stream is multiplied by behind a layer, [1]; None where it stays as it is."""
+        """Number [1] that the stream is multiplied by behind a layer; None where it stays as it is."""
         if not self.decoder.scaled_layers:
             return None
         name = self.weights.need(base + self.weights.names.layer_factor, "")

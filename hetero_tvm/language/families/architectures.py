@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.families import gemmas, gpts, llamas, mixtures, recurrent
+from hetero_tvm.language.families import gemmas, gpts, llamas, mixtures, modernberts, recurrent
 from hetero_tvm.language.families.configuration import Config
 from hetero_tvm.language.families.decoder import Decoder, Names
 
@@ -231,7 +231,7 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "apertus": llamas.apertus,
     "nanochat": llamas.nanochat,
     "persimmon": gpts.persimmon,
-    "modernbert-decoder": gpts.modernbert_decoder,
+    "modernbert-decoder": modernberts.modernbert_decoder,
     "gpt2": gpts.gpt2,
     "gpt_bigcode": gpts.gpt_bigcode,
     "gpt_neo": gpts.gpt_neo,

@@ -28,7 +28,7 @@ def gpt2(config: Config) -> tuple[Decoder, Names]:
     changes: dict[str, Any] = {} if config.get("scale_attn_weights", True) else {"scale": 1.0}
     if config.get("scale_attn_by_inverse_layer_idx"):
         changes["layers"] = tuple(Layer(share=1 / (n + 1)) for n in range(int(config["n_layer"])))
-    decoder = _older(
+    decoder = older(
         _renamed(config, "n_embd", "n_head", "n_layer", "n_positions"),
         inner=int(config.get("n_inner") or 4 * int(config["n_embd"])),
         eps=float(config["layer_norm_epsilon"]),
@@ -71,7 +71,7 @@ def gpt_neo(config: Config) -> tuple[Decoder, Names]:
     width, kinds = int(config["hidden_size"]), config.get("attention_layers")
     if kinds is None:
         kinds = [kind for names, times in config["attention_types"] for kind in [*names] * int(times)]
-    decoder = _older(
+    decoder = older(
         {**config, "num_attention_heads": config["num_heads"], "num_hidden_layers": config["num_layers"]},
         inner=int(config.get("intermediate_size") or 4 * width),
         eps=float(config.get("layer_norm_epsilon", 1e-5)),
@@ -131,7 +131,7 @@ def _of_fairseq(
 ) -> tuple[Decoder, Names]:
     """Layer norms in front of the blocks and at the end, embeddings that are multiplied, two positions that
     no token has."""
-    decoder = _older(
+    decoder = older(
         config,
         inner=inner,
         eps=1e-5,
@@ -158,7 +158,7 @@ def opt(config: Config) -> tuple[Decoder, Names]:
         problems.append("its norms have no scales")
     if problems:
         raise ModelError("this opt model is not supported", problems=problems)
-    decoder = _older(
+    decoder = older(
         config,
         inner=int(config["ffn_dim"]),
         eps=1e-5,
@@ -219,60 +219,6 @@ def persimmon(config: Config) -> tuple[Decoder, Names]:
         norm="final_layernorm",
     )
     return with_head_layer_norms(decoder, names, config)
-
-
-def modernbert_decoder(config: Config) -> tuple[Decoder, Names]:
-    """A ModernBERT that continues texts (Ettin): windows in most layers, a matrix and a norm before the
-    logits."""
-    every = int(config.get("global_attn_every_n_layers") or 3)
-    count, width = int(config["num_hidden_layers"]), int(config["hidden_size"])
-    kinds = config.get("layer_types") or [
-        "sliding_attention" if i % every else "full_attention" for i in range(count)
-    ]
-    window = int(config.get("local_attention") or 0) // 2
-    thetas = {"full_attention": ("global", 160000.0), "sliding_attention": ("local", 10000.0)}
-    told = config.get("rope_parameters") or {}
-    ropes = []
-    for kind, (word, theta) in thetas.items():
-        options = {"rope_theta": config.get(f"{word}_rope_theta") or theta, **(told.get(kind) or {})}
-        ropes.append(
-            rope_of({**config, "rope_parameters": options}, width // int(config["num_attention_heads"]))
-        )
-    layers = [
-        Layer(
-            window if kind == "sliding_attention" else 0, int(kind == "sliding_attention"), bare=number == 0
-        )
-        for number, kind in enumerate(kinds)
-    ]
-    decoder = _older(
-        config,
-        inner=int(config["intermediate_size"]),
-        eps=float(config.get("norm_eps", 1e-5)),
-        activation=activation_of({"hidden_activation": "gelu", **config}, "hidden_activation"),
-        gated=True,
-        layers=tuple(layers),
-        ropes=tuple(rope for rope, _ in ropes),
-        rotated=ropes[0][1],
-        embed_norm=True,
-        head_activation=activation_of({"classifier_activation": "gelu", **config}, "classifier_activation"),
-        tied=bool(config.get("tie_word_embeddings", True)),
-    )
-    return decoder, Names(
-        embed="embeddings.tok_embeddings",
-        embed_norm="embeddings.norm",
-        attention_norm="attn_norm",
-        qkv=("attn.q_proj", "attn.k_proj", "attn.v_proj"),
-        out="attn.Wo",
-        mlp_norm="mlp_norm",
-        up=("mlp.Wi",),
-        down="mlp.Wo",
-        norm="final_norm",
-        heads=("decoder",),
-        head_bias="decoder.bias",
-        head_dense="lm_head.dense",
-        head_norm="lm_head.norm",
-        prefixes=("model.", ""),
-    )
 
 
 def falcon(config: Config) -> tuple[Decoder, Names]:
@@ -345,7 +291,7 @@ def bloom(config: Config) -> tuple[Decoder, Names]:
     refuse(config, "apply_residual_connection_post_layernorm")
     width = "hidden_size" if config.get("hidden_size") else "n_embed"
     heads = int(config["n_head"])
-    decoder = _older(
+    decoder = older(
         _renamed({"seq_length": None, **config}, width, "n_head", "n_layer", "seq_length"),
         inner=4 * int(config[width]),
         eps=float(config["layer_norm_epsilon"]),
@@ -375,7 +321,7 @@ def mpt(config: Config) -> tuple[Decoder, Names]:
     if not options.get("alibi", True):
         raise ModelError("mpt models without alibi are not supported")
     heads, width = int(config["n_heads"]), int(config["d_model"])
-    decoder = _older(
+    decoder = older(
         _renamed(config, "d_model", "n_heads", "n_layers", "max_seq_len"),
         inner=int(config.get("expansion_ratio", 4)) * width,
         eps=float(config.get("layer_norm_epsilon", 1e-5)),
@@ -399,7 +345,7 @@ def mpt(config: Config) -> tuple[Decoder, Names]:
     )
 
 
-def _older(config: Config, **changes: Any) -> Decoder:
+def older(config: Config, **changes: Any) -> Decoder:
     """A decoder with layer norms, whose MLP has no gate."""
     width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     dim = width // heads
@@ -424,7 +370,7 @@ def _rotating(config: Config, **changes: Any) -> Decoder:
     """One of these that rotates queries and keys."""
     dim = int(config["hidden_size"]) // int(config["num_attention_heads"])
     rope, rotated = rope_of(config, dim)
-    return _older(config, ropes=(rope,), rotated=rotated, **changes)
+    return older(config, ropes=(rope,), rotated=rotated, **changes)
 
 
 def _renamed(config: Config, width: str, heads: str, layers: str, context: str) -> Config:
