@@ -130,7 +130,7 @@ def test_mixtures_of_what_is_none_are_refused(tmp_path):
 
 
 def test_layers_of_gemma4(tmp_path):
-    """Angles that stand still have huge factors; layers that share keys have wider MLPs; values may be keys."""
+    """Angles that stand still have huge factors; layers that share keys have wider MLPs."""
     slides = [True, False, True, False]
     more = {
         "attention.sliding_window_pattern": slides,
