@@ -63,6 +63,7 @@ def write_safetensors(path, tensors):
         "int8": "I8",
         "uint8": "U8",
         "int32": "I32",
+        "uint32": "U32",
         "int64": "I64",
     }
     header, at = {}, 0

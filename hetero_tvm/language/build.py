@@ -29,6 +29,7 @@ from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.language.checkpoints.bitsandbytes import BitsAndBytesFolder
 from hetero_tvm.language.checkpoints.checkpoint import Checkpoint, SafetensorsFolder, read_json
 from hetero_tvm.language.checkpoints.gguf import GgufFile
+from hetero_tvm.language.checkpoints.mlx import MlxFolder, is_mlx
 from hetero_tvm.language.checkpoints.packed import Mxfp4Folder, PackedFolder, modelopt_config
 from hetero_tvm.language.encoder import build_encoder
 from hetero_tvm.language.families.architectures import describe
@@ -92,7 +93,7 @@ def build_language_model(
     Parameters
     ----------
     checkpoint : folder with ``config.json`` and safetensors (floats, or quantized by GPTQ, AWQ,
-        compressed-tensors, bitsandbytes or as FP8 or MXFP4), or a GGUF file.
+        compressed-tensors, bitsandbytes, MLX or as FP8 or MXFP4), or a GGUF file.
     out : folder, which gets ``model.so`` and the checkpoint's tokenizer.
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:x86-64-v3``.
     precision : form of the weights in memory: ``f32``, ``f16``, ``bf16``, ``int8``, ``int4``; arithmetic
@@ -269,7 +270,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
             hint="with the package peft, AutoPeftModelForCausalLM.from_pretrained(folder).merge_and_unload()"
             ".save_pretrained(whole) makes one; build the folder that it wrote",
         )
-    plan = read_json(path / "config.json").get("quantization_config") or modelopt_config(path)
+    config = read_json(path / "config.json")
+    if is_mlx(config):
+        return MlxFolder(path)
+    plan = config.get("quantization_config") or modelopt_config(path)
     if not isinstance(plan, Mapping) or not plan:
         return SafetensorsFolder(path)
     folders = {"bitsandbytes": BitsAndBytesFolder, "mxfp4": Mxfp4Folder}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, relax, tirx
 from hetero_tvm.language.families.decoder import Decoder
 from hetero_tvm.language.weights import DecoderWeights, expert_matrices
-from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
+from hetero_tvm.ops.decoding.contracts import Embed, LayerInputs, Linear, Multiply, RowNorm, Xielu
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.ops.decoding.storage import Storage, Weight, storage_of, stored
 from hetero_tvm.targets.base.compiling import StepKernels
@@ -73,7 +74,54 @@ class LayerBuilder:
             x = self.norm(x, weights.names.embed_norm)
         return x, packed
 
-    def added(self, x: Expr, inner: Expr, name: str, k: int, norm: str, last: bool = False) -> Expr:
+    def layer_inputs(self, x: Expr, ids: Expr, positions: Expr) -> Expr:
+        """Rows of what all layers have of each token beside the stream."""
+        d, weights = self.decoder, self.weights
+        table, projection, norm = weights.names.layer_inputs[:3]
+        width, count = d.layer_inputs, len(d.layers)
+        total, name = width * count, weights.need(table)
+        given = weights.checkpoint.matrix(name)
+        if given.shape[1:] != (total,):
+            raise ModelError(f"{name} is {list(given.shape)}, expected [.., {total}]")
+        bits = weights.storage.bits
+        rows = stored(given, Storage("int8", weights.storage.group) if bits == 4 else weights.storage)
+        storage, half = storage_of(rows), math.sqrt(0.5)
+        op = Embed(rows.shape[0], total, storage, bool(bits), width**0.5 * half)
+        arrays = self.kernels.pack(Linear(op.vocab, total, storage), rows) if bits else [rows]
+        own = self.call(op, [ids, positions, *map(constant, arrays)], self.type(self.rows, total))
+        made = self.linear(x, [projection], total, d.width)
+        scale = constant(weights.checkpoint.array(weights.need(norm)) * np.float32(half))
+        # The matrix is divided by the root of the width, which the norm does not see but for its epsilon.
+        op = LayerInputs(count, width, d.eps * d.width)
+        return self.call(op, [made, scale, own], self.type(self.rows, total))
+
+    def with_input(self, x: Expr, inputs: Expr, number: int) -> Expr:
+        """The stream after what a layer makes of what it has of each token."""
+        d, names = self.decoder, self.weights.names
+        base, width = names.layer.format(number), d.layer_inputs
+        gate, out, norm = (base + name for name in names.layer_inputs[3:])
+        inner = self.linear(x, [gate], width, d.width, activation=d.activation)
+        op = Multiply(width, width * len(d.layers), width * number)
+        inner = self.call(op, [inner, inputs], self.type(self.rows, width))
+        return self.norm(self.linear(inner, [out], d.width, width), norm, x, factor=self.factor(base))
+
+    def factor(self, base: str) -> Expr | None:
+        """Number [1] that the stream is multiplied by behind a layer; None where it stays as it is."""
+        if not self.decoder.scaled_layers:
+            return None
+        name = self.weights.need(base + self.weights.names.layer_factor, "")
+        return constant(self.weights.checkpoint.array(name).reshape(1))
+
+    def added(
+        self,
+        x: Expr,
+        inner: Expr,
+        name: str,
+        k: int,
+        norm: str,
+        last: bool = False,
+        factor: Expr | None = None,
+    ) -> Expr:
         """``x`` plus a product of ``inner``.
 
         Parameters
@@ -81,10 +129,11 @@ class LayerBuilder:
         norm : name of the norm that the product goes through before the addition, or the sum after it, when
             the model does one of these.
         last : the sum stays as it is.
+        factor : of the sum, where there is a norm before the addition.
         """
         d = self.decoder
         if d.post_norms:
-            return self.norm(self.linear(inner, [name], d.width, k), norm, residual=x)
+            return self.norm(self.linear(inner, [name], d.width, k), norm, residual=x, factor=factor)
         x = self.linear(inner, [name], d.width, k, residual=x)
         return self.norm(x, norm) if d.norms_after and not last else x
 
@@ -92,21 +141,73 @@ class LayerBuilder:
         """Input of a block: the stream, normalised where the model does that first."""
         return x if self.decoder.norms_after or not self.decoder.pre_norms else self.norm(x, name)
 
-    def feed_forward(self, x: Expr, base: str, last: bool = False, normed: Expr | None = None) -> Expr:
+    def feed_forward(
+        self,
+        x: Expr,
+        base: str,
+        last: bool = False,
+        normed: Expr | None = None,
+        width: int = 0,
+        factor: Expr | None = None,
+    ) -> Expr:
         """The stream after the MLP of a layer whose names begin with ``base``; ``normed`` is what the MLP
-        reads where that is not the stream."""
+        reads where that is not the stream, ``width`` the channels inside where these are not the decoder's,
+        ``factor`` what the sum is multiplied by."""
         d, names = self.decoder, self.weights.names
-        up = [base + name for name in names.up]
+        up, width = [base + name for name in names.up], width or d.inner
         if normed is None:
             normed = self.before(x, base + names.mlp_norm)
-        inner = self.linear(normed, up, d.inner, d.width, activation=d.activation, gated=d.gated)
+        activation = None if names.activation else d.activation
+        inner = self.linear(normed, up, width, d.width, activation=activation, gated=d.gated)
+        if names.activation:
+            inner = self._activated(inner, base + names.activation, width)
         if names.down_norm:
-            inner = self.norm_of(inner, base + names.down_norm, d.inner, d.eps)
+            inner = self.norm_of(inner, base + names.down_norm, width, d.eps)
         norm = base + (names.mlp_norm if d.norms_after else names.mlp_post_norm)
-        return self.added(x, inner, base + names.down, d.inner, norm, last)
+        return self.added(x, inner, base + names.down, width, norm, last, factor)
 
-    def mixture(self, x: Expr, base: str, normed: Expr) -> Expr:
-        """The stream after the mixture of experts of a layer whose names begin with ``base``."""
+    def _activated(self, inner: Expr, base: str, width: int) -> Expr:
+        """Rows behind an activation whose numbers have names that begin with ``base``."""
+        parts = ("alpha_p", "alpha_n", "beta", "eps")
+        found = [self.weights.find(base + part, "") for part in parts]
+        positive, negative, beta, eps = (
+            default if name is None else float(self.weights.checkpoint.array(name).reshape(-1)[0])
+            for name, default in zip(found, (None, None, 0.5, -1e-6), strict=True)
+        )
+        if positive is None or negative is None:
+            raise ModelError(f"the checkpoint has no {base}alpha_p and {base}alpha_n")
+        numbers = [np.logaddexp(0.0, positive), beta + np.logaddexp(0.0, negative), beta, eps]
+        return self.call(Xielu(width), [inner, constant(np.array(numbers, np.float32))], inner.ty)
+
+    def beside_mixture(self, x: Expr, base: str, factor: Expr | None) -> Expr:
+        """The stream after an MLP and a mixture of experts beside it, each with norms of its own."""
+        d, names = self.decoder, self.weights.names
+        behind, before, behind_experts, scales, _ = (base + name for name in names.beside)
+        inner = self.linear(
+            self.norm(x, base + names.mlp_norm),
+            [base + name for name in names.up],
+            d.inner,
+            d.width,
+            activation=d.activation,
+            gated=d.gated,
+        )
+        plain = self.norm(self.linear(inner, [base + names.down], d.width, d.inner), behind)
+        scale = self.weights.checkpoint.array(self.weights.need(scales, "")) * np.float32(d.width**-0.5)
+        judged = self.call(RowNorm(d.width, d.eps), [x, constant(scale)], self.type(self.rows, d.width))
+        both = self.mixture(plain, base, self.norm(x, before), judged, behind_experts)
+        return self.norm(both, base + names.mlp_post_norm, residual=x, factor=factor)
+
+    def mixture(
+        self, x: Expr, base: str, normed: Expr, judged_by: Expr | None = None, post_norm: str = ""
+    ) -> Expr:
+        """The stream after the mixture of experts of a layer whose names begin with ``base``.
+
+        Parameters
+        ----------
+        normed : rows that the experts read.
+        judged_by : rows that experts are picked by, where these are others.
+        post_norm : name of the norm before the addition, where that is not the MLP's.
+        """
         d, names = self.decoder, self.weights.names
         experts = d.experts
         assert experts is not None
@@ -116,7 +217,9 @@ class LayerBuilder:
             raise ModelError(f"{base}{names.router} is {list(router.shape)}, {problem}")
         bias = self.weights.bias([base + names.router], experts.count)
         op = Linear(experts.count, d.width, bias=bias is not None)
-        logits = self.product(normed, router, op, bias=bias)  # rounding would pick others
+        logits = self.product(
+            normed if judged_by is None else judged_by, router, op, bias=bias
+        )  # rounding would pick others
         slots = self.rows * experts.top
         types = [relax.TensorType([slots], dtype) for dtype in ("int32", "float32", "int32", "int32")]
         judged = [logits]
@@ -141,7 +244,8 @@ class LayerBuilder:
             x: Expr, matrices: Sequence[str], op: Linear, spread: int, picked: tuple[int, ...] = ()
         ) -> Expr:
             rows = op.n * (1 + op.gated)
-            parts, biases = expert_matrices(self.weights, base, matrices, rows, op.k, picked)
+            factors = base + names.beside[-1] if d.mixtures_beside and spread == 1 else ""
+            parts, biases = expert_matrices(self.weights, base, matrices, rows, op.k, picked, factors)
             op = dataclasses.replace(op, storage=storage_of(parts[0]), bias=biases is not None)
             packed = [np.concatenate(all) for all in self._packed(op, parts)]
             if biases is not None:
@@ -159,17 +263,19 @@ class LayerBuilder:
             path, width = base + names.shared_expert, experts.shared
             up_names = [path + name for name in names.shared_up]
             beside = self.linear(normed, up_names, width, d.width, activation=d.activation, gated=d.gated)
-            residual = None if experts.shared_gated else x
+            residual = None if experts.shared_gated or d.post_norms else x
             whole = self.linear(beside, [path + names.shared_down], d.width, width, residual=residual)
             if experts.shared_gated:
                 gate = self.weights.checkpoint.array(self.weights.need(base + names.shared_gate))
                 gated = [whole, self.product(normed, gate, Linear(1, d.width))]
-            else:
+            elif not d.post_norms:
                 x = whole
         residual = [] if d.post_norms else [x]
-        combine = Combine(d.width, experts.top, bool(gated), not d.post_norms)
+        if d.post_norms and experts.shared and not gated:  # the norm is of both
+            residual = [whole]
+        combine = Combine(d.width, experts.top, bool(gated), bool(residual))
         y = self.call(combine, [out, shares, *residual, *gated], self.type(self.rows, d.width))
-        return self.norm(y, base + names.mlp_post_norm, residual=x) if d.post_norms else y
+        return self.norm(y, post_norm or base + names.mlp_post_norm, residual=x) if d.post_norms else y
 
     def _packed(self, op: Linear, weights: Sequence[Weight]) -> Iterator[tuple[np.ndarray, ...]]:
         """The arrays of several weights, each with its like."""
@@ -233,12 +339,22 @@ class LayerBuilder:
         picked: Expr | None = None,
         rows: Expr | None = None,
         scale: float = 1.0,
+        factor: Expr | None = None,
     ) -> Expr:
-        """Rows normalised by the norm of this name; ``rows`` of them where they are ``picked``."""
+        """Rows normalised by the norm of this name; ``rows`` of them where they are ``picked``; the sum with
+        the residual times ``factor``."""
         d = self.decoder
-        op = RowNorm(d.width, d.eps, d.centered, d.centered, residual is not None, picked is not None)
+        op = RowNorm(
+            d.width,
+            d.eps,
+            d.centered,
+            d.centered,
+            residual is not None,
+            picked is not None,
+            factor is not None,
+        )
         arrays = [constant(array * np.float32(scale)) for array in self.weights.norm(name, d.width)]
-        rest = [value for value in (residual, picked) if value is not None]
+        rest = [value for value in (residual, picked, factor) if value is not None]
         return self.call(op, [x, *arrays, *rest], self.type(self.rows if rows is None else rows, d.width))
 
     def type(self, rows: Expr | int, width: int) -> relax.TensorType:

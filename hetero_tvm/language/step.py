@@ -11,10 +11,12 @@ takes ``slots [s]``, the row of each sequence in the pool ``states [u, numbers]`
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 
+from hetero_tvm.errors import ModelError
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, IRModule, relax
 from hetero_tvm.language.families.decoder import Decoder, Layer
@@ -95,8 +97,11 @@ class _Step(LayerBuilder):
                     table = weights.slopes(longest) if d.slopes else weights.relative(longest, both=False)
                     self._biases = [constant(np.pad(table, ((0, 0), (0, KEYS))))]
                 x, finish = self._embedding(ids, positions)
+                inputs = self.layer_inputs(x, ids, positions) if d.layer_inputs else None
                 for number, layer in enumerate(d.layers):
                     x, pools = self._layer(x, pools, number, layer)
+                    if inputs is not None:
+                        x = self.with_input(x, inputs, number)
                 result = self.builder.emit_output(finish(self._last(x, picked)))
             self.builder.emit_func_output(result)
         return self.builder.get().with_attr(KERNELS, json.dumps(self.kernel_table())), self.read
@@ -121,9 +126,20 @@ class _Step(LayerBuilder):
             if d.embed_width:
                 inner = weights.matrix([weights.names.project_out], width, d.width)
                 rows = self.product(rows, inner, Linear(width, d.width, storage_of(inner)), self._picked)
+            if d.head_activation:
+                rows = self._before_logits(rows)
             return self.product(rows, matrix, op, self._picked, bias, packed=packed)
 
         return x, logits
+
+    def _before_logits(self, rows: Expr) -> Expr:
+        """The rows that logits are made of, behind a matrix and a norm of their own."""
+        d, weights = self.decoder, self.weights
+        dense = weights.names.head_dense
+        matrix, bias = weights.matrix([dense], d.width, d.width), weights.bias([dense], d.width)
+        op = Linear(d.width, d.width, storage_of(matrix), bias is not None, d.head_activation)
+        rows = self.product(rows, matrix, op, self._picked, bias)
+        return self.norm(rows, weights.names.head_norm, rows=self._picked)
 
     def _last(self, x: Expr, picked: Expr) -> Expr:
         """The rows that logits are made of, normalised."""
@@ -138,17 +154,21 @@ class _Step(LayerBuilder):
         d, names = self.decoder, self.weights.names
         base, beside, normed = names.layer.format(number), None, x
         if layer.recurs or layer.attends:
-            beside = normed = self.before(x, base + names.attention_norm)
+            beside = normed = x if layer.bare else self.before(x, base + names.attention_norm)
         if layer.recurs:
             x = self._recurrence(x, normed, base, sum(other.recurs for other in d.layers[:number]))
         if layer.attends:
             x, pools, beside = self._attention(x, normed, pools, number, layer)
         if not layer.feeds:
             return x, pools
+        factor = None if d.layer_inputs else self.factor(base)
+        if layer.mixed and d.mixtures_beside:
+            return self.beside_mixture(x, base, factor), pools
         if layer.mixed:
             return self.mixture(x, base, self.before(x, base + names.mlp_norm)), pools
         last = d.norms_after and number == len(d.layers) - 1
-        return self.feed_forward(x, base, last, beside if d.parallel else None), pools
+        inner = layer.inner or d.inner
+        return self.feed_forward(x, base, last, beside if d.parallel else None, inner, factor), pools
 
     def _recurrence(self, x: Expr, normed: Expr, base: str, number: int) -> Expr:
         """The stream after what a layer makes with its state, the ``number``-th of those that have one."""
@@ -164,43 +184,43 @@ class _Step(LayerBuilder):
     ) -> tuple[Expr, list[Expr], Expr]:
         """The stream after attention, and what an MLP beside it reads."""
         d, names = self.decoder, self.weights.names
-        base = names.layer.format(number)
-        new = self._latent(normed, base) if d.latent is not None else [self._stacked(normed, base)]
-        index = constant(np.array([sum(other.attends for other in d.layers[:number])], np.int32))
-        scales = []
-        if d.head_norms:
-            for name in names.head_norms:
-                offset = np.float32(d.norm_offset)
-                scales.append(
-                    constant(self.weights.checkpoint.array(self.weights.need(base + name)) + offset)
-                )
+        base, heads, reads = names.layer.format(number), self._of_layer(layer), not layer.appends
+        new = self._latent(normed, base) if d.latent is not None else [self._stacked(normed, base, layer)]
+        source = layer.keys_of if reads else number
+        index = constant(np.array([sum(other.appends for other in d.layers[:source])], np.int32))
         eps = d.eps if d.head_norms else None
         shared = d.latent.shared if d.latent is not None else 0
         append = Append(
-            self._heads,
-            d.rotated,
+            heads,
+            min(d.rotated, heads.dim),
             layer.rope,
             eps,
             d.wide_head_norms,
             d.last_head_norms,
             shared,
             d.clip,
+            d.rotated,
+            d.norms_by_head,
+            d.centered_head_norms,
+            d.head_norms and self.weights.find(base + names.head_norms[0], ".bias") is not None,
+            d.value_norms,
+            reads,
         )
+        scales = self._head_norms(append, base) if d.head_norms else []
         arguments = [*new, *self._places, self._rope, *scales, index, *pools]
-        width = d.heads * self._heads.value_dim
-        types = [self.type(self.rows, d.heads * d.dim), *(pool.ty for pool in pools)]
+        width = d.heads * heads.value_dim
+        types = [self.type(self.rows, d.heads * heads.dim), *(pool.ty for pool in pools)]
         q, *pools = self.in_place(append, arguments, 2, types)
         relative = d.context if self._biases else 0
-        attention = CachedAttention(
-            self._heads, d.scale * layer.share, layer.window, d.softcap, relative, d.sinks
-        )
+        attention = CachedAttention(heads, d.scale * layer.share, layer.window, d.softcap, relative, d.sinks)
         sinks = [constant(self.weights.sinks(base))] if d.sinks else []
         out = self.call(
             attention, [q, *self._places, index, *pools, *self._biases, *sinks], self.type(self.rows, width)
         )
         if d.gated_heads:
             rows = names.gate_rows
-            gate = self.linear(normed, [base + names.qkv[0]], width, d.width, rows=rows, total=2 * width)
+            matrix, total = [base + (names.gate or names.qkv[0])], 0 if names.gate else 2 * width
+            gate = self.linear(normed, matrix, width, d.width, rows=rows, total=total)
             out = self.call(Gate(width), [out, gate], self.type(self.rows, width))
         if names.out_norm:
             out = self.norm_of(out, base + names.out_norm, width, d.eps)
@@ -209,12 +229,47 @@ class _Step(LayerBuilder):
         x = self.added(x, out, base + names.out, width, base + after)
         return self._cross(x, base, index) if d.cross else x, pools, beside
 
-    def _stacked(self, normed: Expr, base: str) -> Expr:
-        """Queries, keys and values of rows beside each other."""
+    def _of_layer(self, layer: Layer) -> Heads:
+        """Heads of a layer, which may have fewer or narrower ones than the pool."""
+        h = self._heads
+        dim, kv_heads = layer.dim or h.dim, layer.kv_heads or h.kv_heads
+        if (dim, kv_heads) == (h.dim, h.kv_heads):
+            return h
+        return dataclasses.replace(h, dim=dim, kv_heads=kv_heads, room=(h.kv_heads, h.dim))
+
+    def _head_norms(self, op: Append, base: str) -> list[Expr]:
+        """Scales, and shifts where there are some, of the norms of queries and keys."""
+        d, weights, arrays = self.decoder, self.weights, []
+        order = np.asarray(weights.names.qkv_rows)
+        first = 0
+        for name, n in zip(weights.names.head_norms[: 1 + (not op.reads)], op.scales, strict=False):
+            if d.plain_norms:
+                arrays.append(np.ones(n, np.float32))
+                continue
+            each = range(n // op.heads.dim if "{}" in name else 1)
+            full = [weights.need(base + name.format(head)) for head in each]
+            scales = np.concatenate([weights.checkpoint.array(one).reshape(-1) for one in full])
+            arrays.append(scales + np.float32(d.norm_offset))
+            if op.shifted:
+                arrays.append(weights.checkpoint.array(weights.need(base + name, ".bias")).reshape(-1))
+            for number in range(len(arrays) - 1 - op.shifted, len(arrays)):
+                if arrays[number].shape != (n,):
+                    raise ModelError(f"{full[0]} is of {arrays[number].size} numbers, expected {n}")
+                if op.by_head and order.size:  # in the order of the rows that they scale
+                    arrays[number] = arrays[number][order[first : first + n] - first]
+            first += n
+        return [constant(array) for array in arrays]
+
+    def _stacked(self, normed: Expr, base: str, layer: Layer) -> Expr:
+        """Queries, keys and values of rows beside each other; queries alone where the layer has no keys."""
         names = self.weights.names
         matrices = [base + name for name in names.qkv]
-        h, d = self._heads, self.decoder
-        total = h.width + h.heads * h.dim if d.gated_heads else 0
+        h, d = self._of_layer(layer), self.decoder
+        if not layer.appends:
+            return self.linear(normed, matrices[:1], h.heads * h.dim, d.width)
+        if layer.shares_keys:
+            matrices[2:] = matrices[1:2]
+        total = h.width + h.heads * h.dim if d.gated_heads and not names.gate else 0
         return self.linear(normed, matrices, h.width, d.width, rows=names.qkv_rows, total=total)
 
     def _latent(self, normed: Expr, base: str) -> list[Expr]:

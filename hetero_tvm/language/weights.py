@@ -3,6 +3,7 @@ form; of mixtures of experts each by name, or all in one array."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -224,7 +225,13 @@ _IN_ONE_ARRAY = {("gate_proj", "up_proj"): "gate_up_proj", ("w1", "w3"): "gate_u
 
 
 def expert_matrices(
-    weights: DecoderWeights, base: str, matrices: Sequence[str], n: int, k: int, rows: tuple[int, ...] = ()
+    weights: DecoderWeights,
+    base: str,
+    matrices: Sequence[str],
+    n: int,
+    k: int,
+    rows: tuple[int, ...] = (),
+    factors: str = "",
 ) -> tuple[list[Weight], np.ndarray | None]:
     """A matrix [n, k] of each expert in its stored form, and their biases float32 [experts, n].
 
@@ -233,6 +240,7 @@ def expert_matrices(
     base : what the names of the layer begin with.
     matrices : names of what is stacked to one matrix.
     rows : rows of it, in the order of the result.
+    factors : name of what each is multiplied by; empty for none.
     """
     experts = weights.decoder.experts
     assert experts is not None
@@ -247,9 +255,20 @@ def expert_matrices(
         biases = None if any(bias is None for bias in found) else np.stack(found)
     else:
         parts, biases = _of_one_array(weights, path + matrices[0], n, k, rows)
+    if factors:
+        numbers = weights.checkpoint.array(weights.need(factors, "")).reshape(experts.count)
+        parts = [_times(part, number, weights.storage) for part, number in zip(parts, numbers, strict=True)]
     if len({storage_of(part) for part in parts}) > 1:
         raise ModelError(f"experts of {base.rstrip('.')} are stored in different forms")
     return parts, biases
+
+
+def _times(weight: Weight, number: np.float32, storage: Storage) -> Weight:
+    """A matrix times a number; integers stay the same, and their scales grow."""
+    if isinstance(weight, QuantizedWeight):
+        scale = (weight.scale.astype(np.float32) * number).astype(weight.scale.dtype)
+        return dataclasses.replace(weight, scale=scale)
+    return stored(weight.astype(np.float32) * number, storage)
 
 
 def _of_one_array(

@@ -447,6 +447,61 @@ CASES |= {
     "mellum": ("MellumConfig", {**_EXPERTS, **_KINDS, "num_hidden_layers": 4, "head_dim": 16}),
     "solar_open": ("SolarOpenConfig", _SOLAR),
 }
+_GEMMA4 = {
+    **_COMMON,
+    "num_hidden_layers": 6,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 211,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "sliding_window": 20,
+    "final_logit_softcapping": 30.0,
+}
+CASES |= {
+    "gemma4": ("Gemma4TextConfig", {**_GEMMA4, "num_kv_shared_layers": 3, "use_double_wide_mlp": True}),
+    "gemma4_moe": (
+        "Gemma4TextConfig",
+        {
+            **_GEMMA4,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 40,
+            "attention_k_eq_v": True,
+            "num_key_value_heads": 4,
+            "num_global_key_value_heads": 2,
+        },
+    ),
+}
+CASES |= {
+    "gemma4_unified": (
+        "Gemma4UnifiedTextConfig",
+        {name: value for name, value in _GEMMA4.items() if "per_layer" not in name},
+    ),
+    "granite_swa": ("GraniteSWAConfig", {**_GRANITE, "num_hidden_layers": 4, "sliding_window": 20}),
+    "granite_swa_positions": (
+        "GraniteSWAConfig",
+        {**_GRANITE, "num_hidden_layers": 4, "sliding_window": 20, "layer_rope_theta": [0, 1e4, 3e5, 1e4]},
+    ),
+    "granitemoe_swa": ("GraniteMoeSWAConfig", {**_GRANITE, "num_hidden_layers": 4, "sliding_window": 20}),
+    "afmoe": (
+        "AfmoeConfig",
+        {**_EXPERTS, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 20, "mup_enabled": True},
+    ),
+    "stablelm_head_norms": ("StableLmConfig", {**_PHI, "qk_layernorm": True}),
+    "phi_head_norms": ("PhiConfig", {**_PHI, "qk_layernorm": True}),
+    "cohere_head_norms": ("CohereConfig", {**_COMMON, "use_qk_norm": True}),
+    "persimmon": ("PersimmonConfig", _OLDER),
+    "apertus": ("ApertusConfig", {**_COMMON, "head_dim": 16}),
+    "nanochat": ("NanoChatConfig", _COMMON),
+    "minicpm3": ("MiniCPM3Config", {**_COMMON, **_LATENT, "num_key_value_heads": 8, "q_lora_rank": 28}),
+    "modernbert_decoder": (
+        "ModernBertDecoderConfig",
+        {**_COMMON, "bos_token_id": 1, "num_hidden_layers": 4, "local_attention": 40, "norm_bias": True},
+    ),
+}
 
 _MAMBA2 = {
     "vocab_size": 211,
@@ -625,6 +680,8 @@ def reference(kind: str, folder: Path) -> tuple[list[int], list[list[int]]]:
         for tensor, values in (*model.named_buffers(), *model.named_parameters()):
             if "correction" in tensor:  # zeros else, and integers of training in some
                 values.copy_(torch.randn(values.shape) * 0.2)
+            elif "layer_scalar" in tensor:
+                values.copy_(torch.rand(values.shape) + 0.3)
         model.save_pretrained(folder)
         longest = max(map(len, PROMPTS))
         pads = [longest - len(prompt) for prompt in PROMPTS]

@@ -92,6 +92,11 @@ class GgufFile:
         names = dataclasses.replace(names, transposed=False, factors={})
         if self._kind == "granitemoe":
             return expert_names(names)
+        if self._kind == "stablelm":  # norms of all heads are in one tensor
+            return dataclasses.replace(names, head_norms=Names().head_norms)
+        if self._kind == "gemma4":
+            factor = f"{names.layer_factor}.weight"
+            return dataclasses.replace(names, layer_factor=factor, expert="mlp.experts.{}.")
         if self._kind != "gpt-oss":
             return names
         return dataclasses.replace(
@@ -224,16 +229,15 @@ class GgufFile:
                 "block_auto_adjust_ff_dim": False,
                 "tie_word_embeddings": "output.weight" not in self._tensors,
             }
+        each = self._get("feed_forward_length") or inner or self._need("feed_forward_length")
         layers = int(self._need("block_count")) - int(self._get("nextn_predict_layers") or 0)
         return {
             "moe_intermediate_size": inner or None,
             "hidden_size": width,
             "num_attention_heads": heads,
-            "num_key_value_heads": int(kv_heads),
+            "num_key_value_heads": int(max(kv_heads) if isinstance(kv_heads, list) else kv_heads),
             "num_hidden_layers": layers,
-            "intermediate_size": int(
-                self._get("feed_forward_length") or inner or self._need("feed_forward_length")
-            ),
+            "intermediate_size": int(max(each) if isinstance(each, list) else each),
             "max_position_embeddings": int(self._need("context_length")),
             "head_dim": dim,
             "rms_norm_eps": epsilon,

@@ -40,6 +40,7 @@ EXPERTS = {
     "gate_proj": "ffn_gate_exps",
     "up_proj": "ffn_up_exps",
     "down_proj": "ffn_down_exps",
+    "gate_up_proj": "ffn_gate_up_exps",
     "w1": "ffn_gate_exps",
     "w3": "ffn_up_exps",
     "w2": "ffn_down_exps",
@@ -50,6 +51,22 @@ _GEMMA = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
+}
+_GEMMA4 = {
+    **_GEMMA,
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm",
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
+    "layer_scalar": "layer_output_scale",
+    "router.proj": "ffn_gate_inp",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
 }
 _NORMS_BEHIND = {
     "post_attention_layernorm": "post_attention_norm",
@@ -250,6 +267,44 @@ def _exaone4(get: Get, tensors: Mapping[str, Any]) -> Entries:
     return {"layer_types": [kinds[bool(one)] for one in slides[:count]]}
 
 
+def _gemma4(get: Get, tensors: Mapping[str, Any]) -> Entries:
+    """Layers that differ, and angles of which the last stand still: their factors in the file are huge."""
+    count, slides = int(get("block_count")), [bool(one) for one in get("attention.sliding_window_pattern")]
+    kv_heads, inner = get("attention.head_count_kv"), get("feed_forward_length")
+    kv_heads = kv_heads if isinstance(kv_heads, list) else [kv_heads] * count
+    inner = inner if isinstance(inner, list) else [inner] * count
+    whole = int(get("attention.key_length"))
+    own = count - int(get("attention.shared_kv_layers") or 0)
+    factors = np.asarray(tensors["rope_freqs.weight"].data, np.float32)
+    full = [i for i in range(count) if not slides[i]]
+    return {
+        "layer_types": ["sliding_attention" if one else "full_attention" for one in slides],
+        "head_dim": int(get("attention.key_length_swa")),
+        "num_key_value_heads": int(kv_heads[slides.index(True)] if True in slides else kv_heads[0]),
+        "per_layer_config": {i: {"head_dim": whole, "num_key_value_heads": int(kv_heads[i])} for i in full},
+        "attention_k_eq_v": any(f"blk.{i}.attn_v.weight" not in tensors for i in full if i < own),
+        "num_kv_shared_layers": count - own,
+        "intermediate_size": int(inner[0]),
+        "use_double_wide_mlp": int(inner[-1]) == 2 * int(inner[0]),
+        "hidden_size_per_layer_input": int(get("embedding_length_per_layer_input") or 0),
+        "enable_moe_block": bool(get("expert_count")),
+        "top_k_experts": get("expert_used_count"),
+        "rope_parameters": {
+            "sliding_attention": {"rope_theta": _float(get("rope.freq_base_swa") or 10000.0)},
+            "full_attention": {
+                "rope_type": "proportional",
+                "rope_theta": _float(get("rope.freq_base")),
+                "partial_rotary_factor": 2 * int((factors == 1).sum()) / whole,
+            },
+        },
+    }
+
+
+def _minicpm(get: Get, tensors: Mapping[str, Any]) -> Entries:
+    width, heads = int(get("embedding_length")), int(get("attention.head_count"))
+    return _granite(get, tensors) | {"attention_multiplier": (width // heads) ** -0.5}
+
+
 def _qwen2_moe(get: Get, tensors: Mapping[str, Any]) -> Entries:
     return {"shared_expert_intermediate_size": int(get("expert_shared_feed_forward_length") or 0)}
 
@@ -312,6 +367,9 @@ FAMILIES: Mapping[str, Family] = {
     "gemma": Family("gemma", norm_offset=True),
     "gemma2": Family("gemma2", _COMMON | _GEMMA, norm_offset=True),
     "gemma3": Family("gemma3_text", _COMMON | _GEMMA, norm_offset=True),
+    "gemma4": Family("gemma4_text", _COMMON | _GEMMA4, more=_gemma4),
+    "internlm2": Family("llama", interleaved=True),
+    "minicpm": Family("granite", interleaved=True, more=_minicpm),
     "gpt2": Family("gpt2", _GPT2),
     "olmo2": Family("olmo2", _COMMON | _NORMS_BEHIND),
     "olmoe": Family("olmoe"),
@@ -351,6 +409,7 @@ MIXTURES: Mapping[str, tuple[str, bool]] = {
     "granitemoe": ("granitemoe", True),
     "glm4moe": ("glm4_moe", True),
     "lfm2moe": ("lfm2_moe", True),
+    "gemma4": ("gemma4_text", True),
 }
 """Architectures whose MLPs are mixtures of experts -> transformers' name, and whether the shares of a row
 have the sum 1 where the file does not say it."""

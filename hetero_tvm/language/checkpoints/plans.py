@@ -74,7 +74,7 @@ class Plan:
 
 def read_plan(config: Mapping[str, Any]) -> Plan:
     """The plan that a ``quantization_config`` is; with problems where it cannot be read."""
-    method = str(config.get("quant_method", "of an unknown name"))
+    method = str(config.get("quant_method", "a method of no name"))
     readers = {
         "gptq": _gptq,
         "awq": _awq,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.families import gemmas, gpts, llamas, mixtures, recurrent
+from hetero_tvm.language.families import gemmas, gpts, llamas, mixtures, modernberts, recurrent
 from hetero_tvm.language.families.configuration import Config
 from hetero_tvm.language.families.decoder import Decoder, Names
 
@@ -95,8 +95,8 @@ _LACKING = {
         "linear attention, whose state is no list of keys and values: there are no kernels for it here",
     ),
     **dict.fromkeys(
-        ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
-        "embeddings of every layer and layers that share keys and values, which are not read here",
+        ("gemma3n", "gemma3n_text"),
+        "several streams and activations of a few channels, for which there are no kernels here",
     ),
 }
 """Parts of models that nothing here computes, by the type of the model."""
@@ -181,6 +181,11 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "gemma2": gemmas.gemma2,
     "vaultgemma": gemmas.vaultgemma,
     "gemma3_text": gemmas.gemma3,
+    "gemma4_text": gemmas.gemma4,
+    "gemma4_unified_text": gemmas.gemma4,
+    "granite_swa": llamas.granite_swa,
+    "granitemoe_swa": mixtures.granite_moe_swa,
+    "afmoe": mixtures.afmoe,
     "glm4": gemmas.glm4,
     "olmo2": gemmas.olmo2,
     "olmo3": gemmas.olmo3,
@@ -220,6 +225,13 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "qwen3_next": recurrent.qwen3_next,
     "qwen3_5_text": recurrent.qwen3_5,
     "qwen3_5_moe_text": recurrent.qwen3_5_moe,
+    "minicpm": llamas.minicpm,
+    "minicpm3": mixtures.minicpm3,
+    "internlm2": llamas.internlm2,
+    "apertus": llamas.apertus,
+    "nanochat": llamas.nanochat,
+    "persimmon": gpts.persimmon,
+    "modernbert-decoder": modernberts.modernbert_decoder,
     "gpt2": gpts.gpt2,
     "gpt_bigcode": gpts.gpt_bigcode,
     "gpt_neo": gpts.gpt_neo,

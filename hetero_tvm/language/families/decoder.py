@@ -38,6 +38,10 @@ class Layer:
     share : factor on its scores, beside that of all layers.
     bare : its attention reads the stream as it is, where others normalise it first.
     attends, recurs, feeds : whether it has attention, a state (see :class:`Recurrence`) and an MLP.
+    dim, kv_heads, inner : channels of a head, key heads and channels inside of its MLP, where these are not
+        the decoder's; else 0.  A decoder whose layers differ has the largest.
+    keys_of : number of the layer whose keys and values it attends to; -1 for its own.
+    shares_keys : its values are made by the matrix of keys.
     """
 
     window: int = 0
@@ -48,6 +52,16 @@ class Layer:
     attends: bool = True
     recurs: bool = False
     feeds: bool = True
+    dim: int = 0
+    kv_heads: int = 0
+    inner: int = 0
+    keys_of: int = -1
+    shares_keys: bool = False
+
+    @property
+    def appends(self) -> bool:
+        """Whether keys and values of its own are kept."""
+        return self.attends and self.keys_of < 0
 
 
 @dataclass(frozen=True)
@@ -161,22 +175,26 @@ class Decoder:
     norm_offset : added to the scales of the norms, of which there are none where norms are plain.
     ropes, rotated : tables of rotations; channels of a head that are rotated.
     learned, learned_offset : rows of a table of positions, 0 for none; what is added to a position.
-    activation, gated : of the MLP.
+    activation, gated : of the MLP; ``xielu`` has numbers of each layer, see ``Names.activation``.
     head_norms : queries and keys are normalised head by head; all heads together where norms are wide;
-        scales come behind the rotation where norms are last.
+        scales come behind the rotation where norms are last.  ``norms_by_head``: each head has scales of its
+        own; ``centered_head_norms``: they are layer norms; ``value_norms``: values are normalised too,
+        without scales.
     latent : of its attention; None where keys and values are made of the stream.
     values : channels of a value; 0 where they are as many as a key's.
     pre_norms : attention and MLP read normalised rows.
     post_norms : what attention and MLP give is normalised before it is added.
-    gated_heads : what attention gives is multiplied by the sigmoid of a gate, whose rows in the matrix of
-        queries are those of ``Names.gate_rows``.
+    gated_heads : what attention gives is multiplied by the sigmoid of a gate (``Names.gate``).
     sinks : every head has a score of no key beside those of the keys.
     clip : bound of queries, keys and values; 0 for none.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
     embed_scale : of the embeddings.
     embed_width : channels of the embeddings, where matrices lead from and to them; 0: the stream's.
     norms_after : norms stand behind the additions, and there is no last one (BART).
-    experts : of the mixed layers; None where there are none.
+    experts : of the mixed layers; None where there are none.  ``mixtures_beside``: these have an MLP as well,
+        beside them.
+    layer_inputs : channels that each layer has of a token beside the stream; 0 for none.
+    scaled_layers : the stream is multiplied by a number behind each layer.
     recurrence : of the layers with a state; None where there are none.
     parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi); each by a
         norm of its own with ``parallel_norm`` (GPT-NeoX).
@@ -186,6 +204,7 @@ class Decoder:
     slopes : of ALiBi, by which scores fall with the distance, for each head; empty for none.
     cross : every layer attends to a source as well.
     final_scale : of the rows that the logits are made of.
+    head_activation : of a matrix, before a norm, that these rows go through first; empty for none.
     mels : channels of audio that an encoder takes in the place of tokens; 0 for tokens.
     tied : whether the matrix of logits is the table of embeddings, whatever else the checkpoint has.
     stop : tokens that end a text.
@@ -213,6 +232,9 @@ class Decoder:
     head_norms: bool = False
     wide_head_norms: bool = False
     last_head_norms: bool = False
+    norms_by_head: bool = False
+    centered_head_norms: bool = False
+    value_norms: bool = False
     latent: Latent | None = None
     values: int = 0
     pre_norms: bool = True
@@ -227,6 +249,9 @@ class Decoder:
     embed_width: int = 0
     norms_after: bool = False
     experts: Experts | None = None
+    mixtures_beside: bool = False
+    layer_inputs: int = 0
+    scaled_layers: bool = False
     recurrence: Recurrence | None = None
     parallel: bool = False
     parallel_norm: bool = False
@@ -236,14 +261,15 @@ class Decoder:
     slopes: tuple[float, ...] = ()
     cross: bool = False
     final_scale: float = 1.0
+    head_activation: str = ""
     mels: int = 0
     tied: bool = False
     stop: tuple[int, ...] = ()
 
     @property
     def attending(self) -> int:
-        """Number of layers with attention."""
-        return sum(layer.attends for layer in self.layers)
+        """Number of layers with keys and values."""
+        return sum(layer.appends for layer in self.layers)
 
     @property
     def state(self) -> int:
@@ -283,11 +309,18 @@ class Names:
     cross_norm, cross_q, cross_kv, cross_out : of the attention to a source.
     relative : table of biases by distance.
     head_bias : added to the logits.
+    head_dense, head_norm : of the rows that logits are made of, where these go through them.
+    activation : what stands before the names of an activation's numbers.
     convolutions : of audio.
     recurrence : what stands before the names of a layer's state; ``recurrent_in`` matrices that are stacked
         to that of queries, keys, values and the gate of the norm (``recurrent_rows`` of them), and
         ``recurrent_few`` to that of shares and steps (``recurrent_few_rows``), where it is linear attention.
-    gate_rows : rows of the matrix of queries that are gates of heads.
+    gate : matrix of the gates of heads; empty where ``gate_rows`` of that of queries are it.
+    layer_inputs : of what each layer has beside the stream: table, matrix and norm for all layers; of a
+        layer, gate, matrix behind it and norm.
+    layer_factor : number that the stream is multiplied by behind a layer.
+    beside : of mixtures beside an MLP: norm of what the MLP gives, norms before and behind the experts,
+        scales of what judges them, factors of the experts.
     factors : end of a matrix's name -> runs of its rows and what they are multiplied by.
     """
 
@@ -342,13 +375,20 @@ class Names:
     cross_out: str = ""
     relative: str = ""
     head_bias: str = ""
+    head_dense: str = ""
+    head_norm: str = ""
+    activation: str = ""
     convolutions: tuple[str, ...] = ()
     recurrence: str = ""
     recurrent_in: tuple[str, ...] = ()
     recurrent_rows: tuple[int, ...] = ()
     recurrent_few: tuple[str, ...] = ()
     recurrent_few_rows: tuple[int, ...] = ()
+    gate: str = ""
     gate_rows: tuple[int, ...] = ()
+    layer_inputs: tuple[str, ...] = ()
+    layer_factor: str = ""
+    beside: tuple[str, ...] = ()
     factors: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
 

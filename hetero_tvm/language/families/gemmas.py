@@ -6,7 +6,7 @@ import dataclasses
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.language.families.configuration import Config, kinds_of, windows_of
-from hetero_tvm.language.families.decoder import Decoder, Layer, Names, Rope
+from hetero_tvm.language.families.decoder import Decoder, Experts, Layer, Names, Rope
 from hetero_tvm.language.families.llamas import MULTIMODAL, glm, llama, without_rotation
 from hetero_tvm.language.families.rope import rope_of
 
@@ -44,6 +44,102 @@ def vaultgemma(config: Config) -> tuple[Decoder, Names]:
     return dataclasses.replace(decoder, post_norms=False), dataclasses.replace(
         names, attention_post_norm="", mlp_post_norm=""
     )
+
+
+def gemma4(config: Config) -> tuple[Decoder, Names]:
+    """Heads that differ between layers with windows and others, later layers that read keys and values of
+    earlier ones, channels of each layer beside the stream; some have mixtures beside their MLPs."""
+    if config.get("use_bidirectional_attention") == "all":
+        raise ModelError("this gemma4 model attends in both directions: it generates no text")
+    kinds = [*kinds_of(config, 6)[:-1], "full_attention"]
+    config = {**config, "layer_types": kinds}
+    decoder, names = _gemma(config, windows_of(config))
+    sizes, count = _sizes_of_layers(config, kinds), len(kinds)
+    own = count - int(config.get("num_kv_shared_layers") or 0)
+    twice = 2 if config.get("use_double_wide_mlp") else 1
+    layers = []
+    for i, (window, kind) in enumerate(zip(windows_of(config), kinds, strict=True)):
+        dim, kv_heads = sizes[i]
+        earlier = [j for j in range(own) if kinds[j] == kind]
+        if i >= own and not earlier:
+            raise ModelError(f"layer {i} of this gemma4 model reads keys that no layer has")
+        whole = kind == "full_attention"
+        layers.append(
+            Layer(
+                window,
+                int(whole),
+                mixed=bool(config.get("enable_moe_block")),
+                dim=dim,
+                kv_heads=kv_heads,
+                inner=decoder.inner * (twice if i >= own else 1),
+                keys_of=earlier[-1] if i >= own else -1,
+                shares_keys=whole and bool(config.get("attention_k_eq_v")),
+            )
+        )
+    dim = max(layer.dim for layer in layers)
+    ropes = []
+    for kind in ("sliding_attention", "full_attention"):
+        rope, turned = rope_of(
+            config, next((s[0] for s, k in zip(sizes, kinds, strict=True) if k == kind), dim), kind
+        )
+        if 2 * len(rope.inverse) != turned or rope.longer:
+            raise ModelError("these positions of a gemma4 model are not supported")
+        ropes.append(dataclasses.replace(rope, inverse=(*rope.inverse, *(0.0,) * (dim // 2 - turned // 2))))
+    decoder = dataclasses.replace(
+        decoder,
+        layers=tuple(layers),
+        dim=dim,
+        kv_heads=max(layer.kv_heads for layer in layers),
+        ropes=tuple(ropes),
+        rotated=dim,
+        norm_offset=0.0,
+        scale=1.0,
+        head_norms=True,
+        value_norms=True,
+        scaled_layers=True,
+        layer_inputs=int(config.get("hidden_size_per_layer_input") or 0),
+        tied=True,
+    )
+    if config.get("enable_moe_block"):
+        inner = int(config["moe_intermediate_size"])
+        experts = Experts(int(config["num_experts"]), int(config["top_k_experts"]), inner)
+        decoder = dataclasses.replace(decoder, experts=experts, mixtures_beside=True)
+    return decoder, dataclasses.replace(
+        names,
+        layer_inputs=(
+            "embed_tokens_per_layer",
+            "per_layer_model_projection",
+            "per_layer_projection_norm",
+            "per_layer_input_gate",
+            "per_layer_projection",
+            "post_per_layer_input_norm",
+        ),
+        layer_factor="layer_scalar",
+        router="router.proj",
+        expert="experts.",
+        expert_up=("gate_up_proj",),
+        beside=(
+            "post_feedforward_layernorm_1",
+            "pre_feedforward_layernorm_2",
+            "post_feedforward_layernorm_2",
+            "router.scale",
+            "router.per_expert_scale",
+        ),
+    )
+
+
+def _sizes_of_layers(config: Config, kinds: list[str]) -> list[tuple[int, int]]:
+    """Channels of a head and key heads of each layer of a Gemma 4, in either spelling."""
+    plain = {name: config[name] for name in ("head_dim", "num_key_value_heads")}
+    told = config.get("per_layer_config")
+    if told is None:
+        whole = {"head_dim": config.get("global_head_dim") or 512}
+        if config.get("attention_k_eq_v") and config.get("num_global_key_value_heads"):
+            whole["num_key_value_heads"] = config["num_global_key_value_heads"]
+        told = {i: whole for i, kind in enumerate(kinds) if kind == "full_attention"}
+    told = {int(number): sizes for number, sizes in told.items()}
+    each = ({**plain, **told.get(i, {})} for i in range(len(kinds)))
+    return [(int(sizes["head_dim"]), int(sizes["num_key_value_heads"])) for sizes in each]
 
 
 def _gemma(config: Config, windows: tuple[int, ...]) -> tuple[Decoder, Names]:

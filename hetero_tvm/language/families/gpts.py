@@ -18,6 +18,7 @@ from hetero_tvm.language.families.configuration import (
     stop_of,
 )
 from hetero_tvm.language.families.decoder import FAIRSEQ_NAMES, Decoder, Layer, Names
+from hetero_tvm.language.families.llamas import MULTIMODAL, with_head_layer_norms
 from hetero_tvm.language.families.rope import rope_of
 
 
@@ -27,7 +28,7 @@ def gpt2(config: Config) -> tuple[Decoder, Names]:
     changes: dict[str, Any] = {} if config.get("scale_attn_weights", True) else {"scale": 1.0}
     if config.get("scale_attn_by_inverse_layer_idx"):
         changes["layers"] = tuple(Layer(share=1 / (n + 1)) for n in range(int(config["n_layer"])))
-    decoder = _older(
+    decoder = older(
         _renamed(config, "n_embd", "n_head", "n_layer", "n_positions"),
         inner=int(config.get("n_inner") or 4 * int(config["n_embd"])),
         eps=float(config["layer_norm_epsilon"]),
@@ -70,7 +71,7 @@ def gpt_neo(config: Config) -> tuple[Decoder, Names]:
     width, kinds = int(config["hidden_size"]), config.get("attention_layers")
     if kinds is None:
         kinds = [kind for names, times in config["attention_types"] for kind in [*names] * int(times)]
-    decoder = _older(
+    decoder = older(
         {**config, "num_attention_heads": config["num_heads"], "num_hidden_layers": config["num_layers"]},
         inner=int(config.get("intermediate_size") or 4 * width),
         eps=float(config.get("layer_norm_epsilon", 1e-5)),
@@ -130,7 +131,7 @@ def _of_fairseq(
 ) -> tuple[Decoder, Names]:
     """Layer norms in front of the blocks and at the end, embeddings that are multiplied, two positions that
     no token has."""
-    decoder = _older(
+    decoder = older(
         config,
         inner=inner,
         eps=1e-5,
@@ -157,7 +158,7 @@ def opt(config: Config) -> tuple[Decoder, Names]:
         problems.append("its norms have no scales")
     if problems:
         raise ModelError("this opt model is not supported", problems=problems)
-    decoder = _older(
+    decoder = older(
         config,
         inner=int(config["ffn_dim"]),
         eps=1e-5,
@@ -197,6 +198,27 @@ def gpt_neox(config: Config) -> tuple[Decoder, Names]:
         norm="final_layer_norm",
         heads=("embed_out", "lm_head"),
     )
+
+
+def persimmon(config: Config) -> tuple[Decoder, Names]:
+    """A GPT-NeoX in sequence, with layer norms of its queries and keys (Persimmon, the text part of Fuyu)."""
+    config = {"partial_rotary_factor": 0.5, "hidden_act": "relu2", "qk_layernorm": True, **config}
+    decoder = _rotating(
+        config,
+        inner=int(config["intermediate_size"]),
+        eps=float(config["layer_norm_eps"]),
+        activation=activation_of(config, "hidden_act"),
+    )
+    names = Names(
+        prefixes=MULTIMODAL,
+        qkv=("self_attn.query_key_value",),
+        qkv_rows=rows_of_groups(decoder.heads, decoder.heads, decoder.dim),
+        out="self_attn.dense",
+        up=("mlp.dense_h_to_4h",),
+        down="mlp.dense_4h_to_h",
+        norm="final_layernorm",
+    )
+    return with_head_layer_norms(decoder, names, config)
 
 
 def falcon(config: Config) -> tuple[Decoder, Names]:
@@ -269,7 +291,7 @@ def bloom(config: Config) -> tuple[Decoder, Names]:
     refuse(config, "apply_residual_connection_post_layernorm")
     width = "hidden_size" if config.get("hidden_size") else "n_embed"
     heads = int(config["n_head"])
-    decoder = _older(
+    decoder = older(
         _renamed({"seq_length": None, **config}, width, "n_head", "n_layer", "seq_length"),
         inner=4 * int(config[width]),
         eps=float(config["layer_norm_epsilon"]),
@@ -299,7 +321,7 @@ def mpt(config: Config) -> tuple[Decoder, Names]:
     if not options.get("alibi", True):
         raise ModelError("mpt models without alibi are not supported")
     heads, width = int(config["n_heads"]), int(config["d_model"])
-    decoder = _older(
+    decoder = older(
         _renamed(config, "d_model", "n_heads", "n_layers", "max_seq_len"),
         inner=int(config.get("expansion_ratio", 4)) * width,
         eps=float(config.get("layer_norm_epsilon", 1e-5)),
@@ -323,7 +345,7 @@ def mpt(config: Config) -> tuple[Decoder, Names]:
     )
 
 
-def _older(config: Config, **changes: Any) -> Decoder:
+def older(config: Config, **changes: Any) -> Decoder:
     """A decoder with layer norms, whose MLP has no gate."""
     width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     dim = width // heads
@@ -348,7 +370,7 @@ def _rotating(config: Config, **changes: Any) -> Decoder:
     """One of these that rotates queries and keys."""
     dim = int(config["hidden_size"]) // int(config["num_attention_heads"])
     rope, rotated = rope_of(config, dim)
-    return _older(config, ropes=(rope,), rotated=rotated, **changes)
+    return older(config, ropes=(rope,), rotated=rotated, **changes)
 
 
 def _renamed(config: Config, width: str, heads: str, layers: str, context: str) -> Config:

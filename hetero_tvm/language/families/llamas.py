@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from hetero_tvm.errors import ModelError
@@ -11,6 +12,7 @@ from hetero_tvm.language.families.configuration import (
     activation_of,
     kinds_of,
     refuse,
+    rows_of_groups,
     rows_of_pairs,
     stop_of,
     windows_of,
@@ -82,13 +84,104 @@ def granite(config: Config) -> tuple[Decoder, Names]:
     """A Llama whose branches are multiplied before they are added: the stream is kept divided by that number,
     which its norms do not see but for their epsilon."""
     decoder, names = llama(config, scale=float(config["attention_multiplier"]))
-    share = float(config["residual_multiplier"])
-    return dataclasses.replace(
+    numbers = (config[f"{name}_multiplier"] for name in ("residual", "embedding"))
+    return with_branches(decoder, *map(float, numbers), 1.0 / float(config["logits_scaling"])), names
+
+
+def with_branches(decoder: Decoder, share: float, embed: float, final: float) -> Decoder:
+    """The decoder whose branches, embeddings and last rows are multiplied by these numbers."""
+    eps = decoder.eps / share**2
+    return dataclasses.replace(decoder, eps=eps, embed_scale=embed / share, final_scale=final)
+
+
+def minicpm(config: Config) -> tuple[Decoder, Names]:
+    """A Llama with the numbers of a Granite in words of its own (MiniCPM 1, 2 and 4)."""
+    refuse(config, "num_experts")
+    return branches_of_minicpm(config, *llama(config))
+
+
+def branches_of_minicpm(config: Config, decoder: Decoder, names: Names) -> tuple[Decoder, Names]:
+    share = float(config.get("scale_depth") or 1.0) / math.sqrt(len(decoder.layers))
+    final = float(config.get("dim_model_base") or decoder.width) / decoder.width
+    return with_branches(decoder, share, float(config.get("scale_emb") or 1.0), final), names
+
+
+def internlm2(config: Config) -> tuple[Decoder, Names]:
+    """A Llama with names of its own, whose queries, keys and values lie in groups."""
+    decoder, names = llama({"hidden_act": "silu", **config})
+    return decoder, dataclasses.replace(
+        names,
+        embed="tok_embeddings",
+        attention_norm="attention_norm",
+        qkv=("attention.wqkv",),
+        qkv_rows=rows_of_groups(decoder.heads, decoder.kv_heads, decoder.dim),
+        out="attention.wo",
+        mlp_norm="ffn_norm",
+        up=("feed_forward.w1", "feed_forward.w3"),
+        down="feed_forward.w2",
+        heads=("output",),
+    )
+
+
+def apertus(config: Config) -> tuple[Decoder, Names]:
+    """An MLP without a gate, whose activation has numbers that were learned."""
+    config = {"hidden_act": "xielu", **config}
+    learned = config["hidden_act"] == "xielu"
+    changes = {"activation": "xielu"} if learned else {}
+    decoder, names = llama(config, gated=False, head_norms=True, **changes)
+    return decoder, dataclasses.replace(
+        names,
+        attention_norm="attention_layernorm",
+        mlp_norm="feedforward_layernorm",
+        up=("mlp.up_proj",),
+        activation="mlp.act_fn." if learned else "",
+    )
+
+
+def nanochat(config: Config) -> tuple[Decoder, Names]:
+    """Norms without scales, of the embeddings too; heads turn the other way round.
+
+    Heads are normalised behind the rotation, which leaves their lengths as they are.
+    """
+    decoder, names = arcee(config)
+    rope = decoder.ropes[0]
+    decoder = dataclasses.replace(
         decoder,
-        eps=decoder.eps / share**2,
-        embed_scale=float(config["embedding_multiplier"]) / share,
-        final_scale=1.0 / float(config["logits_scaling"]),
-    ), names
+        ropes=(dataclasses.replace(rope, inverse=tuple(-value for value in rope.inverse)),),
+        plain_norms=True,
+        embed_norm=True,
+        head_norms=True,
+        logits_softcap=float(config.get("final_logit_softcapping") or 0.0),
+    )
+    return decoder, dataclasses.replace(names, up=("mlp.fc1",), down="mlp.fc2")
+
+
+def granite_swa(config: Config) -> tuple[Decoder, Names]:
+    """A Granite with windows, sinks and positions of each layer."""
+    return with_layers_of_swa(*granite(config), config)
+
+
+def with_layers_of_swa(decoder: Decoder, names: Names, config: Config) -> tuple[Decoder, Names]:
+    count = len(decoder.layers)
+    kinds = config.get("layer_types") or [
+        "sliding_attention" if i % 4 else "full_attention" for i in range(count)
+    ]
+    told = config.get("layer_rope_theta") or [None] * count
+    thetas = sorted({theta for theta in told if theta}) or [None]
+    ropes = []
+    for theta in thetas:
+        options = {
+            **(config.get("rope_parameters") or {}),
+            **({} if theta is None else {"rope_theta": theta}),
+        }
+        ropes.append(rope_of({**config, "rope_parameters": options}, decoder.dim)[0])
+    windows = windows_of({**config, "layer_types": kinds})
+    layers = [
+        dataclasses.replace(layer, window=window, rope=thetas.index(theta) if theta else 0)
+        for layer, window, theta in zip(decoder.layers, windows, told, strict=True)
+    ]
+    decoder = dataclasses.replace(decoder, layers=tuple(layers), ropes=tuple(ropes), sinks=True)
+    return without_rotation(decoder, [theta != 0 for theta in told]), names
 
 
 def hyperclovax(config: Config) -> tuple[Decoder, Names]:
@@ -115,16 +208,18 @@ def starcoder2(config: Config) -> tuple[Decoder, Names]:
 
 
 def stablelm(config: Config) -> tuple[Decoder, Names]:
-    _refuse_head_norms(config)
     parallel = bool(config.get("use_parallel_residual"))
     config = {"partial_rotary_factor": 0.25, **config, "rms_norm_eps": config["layer_norm_eps"]}
-    return llama(config, centered=True, parallel=parallel)
+    decoder, names = llama(config, centered=True, parallel=parallel)
+    heads = ("self_attn.q_layernorm.norms.{}", "self_attn.k_layernorm.norms.{}")
+    decoder = dataclasses.replace(decoder, norms_by_head=bool(config.get("qk_layernorm")))
+    return with_head_layer_norms(decoder, names, config, heads)
 
 
 def phi(config: Config) -> tuple[Decoder, Names]:
-    _refuse_head_norms(config)
     config = {"partial_rotary_factor": 0.5, **config, "rms_norm_eps": config["layer_norm_eps"]}
     decoder, names = llama(config, centered=True, gated=False, parallel=True)
+    decoder, names = with_head_layer_norms(decoder, names, config)
     return decoder, dataclasses.replace(
         names,
         out="self_attn.dense",
@@ -135,16 +230,24 @@ def phi(config: Config) -> tuple[Decoder, Names]:
     )
 
 
-def _refuse_head_norms(config: Config) -> None:
-    if config.get("qk_layernorm"):
-        raise ModelError(f"{config['model_type']} models with qk_layernorm are not supported")
+def with_head_layer_norms(
+    decoder: Decoder,
+    names: Names,
+    config: Config,
+    norms: tuple[str, str] = ("self_attn.q_layernorm", "self_attn.k_layernorm"),
+) -> tuple[Decoder, Names]:
+    """The decoder with layer norms of its queries and keys, where the configuration has them."""
+    if not config.get("qk_layernorm"):
+        return decoder, names
+    decoder = dataclasses.replace(decoder, head_norms=True, centered_head_norms=True)
+    return decoder, dataclasses.replace(names, head_norms=norms)
 
 
 def without_rotation(decoder: Decoder, rotates: list[bool]) -> Decoder:
     """The decoder, of whose layers only some rotate queries and keys: the others rotate by angles of 0."""
     still = dataclasses.replace(decoder.ropes[0], inverse=(0.0,) * len(decoder.ropes[0].inverse), factor=1.0)
     layers = tuple(
-        Layer(layer.window, layer.rope if turns else len(decoder.ropes))
+        dataclasses.replace(layer, rope=layer.rope if turns else len(decoder.ropes))
         for layer, turns in zip(decoder.layers, rotates, strict=True)
     )
     return dataclasses.replace(decoder, ropes=(*decoder.ropes, still), layers=layers)
@@ -180,7 +283,6 @@ def glm(config: Config) -> tuple[Decoder, Names]:
 
 def cohere(config: Config) -> tuple[Decoder, Names]:
     """Attention and MLP beside each other behind one norm, which has no shift."""
-    refuse(config, "use_qk_norm")
     config = {"tie_word_embeddings": True, **config, "rms_norm_eps": config["layer_norm_eps"]}
     decoder, names = llama(
         config,
@@ -190,6 +292,9 @@ def cohere(config: Config) -> tuple[Decoder, Names]:
         final_scale=float(config["logit_scale"]),
         tied=bool(config["tie_word_embeddings"]),
     )
+    if config.get("use_qk_norm"):
+        norms = {"head_norms": True, "centered_head_norms": True, "norms_by_head": True}
+        decoder = dataclasses.replace(decoder, **norms)
     return with_pairs(decoder, names)
 
 

@@ -120,6 +120,53 @@ def granite_moe(config: Config) -> tuple[Decoder, Names]:
     )
 
 
+def granite_moe_swa(config: Config) -> tuple[Decoder, Names]:
+    decoder, names = granite_moe({"shared_intermediate_size": 0, **config})
+    names = dataclasses.replace(
+        names,
+        router="block_sparse_moe.router",
+        expert="block_sparse_moe.experts.",
+        expert_up=("gate_up_proj",),
+        expert_down="down_proj",
+    )
+    return llamas.with_layers_of_swa(decoder, names, config)
+
+
+def afmoe(config: Config) -> tuple[Decoder, Names]:
+    """Norms on both sides, gates of what attention gives, windows with rotations or neither (Trinity)."""
+    kinds = kinds_of(config, int(config.get("global_attn_every_n_layers") or 4))
+    config = {**config, "layer_types": kinds}
+    decoder, names = llamas.llama(config, windows=windows_of(config))
+    decoder = llamas.without_rotation(decoder, [kind == "sliding_attention" for kind in kinds])
+    inner, dense = int(config["moe_intermediate_size"]), int(config.get("num_dense_layers") or 0)
+    experts = Experts(
+        int(config["num_experts"]),
+        int(config["num_experts_per_tok"]),
+        inner,
+        shared=inner * int(config.get("num_shared_experts") or 0),
+        sigmoid=True,
+        scale=float(config.get("route_scale") or 1.0),
+    )
+    decoder = dataclasses.replace(
+        decoder,
+        post_norms=True,
+        head_norms=True,
+        gated_heads=True,
+        embed_scale=math.sqrt(decoder.width) if config.get("mup_enabled") else 1.0,
+    )
+    decoder = _mixed(decoder, experts, [i >= dense for i in range(len(kinds))])
+    return decoder, dataclasses.replace(
+        names,
+        attention_post_norm="post_attention_layernorm",
+        mlp_norm="pre_mlp_layernorm",
+        mlp_post_norm="post_mlp_layernorm",
+        gate="self_attn.gate_proj",
+        router="mlp.router.gate",
+        shared_expert="mlp.shared_experts.",
+        correction="mlp.expert_bias",
+    )
+
+
 def phimoe(config: Config) -> tuple[Decoder, Names]:
     """Layer norms, and two experts that are picked one after the other (SparseMixer)."""
     scaling = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
@@ -246,6 +293,13 @@ def youtu(config: Config) -> tuple[Decoder, Names]:
     """Latent attention beside plain MLPs."""
     config = {"tie_word_embeddings": True, **config}
     return _with_latent(config, bool(config.get("rope_interleave", True)))
+
+
+def minicpm3(config: Config) -> tuple[Decoder, Names]:
+    """Latent attention beside plain MLPs, with the numbers of a MiniCPM."""
+    values = int(config.get("v_head_dim") or int(config["hidden_size"]) // int(config["num_attention_heads"]))
+    config = {"tie_word_embeddings": True, **config, "v_head_dim": values}
+    return llamas.branches_of_minicpm(config, *_with_latent(config, pairs=False))
 
 
 def _with_latent(config: Config, pairs: bool) -> tuple[Decoder, Names]:

@@ -47,12 +47,18 @@ def rope_of(config: Mapping[str, Any], dim: int, kind: str | None = None) -> tup
         inverse = _llama3(inverse, options)
     elif name == "yarn":
         inverse, factor = _yarn(theta, rotated, options, config)
+    elif name == "proportional":  # the first channels of each half turn, by angles of whole heads
+        turned = int(part * dim // 2)
+        waves = np.float32(theta) ** (np.arange(0, 2 * turned, 2, dtype=np.float32) / np.float32(dim))
+        inverse = np.zeros(dim // 2, np.float32)
+        inverse[:turned] = 1.0 / waves / np.float32(options.get("factor") or 1.0)
+        rotated = dim
     elif name in ("longrope", "su"):
         inverse, factor, longer, most = _longrope(inverse, options, config)
     elif name not in ("default", "dynamic"):  # dynamic: another table beyond the model's own context only
         raise ModelError(
             f"rotary positions with {name!r} scaling are not supported",
-            hint="known: default, dynamic, linear, llama3, yarn, longrope",
+            hint="known: default, dynamic, linear, llama3, yarn, longrope, proportional",
         )
     return Rope(_numbers(inverse), factor, () if longer is None else _numbers(longer), most), rotated
 

@@ -84,6 +84,8 @@ class Heads:
     layers, page : layers in the pool; keys in a page.
     cache : type of keys and values: ``float32``, ``float16``, or ``int8`` (``x ~ q * scale``).
     values : channels of a value; 0 where they are as many as a key's.
+    room : key heads, and channels of each, that the pool has room for where other layers have more of them;
+        None where all have the same.
     """
 
     heads: int
@@ -93,6 +95,7 @@ class Heads:
     page: int = 64
     cache: str = "float32"
     values: int = 0
+    room: tuple[int, int] | None = None
 
     @property
     def value_dim(self) -> int:
@@ -106,11 +109,13 @@ class Heads:
 
     def pools(self, pages: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of the pools of keys and of values."""
-        lead = (pages, self.layers, self.kv_heads)
+        kv_heads, dim = self.room or (self.kv_heads, self.dim)
+        values = dim if self.room else self.value_dim
+        lead = (pages, self.layers, kv_heads)
         if self.cache == "int8":
             panels = (*lead, self.page // KEYS)
-            return (*panels, self.dim + SCALES, KEYS), (*panels, self.value_dim + SCALES, KEYS)
-        return (*lead, self.page // KEYS, self.dim, KEYS), (*lead, self.page, self.value_dim)
+            return (*panels, dim + SCALES, KEYS), (*panels, values + SCALES, KEYS)
+        return (*lead, self.page // KEYS, dim, KEYS), (*lead, self.page, values)
 
 
 @dataclass(frozen=True)
@@ -120,9 +125,14 @@ class Append:
     Parameters
     ----------
     rotated : channels of a head that are rotated (even; 0 for none), by the table ``rope`` of the step.
+    table : channels of a position in that table where these are more than ``rotated``; else 0.
     norm_eps : epsilon of an RMS norm of each query and key head, with scales of their own; None for none.
     wide : that norm is one of all query heads, and one of all key heads, with a scale per channel.
+    by_head : every head has scales of its own.
+    centered, shifted : it is a layer norm; one with shifts, which follow the scales.
     norm_last : its scales come behind the rotation.
+    norm_values : the values have an RMS norm as well, without scales.
+    reads : there are queries alone, and nothing goes into the pool: the layer reads what another has there.
     clip : bound on both sides of queries, keys and values, where there are no norms; 0 for none.
     shared : channels at the beginning of every key that are the same for all heads (multi-head latent
         attention); 0 for none.  Operands in the place of QKV are then queries ``[rows, heads * dim]``, the
@@ -137,6 +147,18 @@ class Append:
     norm_last: bool = False
     shared: int = 0
     clip: float = 0.0
+    table: int = 0
+    by_head: bool = False
+    centered: bool = False
+    shifted: bool = False
+    norm_values: bool = False
+    reads: bool = False
+
+    @property
+    def scales(self) -> tuple[int, int]:
+        """Numbers of the scales of queries and of keys."""
+        h = self.heads
+        return (h.heads * h.dim, h.kv_heads * h.dim) if self.wide or self.by_head else (h.dim, h.dim)
 
 
 @dataclass(frozen=True)
@@ -217,6 +239,7 @@ class RowNorm:
     centered, shifted : as of :class:`hetero_tvm.ops.normalization.Normalization`.
     residual : the normalised row is added to another.
     picked : only the rows that an index names are normalised.
+    scaled : the result is multiplied by a number, which is an operand [1].
     """
 
     n: int
@@ -225,6 +248,50 @@ class RowNorm:
     shifted: bool = False
     residual: bool = False
     picked: bool = False
+    scaled: bool = False
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """Rows that layers have for themselves beside the stream: for each of ``layers``, ``width`` channels of X
+    [rows, layers * width], normalised by their mean square and scaled, plus those of another operand."""
+
+    layers: int
+    width: int
+    eps: float
+
+    def reference(self, x: np.ndarray, scale: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """The result."""
+        parts = x.reshape(len(x), self.layers, self.width)
+        parts = parts / np.sqrt((parts * parts).mean(-1, keepdims=True) + self.eps) * scale
+        return parts.reshape(len(x), -1) + other
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """``Y = X * G`` for X [rows, width] and as many columns of G [rows, total], from ``first`` on."""
+
+    width: int
+    total: int
+    first: int = 0
+
+    def reference(self, x: np.ndarray, g: np.ndarray) -> np.ndarray:
+        """The result."""
+        return x * g[:, self.first : self.first + self.width]
+
+
+@dataclass(frozen=True)
+class Xielu:
+    """xIELU (Huang and others, 2024) of X [rows, width]: ``a x x + b x`` above 0, else
+    ``(exp(min(x, e)) - 1 - x) c + b x``, for an operand [4] of a, c, b and e."""
+
+    width: int
+
+    def reference(self, x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """The result."""
+        above, below, slope, least = numbers
+        curve = np.where(x > 0, above * x * x, (np.expm1(np.minimum(x, least)) - x) * below)
+        return curve + slope * x
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -114,8 +115,20 @@ Weight = np.ndarray | QuantizedWeight
 """A matrix [N, K] of a checkpoint: floats, or integers with scales."""
 
 
+_AT_ONCE = 1 << 24
+"""Numbers that are rounded at once: what that takes in float32 several times."""
+
+
 def quantized(weight: np.ndarray, storage: Storage) -> QuantizedWeight:
     """Round a float matrix [N, K] to the integers of ``storage``."""
+    rows = max(1, _AT_ONCE // max(1, weight.shape[1]))
+    if weight.shape[0] <= rows:
+        return _rounded(weight, storage)
+    pieces = (weight[first : first + rows] for first in range(0, weight.shape[0], rows))
+    return cast(QuantizedWeight, joined([_rounded(piece, storage) for piece in pieces]))
+
+
+def _rounded(weight: np.ndarray, storage: Storage) -> QuantizedWeight:
     n, k = weight.shape
     group, bits = storage.group, storage.bits
     padded = np.zeros((n, -(-k // group) * group), np.float32)

@@ -127,3 +127,46 @@ def test_the_state_of_mamba(tmp_path):
 def test_mixtures_of_what_is_none_are_refused(tmp_path):
     with pytest.raises(ModelError, match="mixture of experts of type 'gemma2'"):
         file_of(tmp_path / "m.gguf", "gemma2", SIZES | {"expert_count": 4}, EMBEDDINGS)
+
+
+def test_layers_of_gemma4(tmp_path):
+    """Angles that stand still have huge factors; layers that share keys have wider MLPs."""
+    slides = [True, False, True, False]
+    more = {
+        "attention.sliding_window_pattern": slides,
+        "attention.sliding_window": 8,
+        "attention.key_length": 32,
+        "attention.key_length_swa": 16,
+        "attention.head_count_kv": [2, 1, 2, 1],
+        "attention.shared_kv_layers": 2,
+        "feed_forward_length": [48, 48, 96, 96],
+        "embedding_length_per_layer_input": 4,
+        "rope.freq_base": 1e6,
+        "rope.freq_base_swa": 1e4,
+        "rope.dimension_count": 32,
+        "final_logit_softcapping": 30.0,
+    }
+    tensors = {
+        "token_embd.weight": np.zeros((9, 32)),
+        "rope_freqs.weight": np.array([1.0] * 4 + [1e30] * 12),
+        "blk.0.attn_v.weight": np.zeros((32, 32)),
+    }
+    checkpoint = file_of(tmp_path / "m.gguf", "gemma4", SIZES | more, tensors)
+    decoder, names = describe(checkpoint.config)
+    assert [layer.dim for layer in decoder.layers] == [16, 32] * 2
+    assert [layer.kv_heads for layer in decoder.layers] == [2, 1] * 2
+    assert [layer.keys_of for layer in decoder.layers] == [-1, -1, 0, 1]
+    assert [layer.inner for layer in decoder.layers] == [48, 48, 96, 96]
+    assert [layer.shares_keys for layer in decoder.layers] == [False, True] * 2
+    assert [np.count_nonzero(rope.inverse) for rope in decoder.ropes] == [8, 4]
+    assert (decoder.layer_inputs, decoder.logits_softcap, decoder.norm_offset) == (4, 30.0, 0.0)
+    assert checkpoint.names(names).layer_factor == "layer_scalar.weight"
+
+
+def test_the_scales_of_minicpm(tmp_path):
+    values = {"embedding_scale": 12.0, "residual_scale": 0.25, "logit_scale": 9.0}
+    tensors = {"token_embd.weight": np.zeros((9, 32))}
+    checkpoint = file_of(tmp_path / "m.gguf", "minicpm", SIZES | values, tensors)
+    decoder, _ = describe(checkpoint.config)
+    assert (decoder.scale, decoder.embed_scale) == (8**-0.5, 48.0)
+    assert decoder.final_scale == pytest.approx(1 / 9)

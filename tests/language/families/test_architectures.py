@@ -1,10 +1,16 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
+from hetero_tvm.language.checkpoints.checkpoint import SafetensorsFolder
 from hetero_tvm.language.families.architectures import ARCHITECTURES, describe
 from hetero_tvm.language.families.configuration import rows_of_groups, rows_of_pairs
 from hetero_tvm.language.families.decoder import Experts, Latent
+from hetero_tvm.language.weights import DecoderWeights
+from hetero_tvm.ops.decoding.storage import Storage
+from tests import tiny_llama
 from tests.tiny_llama import CONFIG
 
 GEMMA = {**CONFIG, "model_type": "gemma3_text", "head_dim": 16, "sliding_window": 20, "num_hidden_layers": 7}
@@ -201,7 +207,7 @@ def test_slopes_of_alibi():
     [
         ({"model_type": "rwkv"}, "(?s)rwkv.*backend='hetero_tvm'"),
         ({}, "None"),
-        ({**CONFIG, "model_type": "phi", "qk_layernorm": True, "layer_norm_eps": 1e-5}, "qk_layernorm"),
+        ({**CONFIG, "model_type": "minicpm", "num_experts": 8}, "num_experts"),
         ({**CONFIG, "model_type": "granite"}, "attention_multiplier"),
         ({"model_type": "llama"}, "num_attention_heads"),
         ({**CONFIG, "num_key_value_heads": 3}, "makes no model"),
@@ -217,7 +223,6 @@ def test_slopes_of_alibi():
         ({**OPT, "_remove_final_layer_norm": True}, "not supported"),
         ({**GEMMA, "use_bidirectional_attention": True}, "both directions"),
         ({**CONFIG, "model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, "3 of 2"),
-        ({**CONFIG, "model_type": "cohere", "use_qk_norm": True}, "use_qk_norm"),
         ({**CONFIG, "model_type": "falcon", "alibi": True}, "alibi"),
         ({**CONFIG, "model_type": "deepseek_v2", "topk_method": "noaux_tc"}, "noaux_tc"),
         (
@@ -245,6 +250,8 @@ def test_all_that_are_known():
     known |= {"internlm3", "iquestcoder", "gpt_neo", "biogpt", "xglm", "olmo", "glm4_moe_lite", "kimi_k2"}
     known |= {"mamba", "falcon_mamba", "mamba2", "lfm2", "lfm2_moe", "bamba", "falcon_h1", "granitemoehybrid"}
     known |= {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "jamba", "nemotron_h", "exaone", "bitnet"}
+    known |= {"gemma4_text", "gemma4_unified_text", "apertus", "nanochat", "minicpm", "minicpm3", "internlm2"}
+    known |= {"persimmon", "modernbert-decoder", "granite_swa", "granitemoe_swa", "afmoe"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
@@ -300,7 +307,7 @@ def test_a_model_of_another_kind_is_to_be_exported():
         ("zamba2", "scans"),
         ("lfm3", "more than short convolutions"),
         ("kimi_linear", "linear attention"),
-        ("gemma3n_text", "embeddings of every layer"),
+        ("gemma3n_text", "several streams"),
     ],
 )
 def test_what_a_model_has_that_nothing_here_computes_is_said(kind, lack):
@@ -341,3 +348,101 @@ def test_a_bitnet_normalises_before_its_last_matrices():
     decoder, names = describe(config)
     assert decoder.activation == "relu2" and decoder.gated
     assert (names.out_norm, names.down_norm) == ("self_attn.attn_sub_norm", "mlp.ffn_sub_norm")
+
+
+GEMMA4 = {
+    **CONFIG,
+    "model_type": "gemma4_text",
+    "num_hidden_layers": 6,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "num_key_value_heads": 2,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "sliding_window": 8,
+    "num_kv_shared_layers": 3,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 4,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        "full_attention": {
+            "rope_type": "proportional",
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 1000000.0,
+        },
+    },
+}
+
+
+def test_a_gemma4():
+    """Later layers read keys of the last earlier one of their kind; windows go with narrower heads."""
+    decoder, names = describe(GEMMA4)
+    assert [layer.keys_of for layer in decoder.layers] == [-1, -1, -1, 1, 1, 2]
+    assert [layer.dim for layer in decoder.layers] == [16, 16, 32] * 2
+    assert [layer.window for layer in decoder.layers] == [8, 8, 0] * 2
+    assert [layer.inner // decoder.inner for layer in decoder.layers] == [1, 1, 1, 2, 2, 2]
+    assert (decoder.attending, decoder.dim, decoder.scale, decoder.layer_inputs) == (3, 32, 1.0, 4)
+    local, whole = decoder.ropes
+    assert np.count_nonzero(local.inverse) == 8 and np.count_nonzero(whole.inverse) == 4
+    # Other spellings of the same sizes.
+    told = {"2": {"head_dim": 32}, "5": {"head_dim": 32}}
+    listed = {name: value for name, value in GEMMA4.items() if name != "global_head_dim"}
+    assert describe({**listed, "per_layer_config": told})[0] == decoder
+    shared = {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
+    assert [layer.kv_heads for layer in describe(shared)[0].layers] == [2, 2, 1] * 2
+    assert [layer.shares_keys for layer in describe(shared)[0].layers] == [False, False, True] * 2
+    with pytest.raises(ModelError, match="both directions"):
+        describe({**GEMMA4, "use_bidirectional_attention": "all"})
+    with pytest.raises(ModelError, match="keys that no layer has"):
+        describe({**GEMMA4, "num_kv_shared_layers": 5})
+
+
+def test_a_minicpm_is_a_granite_in_other_words():
+    sizes = {**CONFIG, "num_hidden_layers": 4}
+    own = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 8}
+    width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
+    same = {
+        "embedding_multiplier": 12,
+        "residual_multiplier": 0.7,
+        "logits_scaling": width / 8,
+        "attention_multiplier": (width // heads) ** -0.5,
+    }
+    got = describe({**sizes, **own, "model_type": "minicpm"})[0]
+    want = describe({**sizes, **same, "model_type": "granite"})[0]
+    assert dataclasses.replace(got, architecture="granite") == want
+
+
+def test_queries_of_an_internlm2_lie_with_their_keys(tmp_path):
+    """Matrices of a Llama, packed as InternLM 2 has them, come out as they were."""
+    tensors = tiny_llama.weights()
+    config = {**tiny_llama.CONFIG, "model_type": "internlm2"}
+    decoder, names = describe(config)
+    q, k, v = (tensors[f"model.layers.0.self_attn.{name}_proj.weight"] for name in "qkv")
+    width, group = decoder.width, decoder.heads // decoder.kv_heads
+    parts = (part.reshape(decoder.kv_heads, -1, decoder.dim, width) for part in (q, k, v))
+    packed = np.concatenate(list(parts), 1)
+    assert packed.shape[1] == group + 2
+    own = {"model.layers.0.attention.wqkv.weight": packed.reshape(-1, width)}
+    source = SafetensorsFolder(tiny_llama.write(tmp_path / "model", config, own))
+    weights = DecoderWeights(decoder, names, source, Storage("f32"))
+    matrices = [names.layer.format(0) + name for name in names.qkv]
+    rows = len(names.qkv_rows)
+    got = weights.matrix(matrices, rows, width, names.qkv_rows)
+    np.testing.assert_array_equal(got, np.concatenate([q, k, v]))
+
+
+def test_layers_of_a_granite_with_windows_have_positions_of_their_own():
+    sizes = {**CONFIG, "model_type": "granite_swa", "num_hidden_layers": 4, "sliding_window": 8}
+    numbers = ("embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier")
+    sizes |= dict.fromkeys(numbers, 1.0)
+    decoder, _ = describe({**sizes, "layer_rope_theta": [0, 1e4, 3e5, 1e4]})
+    assert [layer.window for layer in decoder.layers] == [0, 8, 8, 8] and decoder.sinks
+    assert [layer.rope for layer in decoder.layers] == [2, 0, 1, 0]
+    assert not any(decoder.ropes[2].inverse)
+
+
+def test_norms_of_queries_and_keys():
+    layer_norms = {**CONFIG, "layer_norm_eps": 1e-5, "qk_layernorm": True, "use_qk_norm": True}
+    for kind, by_head in (("phi", False), ("stablelm", True), ("cohere", True)):
+        decoder, _ = describe({**layer_norms, "model_type": kind, "logit_scale": 1.0})
+        assert (decoder.head_norms, decoder.centered_head_norms) == (True, True)
+        assert decoder.norms_by_head == by_head

@@ -63,6 +63,16 @@ def test_scalings():
     np.testing.assert_allclose(yarn[-1], PLAIN[-1] / 4, rtol=1e-5)
 
 
+def test_proportional_angles_are_those_of_whole_heads():
+    """The first ones of each half turn, the others stand still."""
+    rope, rotated = rope_of(
+        {"rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.25}}, 16
+    )
+    want = 10000.0 ** -(np.arange(0, 4, 2) / 16)
+    assert rotated == 16 and rope.inverse[2:] == (0.0,) * 6
+    np.testing.assert_allclose(rope.inverse[:2], want, rtol=1e-6)
+
+
 def test_kinds_of_layers():
     config = {
         "rope_parameters": {"sliding_attention": {"rope_theta": 100.0}, "full_attention": {"rope_theta": 1e4}}
@@ -76,7 +86,7 @@ def test_kinds_of_layers():
 
 
 def test_what_is_not_known_is_refused():
-    with pytest.raises(ModelError, match="proportional"):
-        table({"rope_scaling": {"type": "proportional", "factor": 2.0}})
+    with pytest.raises(ModelError, match="axial"):
+        table({"rope_scaling": {"type": "axial", "factor": 2.0}})
     with pytest.raises(ModelError, match="3 factors"):
         table({"rope_scaling": {"type": "su", "long_factor": [1, 1, 1], "short_factor": [1, 1, 1]}})

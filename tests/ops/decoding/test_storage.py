@@ -84,3 +84,15 @@ def test_some_rows_in_another_order(storage):
     floats = [w.dequantized() if isinstance(w, QuantizedWeight) else w for w in (weight, some)]
     assert storage_of(some) == storage
     np.testing.assert_array_equal(floats[1], floats[0][[4, 0, 5]])
+
+
+@pytest.mark.parametrize("zero_points", [False, True])
+def test_large_matrices_are_rounded_piece_by_piece(zero_points, monkeypatch):
+    weight = np.random.default_rng(5).standard_normal((23, 70)).astype(np.float32)
+    storage = Storage("int4", 32, zero_points)
+    whole = quantized(weight, storage)
+    monkeypatch.setattr("hetero_tvm.ops.decoding.storage._AT_ONCE", 300)
+    pieces = quantized(weight, storage)
+    assert pieces.shape == whole.shape
+    for name in ("q", "scale", *(["zero"] if zero_points else [])):
+        np.testing.assert_array_equal(getattr(pieces, name), getattr(whole, name))

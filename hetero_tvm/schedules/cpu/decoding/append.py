@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
@@ -14,11 +15,13 @@ from hetero_tvm.schedules.emit import Index, constant
 
 
 def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments QKV [rows, width] (or what stands in its place where keys share channels),
-    positions, sequences, tables, rope [positions, tables, rotated], scales of query and key heads when there
-    are norms, layer [1], K, V, Q [rows, heads * dim]."""
+    """Kernel with arguments QKV [rows, width] (or what stands in its place where keys share channels, and the
+    queries alone where the layer only reads the pool), positions, sequences, tables, rope [positions, tables,
+    rotated], scales (and shifts) of query and key heads when there are norms, layer [1], K, V, Q [rows, heads
+    * dim]."""
     h = op.heads
     half, own = op.rotated // 2, h.dim - op.shared
+    table = op.table or op.rotated
     k = SymbolicKernel("append")
     with k:
         symbol = k.symbol("n")
@@ -27,12 +30,15 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
             kv = k.argument("KV", (symbol, h.kv_heads * (own + h.value_dim)))
             shared = k.argument("S", (symbol, op.shared))
         else:
-            qkv = k.argument("QKV", (symbol, h.width))
+            qkv = k.argument("QKV", (symbol, h.heads * h.dim if op.reads else h.width))
         positions, sequences, tables, _ = places(k, symbol)
-        rope = k.argument("rope", (k.symbol("c"), k.symbol("t"), max(op.rotated, 1)))
-        extents = [h.heads * h.dim, h.kv_heads * h.dim] if op.wide else [h.dim] * 2
-        names = ("q_scale", "k_scale") if op.norm_eps else ()
-        scales = [k.argument(name, (n,)) for name, n in zip(names, extents, strict=False)]
+        rope = k.argument("rope", (k.symbol("c"), k.symbol("t"), max(table, 1)))
+        extents = op.scales
+        scales, shifts = [], []
+        for name, n in zip("q" if op.reads else "qk", extents, strict=False):
+            if op.norm_eps:
+                scales.append(k.argument(f"{name}_scale", (n,)))
+                shifts += [k.argument(f"{name}_shift", (n,))] if op.shifted else []
         layer = k.argument("layer", (1,), "int32")
         pool = Pool(k, h, machine.lanes)
         out = k.argument("Q", (symbol, h.heads * h.dim))
@@ -46,15 +52,23 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
             slot = k.let(remainder(position, h.page))
             head_values = k.scratch((h.dim,))
 
-            def unit(base: Expr | int, extent: int) -> Expr:
-                """Factor that gives channels a mean square of 1."""
+            def unit(base: Expr | int, extent: int, centered: bool = op.centered) -> tuple[Expr, Expr | None]:
+                """Factor that gives channels a mean square of 1, and their mean where that is taken off."""
+
+                def channels(c: Index, width: int) -> Expr:
+                    return k.load(qkv, [i, k.ramp(base + c, width)])
+
+                def mean_of(get: Callable[[Index, int], Expr]) -> Expr:
+                    return reduce_row(k, extent, machine.lanes, get, add, 0.0) * constant(1.0 / extent)
+
+                middle = k.let(mean_of(channels)) if centered else None
 
                 def square(c: Index, width: int) -> Expr:
-                    value = k.let(k.load(qkv, [i, k.ramp(base + c, width)]))
+                    value = channels(c, width)
+                    value = k.let(value if middle is None else value - k.splat(middle, width))
                     return value * value
 
-                mean = reduce_row(k, extent, machine.lanes, square, add, 0.0) * constant(1.0 / extent)
-                return k.let(constant(1.0) / tirx.sqrt(mean + constant(op.norm_eps)))
+                return k.let(constant(1.0) / tirx.sqrt(mean_of(square) + constant(op.norm_eps))), middle
 
             firsts = (0, h.heads * h.dim)
             wide = [unit(*part) for part in zip(firsts, extents, strict=True)] if op.wide else []
@@ -67,19 +81,23 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
             def normalized(head: Expr, which: int) -> None:
                 """Copy a head to scratch, scaled to unit mean square when the model wants that."""
                 base, width = firsts[which] + head * h.dim, math.gcd(h.dim, machine.lanes)
-                factor = None
+                factor, middle = None, None
                 if op.norm_eps:
-                    factor = wide[which] if op.wide else unit(base, h.dim)
+                    factor, middle = wide[which] if op.wide else unit(base, h.dim)
                 for c in range(0, h.dim, width):
                     value = bounded(k.load(qkv, [i, k.ramp(base + c, width)]), width)
+                    if middle is not None:
+                        value = value - k.splat(middle, width)
                     if factor is not None:
                         value = value * k.splat(factor, width)
                         if not op.norm_last:
-                            value = value * scale(head, which, c, width)
+                            value = scaled(value, head, which, c, width)
                     k.store(head_values, value, [k.ramp(c, width)])
 
-            def scale(head: Expr, which: int, c: int, width: int) -> Expr:
-                return k.load(scales[which], [k.ramp(head * h.dim + c if op.wide else c, width)])
+            def scaled(value: Expr, head: Expr, which: int, c: int, width: int) -> Expr:
+                at = [k.ramp(head * h.dim + c if op.wide or op.by_head else c, width)]
+                value = value * k.load(scales[which], at)
+                return value + k.load(shifts[which], at) if op.shifted else value
 
             def key_of_parts(head: Expr) -> None:
                 """Copy the shared channels of a key and its own to scratch."""
@@ -96,13 +114,13 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
                     low, high = [k.ramp(c, width)], [k.ramp(half + c, width)]
                     a, b = k.let(k.load(head_values, low)), k.let(k.load(head_values, high))
                     cos = k.let(k.load(rope, [position, op.rope, k.ramp(c, width)]))
-                    sin = k.let(k.load(rope, [position, op.rope, k.ramp(half + c, width)]))
+                    sin = k.let(k.load(rope, [position, op.rope, k.ramp(table // 2 + c, width)]))
                     k.store(head_values, a * cos - b * sin, low)
                     k.store(head_values, b * cos + a * sin, high)
                 width = math.gcd(h.dim, machine.lanes)
                 for c in range(0, h.dim if op.norm_last else 0, width):
                     at = [k.ramp(c, width)]
-                    k.store(head_values, k.load(head_values, at) * scale(head, which, c, width), at)
+                    k.store(head_values, scaled(k.load(head_values, at), head, which, c, width), at)
 
             with k.serial(h.heads) as head:
                 normalized(head, 0)
@@ -111,6 +129,8 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
                 with k.serial(h.dim // width) as c:
                     value = k.load(head_values, [k.ramp(c * width, width)])
                     k.store(out, value, [i, k.ramp(head * h.dim + c * width, width)])
+            if op.reads:
+                return
             with k.serial(h.kv_heads) as head:
                 if op.shared:
                     key_of_parts(head)
@@ -120,13 +140,13 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
                 values = kv if op.shared else qkv
                 first = h.kv_heads * own if op.shared else (h.heads + h.kv_heads) * h.dim
                 value_at = first + head * h.value_dim
-                pool.put(
-                    page,
-                    head,
-                    slot,
-                    lambda d, width: k.load(head_values, [k.ramp(d, width)]),
-                    lambda d, width: bounded(k.load(values, [i, k.ramp(value_at + d, width)]), width),
-                )
+                factor = unit(value_at, h.value_dim, centered=False)[0] if op.norm_values else None
+
+                def value_of(d: Index, width: int) -> Expr:
+                    value = bounded(k.load(values, [i, k.ramp(value_at + d, width)]), width)
+                    return value if factor is None else value * k.splat(factor, width)
+
+                pool.put(page, head, slot, lambda d, width: k.load(head_values, [k.ramp(d, width)]), value_of)
 
         each_row(k, rows, machine, one_row)
     return k.function

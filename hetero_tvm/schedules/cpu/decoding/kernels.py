@@ -14,12 +14,15 @@ from hetero_tvm.ops.decoding.contracts import (
     AppendSource,
     CachedAttention,
     Embed,
+    LayerInputs,
     Linear,
+    Multiply,
     RelativeBias,
     Rotate,
     RowNorm,
     SourceAttention,
     Unfold,
+    Xielu,
 )
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.ops.decoding.states import DeltaScan, Gate, GatedNorm, Scan, ShortConvolution
@@ -31,7 +34,13 @@ from hetero_tvm.schedules.cpu.decoding.integer_words import rounds_to_bytes
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
 from hetero_tvm.schedules.cpu.decoding.routing import emit_route
-from hetero_tvm.schedules.cpu.decoding.rows import emit_embed, emit_norm
+from hetero_tvm.schedules.cpu.decoding.rows import (
+    emit_embed,
+    emit_layer_inputs,
+    emit_multiply,
+    emit_norm,
+    emit_xielu,
+)
 from hetero_tvm.schedules.cpu.decoding.source import (
     emit_relative_bias,
     emit_rotate,
@@ -53,6 +62,9 @@ Contract = (
     | CachedAttention
     | Embed
     | RowNorm
+    | LayerInputs
+    | Multiply
+    | Xielu
     | SourceAttention
     | RelativeBias
     | Rotate
@@ -73,6 +85,9 @@ _EMIT = {
     CachedAttention: emit_attention,
     Embed: emit_embed,
     RowNorm: emit_norm,
+    LayerInputs: emit_layer_inputs,
+    Multiply: emit_multiply,
+    Xielu: emit_xielu,
     AppendSource: emit_append_source,
     SourceAttention: emit_source_attention,
     RelativeBias: emit_relative_bias,

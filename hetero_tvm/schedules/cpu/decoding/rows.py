@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
+from hetero_tvm.ops.decoding.contracts import Embed, LayerInputs, Linear, Multiply, RowNorm, Xielu
 from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.parts import half_of_pair
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient, remainder
 from hetero_tvm.schedules.cpu.rows.normalization import normalize_row
-from hetero_tvm.schedules.cpu.rows.row_reduction import each_vector
+from hetero_tvm.schedules.cpu.rows.row_reduction import add, each_vector, reduce_row
 from hetero_tvm.schedules.emit import Index, constant, int32
 
 
@@ -84,7 +85,8 @@ def _element(
 
 
 def emit_norm(op: RowNorm, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments X [rows, n], scale [n], shift [n], residual [rows, n], index [picked], Y."""
+    """Kernel with arguments X [rows, n], scale [n], shift [n], residual [rows, n], index [picked],
+    factor [1], Y."""
     contract = Normalization((1,), op.n, op.eps, centered=op.centered, shifted=op.shifted)
     k = SymbolicKernel("norm")
     with k:
@@ -94,6 +96,7 @@ def emit_norm(op: RowNorm, machine: CpuModel) -> PrimFunc:
         residual = k.argument("R", (symbol, op.n)) if op.residual else None
         made = k.symbol("r") if op.picked else symbol
         index = k.argument("index", (made,), "int32") if op.picked else None
+        times = k.argument("factor", (1,)) if op.scaled else None
         y = k.argument("Y", (made, op.n))
         rows = k.count(made)
 
@@ -105,9 +108,82 @@ def emit_norm(op: RowNorm, machine: CpuModel) -> PrimFunc:
 
             def put(c: Index, width: int, value: Expr) -> None:
                 at = [i, k.ramp(c, width)]
-                k.store(y, value if residual is None else value + k.load(residual, at), at)
+                value = value if residual is None else value + k.load(residual, at)
+                k.store(y, value if times is None else value * k.splat(k.load(times, [0]), width), at)
 
             normalize_row(k, contract, machine.lanes, get, get, put, vectors)
 
         each_row(k, rows, machine, one_row)
+    return k.function
+
+
+def emit_layer_inputs(op: LayerInputs, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments X [rows, layers * width], scale [width], other, Y, both like X."""
+    k = SymbolicKernel("layer_inputs")
+    with k:
+        symbol, total = k.symbol("n"), op.layers * op.width
+        x, scale = k.argument("X", (symbol, total)), k.argument("scale", (op.width,))
+        other, y = (k.argument(name, (symbol, total)) for name in ("other", "Y"))
+
+        def one_row(i: Expr) -> None:
+            with k.serial(op.layers) as layer:
+                base = k.let(layer * op.width)
+
+                def square(c: Index, width: int) -> Expr:
+                    value = k.let(k.load(x, [i, k.ramp(base + c, width)]))
+                    return value * value
+
+                mean = reduce_row(k, op.width, machine.lanes, square, add, 0.0) * constant(1.0 / op.width)
+                factor = k.let(constant(1.0) / tirx.sqrt(mean + constant(op.eps)))
+
+                def vector(c: Index, width: int, _slot: int) -> None:
+                    at = [i, k.ramp(base + c, width)]
+                    value = k.load(x, at) * k.splat(factor, width) * k.load(scale, [k.ramp(c, width)])
+                    k.store(y, value + k.load(other, at), at)
+
+                each_vector(k, op.width, machine.lanes, vector)
+
+        each_row(k, k.count(symbol), machine, one_row)
+    return k.function
+
+
+def emit_multiply(op: Multiply, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments X [rows, width], G [rows, total], Y [rows, width]."""
+    k = SymbolicKernel("multiply")
+    with k:
+        symbol = k.symbol("n")
+        x, g = k.argument("X", (symbol, op.width)), k.argument("G", (symbol, op.total))
+        y = k.argument("Y", (symbol, op.width))
+
+        def one_row(i: Expr) -> None:
+            def vector(c: Index, width: int, _slot: int) -> None:
+                at = [i, k.ramp(c, width)]
+                k.store(y, k.load(x, at) * k.load(g, [i, k.ramp(c + op.first, width)]), at)
+
+            each_vector(k, op.width, machine.lanes, vector)
+
+        each_row(k, k.count(symbol), machine, one_row)
+    return k.function
+
+
+def emit_xielu(op: Xielu, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments X [rows, width], numbers [4], Y [rows, width]."""
+    k = SymbolicKernel("xielu")
+    with k:
+        symbol = k.symbol("n")
+        x, numbers = k.argument("X", (symbol, op.width)), k.argument("numbers", (4,))
+        y = k.argument("Y", (symbol, op.width))
+
+        def one_row(i: Expr) -> None:
+            def vector(c: Index, width: int, _slot: int) -> None:
+                at = [i, k.ramp(c, width)]
+                above, below, slope, least = (k.splat(k.load(numbers, [n]), width) for n in range(4))
+                value = k.let(k.load(x, at))
+                rest = vector_math.exp(tirx.min(value, least)) - k.splat(1.0, width) - value
+                curve = tirx.Select(value > k.splat(0.0, width), above * value * value, below * rest)
+                k.store(y, curve + slope * value, at)
+
+            each_vector(k, op.width, machine.lanes, vector)
+
+        each_row(k, k.count(symbol), machine, one_row)
     return k.function

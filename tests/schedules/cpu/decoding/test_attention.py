@@ -170,3 +170,53 @@ def test_queries_keys_and_values_within_bounds():
         found.append([array.numpy() for array in arrays[-3:]])
     for bounded, want in zip(*found, strict=True):
         np.testing.assert_array_equal(bounded, want)
+
+
+@pytest.mark.parametrize("cache", ["float32", pytest.param("int8", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("shifted", [True, False])
+def test_layer_norms_of_heads_in_a_pool_with_more_room(shifted, cache):
+    """Heads narrower than the pool's, and fewer; angles of a wider table; values are normalised, too.  A
+    layer that reads them has queries alone, and writes nothing."""
+    random, rows, eps = np.random.default_rng(2), 21, 1e-5
+    h = Heads(4, 2, 8, layers=2, page=16, cache=cache, room=(3, 20))
+    options = {"norm_eps": eps, "table": 20, "by_head": True, "centered": True, "shifted": shifted}
+    op = Append(h, 8, 0, norm_values=True, **options)
+    x = random.standard_normal((rows, h.width)).astype(np.float32) + 0.5
+    vectors = [random.standard_normal(n).astype(np.float32) for n in op.scales for _ in range(1 + shifted)]
+    positions, sequences = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
+    rope = random.standard_normal((rows, 1, 20)).astype(np.float32)
+    places = tensors(positions, sequences, np.array([[1, 0]], np.int32))
+    layer, angles = tensors(np.ones(1, np.int32)), tensors(rope)
+    pools = tensors(*(np.full(shape, 7, cache) for shape in h.pools(2)))
+    ready, again, out = tensors(*(np.zeros((rows, 32), np.float32) for _ in range(3)))
+    compiled(emit_append(op, MACHINE))(
+        *tensors(x), *places, *angles, *tensors(*vectors), *layer, *pools, ready
+    )
+    kept = [pool.numpy().copy() for pool in pools]
+    assert all((pool[:, 0] == 7).all() and (pool[:, :, 2] == 7).all() for pool in kept)
+    reads = Append(h, 8, 0, reads=True, **options)
+    own = tensors(*vectors[: 1 + shifted])
+    compiled(emit_append(reads, MACHINE))(
+        *tensors(x[:, :32].copy()), *places, *angles, *own, *layer, *pools, again
+    )
+    np.testing.assert_array_equal(again.numpy(), ready.numpy())
+    assert all((pool.numpy() == old).all() for pool, old in zip(pools, kept, strict=True))
+    attention = CachedAttention(h, 0.3)
+    compiled(emit_attention(attention, MACHINE))(ready, *places, *layer, *pools, out)
+
+    wide = x.astype(np.float64).reshape(rows, -1, 8)
+    parts, made = [wide[:, :4], wide[:, 4:6]], []
+    for number, part in enumerate(parts):
+        scale, *shift = vectors[number * (1 + shifted) :][: 1 + shifted]
+        part = part - part.mean(-1, keepdims=True)
+        part = part / np.sqrt((part * part).mean(-1, keepdims=True) + eps) * scale.reshape(-1, 8)
+        part = part + (shift[0].reshape(-1, 8) if shift else 0)
+        a, b, cos, sin = part[..., :4], part[..., 4:], rope[..., :4], rope[..., 10:14]
+        made.append(np.concatenate([a * cos - b * sin, b * cos + a * sin], -1))
+    values = wide[:, 6:]
+    values = values / np.sqrt((values * values).mean(-1, keepdims=True) + eps)
+    np.testing.assert_allclose(ready.numpy(), made[0].reshape(rows, -1), rtol=1e-5, atol=1e-5)
+    keys, values = (as_stored(part.astype(np.float32), cache) for part in (made[1], values))
+    tolerance = {"float32": 2e-5, "int8": 3e-2}[cache]
+    want = attention.reference(made[0].reshape(rows, -1), keys, values, positions)
+    np.testing.assert_allclose(out.numpy(), want, rtol=tolerance, atol=tolerance)

@@ -6,10 +6,16 @@ import pytest
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
+from hetero_tvm.ops.decoding.contracts import Embed, LayerInputs, Linear, Multiply, RowNorm, Xielu
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
-from hetero_tvm.schedules.cpu.decoding.rows import emit_embed, emit_norm
+from hetero_tvm.schedules.cpu.decoding.rows import (
+    emit_embed,
+    emit_layer_inputs,
+    emit_multiply,
+    emit_norm,
+    emit_xielu,
+)
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 
@@ -62,3 +68,36 @@ def test_norm_of_picked_rows_and_norm_that_is_added(centered):
     op = RowNorm(35, 1e-5, centered, centered, residual=True)
     y = run(emit_norm(op, MACHINE), x, *vectors, residual, np.zeros((9, 35), np.float32))
     np.testing.assert_allclose(y, want + residual, rtol=1e-5, atol=1e-5)
+
+
+def test_a_sum_with_a_norm_that_is_multiplied():
+    random = np.random.default_rng(3)
+    x, residual = random.standard_normal((2, 9, 35)).astype(np.float32)
+    scale = random.standard_normal(35).astype(np.float32)
+    op = RowNorm(35, 1e-5, residual=True, scaled=True)
+    factor = np.array([0.3], np.float32)
+    y = run(emit_norm(op, MACHINE), x, scale, residual, factor, np.zeros_like(x))
+    want = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
+    np.testing.assert_allclose(y, (want + residual) * factor, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_all_layers_and_those_of_one():
+    random = np.random.default_rng(4)
+    op = LayerInputs(3, 21, 1e-4)
+    x, other = random.standard_normal((2, 9, 63)).astype(np.float32)
+    scale = random.standard_normal(21).astype(np.float32)
+    y = run(emit_layer_inputs(op, MACHINE), x, scale, other, np.zeros_like(x))
+    np.testing.assert_allclose(y, op.reference(x, scale, other), rtol=1e-5, atol=1e-6)
+    few = Multiply(21, 63, 42)
+    z = run(emit_multiply(few, MACHINE), x[:, :21].copy(), y, np.zeros((9, 21), np.float32))
+    np.testing.assert_array_equal(z, few.reference(x[:, :21], y))
+
+
+def test_an_activation_with_numbers_that_were_learned():
+    op = Xielu(37)
+    x = np.concatenate([np.linspace(-90, 90, 200), [0.0, -1e-7, 1e-7, -1e-3]]).astype(np.float32)
+    x = np.resize(x, (9, 37))
+    numbers = np.array([0.8, 0.7, 0.5, -1e-6], np.float32)
+    y = run(emit_xielu(op, MACHINE), x, numbers, np.zeros_like(x))
+    # Near 0 the exponential less 1 has the rounding of 1.
+    np.testing.assert_allclose(y, op.reference(x.astype(np.float64), numbers), rtol=1e-5, atol=2e-7)
