@@ -81,7 +81,7 @@ class _Fitted(NamedTuple):
 
 
 def fitted(forms: Sequence[Form], sizes: Sequence[Sizes], bounded: Bounded = None) -> _Fitted:
-    """What the sizes decide in functions that are alike.
+    """Numbers that the sizes decide, of functions that are alike.
 
     Raises
     ------

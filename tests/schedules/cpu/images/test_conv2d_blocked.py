@@ -39,7 +39,10 @@ def test_every_choice_computes_the_convolution(machine):
             *("+1,2,2,1", "+1,1,1,1", "+0,1,2,3"),
         ),
         on(machine, Conv2d(1, 20, 9, 11, 35, (1, 1), epilogue=("bias", "residual", "relu"))),
-        on(machine, Conv2d(1, 20, 9, 11, 35, (1, 1), (2, 2), epilogue=("gate", "bias", "residual", "sigmoid"))),
+        on(
+            machine,
+            Conv2d(1, 20, 9, 11, 35, (1, 1), (2, 2), epilogue=("gate", "bias", "residual", "sigmoid")),
+        ),
     ]
     check_shapes(SPACE, ops, machine, WINOGRAD_ERROR)
 
