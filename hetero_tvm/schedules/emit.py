@@ -88,7 +88,12 @@ class Kernel(FunctionBuilder):
         known = all(isinstance(e, int) or isinstance(e, tirx.IntImm) for e in (*buffer.shape, *shape))
         if known and [int(extent) for extent in buffer.shape] == [int(extent) for extent in shape]:
             return buffer
-        return T.decl_buffer(tuple(shape), buffer.dtype, data=buffer.data)
+        return T.decl_buffer(tuple(shape), buffer.dtype, data=buffer.data, elem_offset=buffer.elem_offset)
+
+    def part(self, buffer: Buffer, shape: Sequence[Index], first: Index) -> Buffer:
+        """The elements of ``buffer`` (compact) from number ``first`` on, as a buffer of this shape."""
+        first = buffer.elem_offset + first
+        return T.decl_buffer(tuple(shape), buffer.dtype, data=buffer.data, elem_offset=first)
 
     def bytes_of(self, buffer: Buffer, shape: Sequence[Index]) -> Buffer:
         """``buffer`` of truth values as bytes that are 0 or 1, which vectors are made of."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from hetero_tvm.codegen.saturation import saturation_ir
@@ -16,7 +16,7 @@ from hetero_tvm.schedules.cpu.images.blocked import each_column_tile, each_tile
 from hetero_tvm.schedules.cpu.integers.image_packing import ImagePacker
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.requantize import CHAINS, Steps, joined, side_by_side
-from hetero_tvm.schedules.emit import Index, Kernel, int32, share, vector_pieces
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, pieces_of, share, vector_pieces
 
 _FEW_WORDS = 2
 """Words of a tap up to which the taps of a row are written out."""
@@ -175,6 +175,7 @@ class ImageKernel:
         self.block = rows, columns
         self.pitch = shape.pitch(columns, machine.lanes)
         self.k = Kernel()
+        self.area: tuple[Expr, Expr] | None = None
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -206,19 +207,38 @@ class ImageKernel:
     def convolve(self, x: Buffer, w: Buffer, result: ImageResult) -> None:
         """Emit the loops over an image X and packed W."""
         op, k = self.op, self.k
-        self.w, self.result = w, result
-        self.x = k.view(x, (op.batch * op.channels, op.height * op.width))
-        with k.imported(*self.imports):
+        with self._operands(x, w, result):
             with k.parallel(op.batch * op.groups * self.blocks * self.parts, op.flops) as item:
                 part = tirx.floormod(item, self.parts)
                 block = tirx.floormod(tirx.floordiv(item, self.parts), self.blocks)
                 self._item(tirx.floordiv(item, self.parts * self.blocks), block, part)
+
+    def convolve_part(
+        self, x: Buffer, w: Buffer, result: ImageResult, part: Index, parts: Index, area: tuple[Expr, Expr]
+    ) -> None:
+        """Emit the loops over the first ``area`` (rows, columns) of the results of an image X, at least, and
+        where there is one group, over ``part`` of ``parts`` of packed W."""
+        assert self.op.batch == self.blocks == self.parts == 1
+        self.parts, self.area = parts, area
+        with self._operands(x, w, result), self.k.serial(self.op.groups) as group:
+            self._item(group, int32(0), as_index(part))
+
+    @contextmanager
+    def _operands(self, x: Buffer, w: Buffer, result: ImageResult) -> Iterator[None]:
+        op, k = self.op, self.k
+        self.w, self.result = w, result
+        self.x = k.view(x, (op.batch * op.channels, op.height * op.width))
+        with k.imported(*self.imports):
+            yield
 
     def _item(self, plane: Expr, block: Expr, part: Expr) -> None:
         """Emit one block of pixels of one image and group, for one part of the filters."""
         k, shape, decisions = self.k, self.shape, self.decisions
         group = tirx.floormod(plane, self.op.groups)
         first, tiles = share(block, self.tiles, self.blocks)
+        if self.area is not None:
+            wanted, unit = (self.area[1], self.columns) if self.by_columns else (self.area[0], decisions.rows)
+            tiles = k.let(pieces_of(wanted, unit))
         packer = self.packer(*self.block)
         self.words = packer.target
         if self.by_columns:
@@ -230,7 +250,9 @@ class ImageKernel:
         else:
             self.first = first * decisions.rows
             count = shape.out_height
-            if self.blocks > 1:
+            if self.area is not None:
+                count = self.area[0]
+            elif self.blocks > 1:
                 count = tirx.min(tiles * decisions.rows, shape.out_height - self.first)
             packer.pack(plane * shape.channels, self.first, count, 0, shape.out_width)
 

@@ -16,7 +16,7 @@ from hetero_tvm.schedules.cpu.integers.quant_conv2d import (
     QuantConv2dSpace,
     _methods,
 )
-from hetero_tvm.schedules.cpu.integers.run_time_images import changes_size
+from hetero_tvm.schedules.cpu.integers.run_time_images import changes_size, pieces_of_groups
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from hetero_tvm.schedules.extents import completed
 from hetero_tvm.schedules.symbolic import Witnesses
@@ -91,6 +91,26 @@ def check(op, here, method, images=IMAGES):
 )
 def test_images_of_any_size(name, here):
     check(OPERATORS[name], here, DIRECT)
+
+
+PIECES = {
+    "depthwise": ("depthwise", {"channels": 96, "filters": 96, "groups": 96}),
+    "groups": ("groups", {"channels": 40, "filters": 60, "groups": 20}),
+    "a sum of groups": ("a sum", {"channels": 36, "filters": 72, "groups": 12}),
+    "filters": ("padding", {"filters": 45}),
+    "filters of a sum": ("a sum", {"filters": 45}),
+    "pixels": ("one tap", {"filters": 70}),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_threads_share_out_groups_and_filters_of_few_tiles(name):
+    """More threads than an image has tiles: each computes some of the groups, or of the filters."""
+    like, sizes = PIECES[name]
+    here = dataclasses.replace(WAYS[1].values[0], threads=3)
+    op = dataclasses.replace(OPERATORS[like], **sizes)
+    assert (pieces_of_groups(op) > 1) == (op.groups > 1)
+    check(op, here, DIRECT)
 
 
 @needs_tiles
