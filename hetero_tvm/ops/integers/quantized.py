@@ -8,6 +8,7 @@ times X's zero point less 128, say) and into ``fill``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,6 +20,8 @@ from hetero_tvm.ops.conv2d import Conv2d
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import Expr, PrimFunc
 
+_FILTERS_TO_SHARE = 16
+"""Filters of one channel from which on each is computed by one thread."""
 OFFSET = {"int8": 0, "uint8": 128}
 """Amount that is subtracted from a value of each 8-bit type."""
 
@@ -227,11 +230,19 @@ class QuantConv2d(_Quantized):
         return int(low), int(high)
 
     @staticmethod
-    def word_order(w: np.ndarray) -> np.ndarray:
+    def columns_meet(w_shape: Sequence[int]) -> bool:
+        """Whether neighbouring columns of the window meet in a word: it has one row and one channel, and
+        there are filters enough for threads to share, as rows are not cut then."""
+        filters, channels, height, _ = w_shape
+        return channels == height == 1 and filters >= _FILTERS_TO_SHARE
+
+    @classmethod
+    def word_order(cls, w: np.ndarray) -> np.ndarray:
         """Weights [..., K, filters] of [filters, channels of a group, *kernel]: neighbours along K meet in a
-        word.  They are channels of one tap; where a group has one channel, rows of the window."""
+        word.  They are channels of one tap; where a group has one channel, rows of the window, or its
+        :meth:`columns <columns_meet>`."""
         if w.shape[1] == 1:
-            return w[:, 0].transpose(2, 1, 0)
+            return w[:, 0].transpose((1, 2, 0) if cls.columns_meet(w.shape) else (2, 1, 0))
         return w.transpose(2, 3, 1, 0)
 
     @property

@@ -398,7 +398,7 @@ class ImageKernel:
         of words.
         """
         k, shape, unroll = self.k, self.shape, self.decisions.unroll
-        pitch, kw = self.pitch, self.op.kernel[1]
+        pitch, kw = self.pitch, len(shape.taps)
 
         def words(i: Index, place: Index, tap: Index) -> None:
             many, number = max(unroll, self.dot.words), tap * shape.words

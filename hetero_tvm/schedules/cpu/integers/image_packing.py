@@ -13,6 +13,8 @@ from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop
 
+_BYTES = 64
+"""Bytes of a vector that is copied, at most."""
 _ONES = {4: 0x01010101, 2: 0x00010001, 1: 1}
 """Word with 1 in each of its values."""
 
@@ -65,6 +67,9 @@ class ImagePacker:
     ) -> None:
         k, shape, op = self.k, self.shape, self.shape.op
         group, top, dilation = shape.dot.group, op.padding[0], op.dilation[0]
+        if shape.by_taps:
+            self._rows_of_taps(plane, first, rows)
+            return
         packed = rows
         if shape.tap_rows > 1:
             packed = (rows - 1) * shape.row_step + (shape.tap_rows - 1) * dilation + 1
@@ -90,6 +95,68 @@ class ImagePacker:
                 k.branch(inside, loaded, lambda: loaded(checked=True))
             else:
                 k.branch(outside, lambda: self._fill(word, at, len(shape.phases) * self.pitch), loaded)
+
+    def _rows_of_taps(self, plane: Expr, first: Expr, rows: Index) -> None:
+        """Emit words of several columns: a row between its padding is copied, and read at each of them."""
+        k, shape, op, lanes = self.k, self.shape, self.shape.op, self.lanes
+        left, step, reach = op.padding[1], op.strides[1], (shape.dot.group - 1) * op.dilation[1]
+        longest = max(shape.phases) + self.pitch * step + reach + step
+        pixels = max(0, min(shape.in_width, longest - left))
+        row = k.scratch((longest + lanes,), "uint8")
+        outside = op.fill + 128 ^ (128 if op.x_dtype == "int8" else 0)
+
+        def fill(begin: int, end: int) -> None:
+            vector_loop(
+                k,
+                end - begin,
+                _BYTES,
+                lambda at, width: k.store(
+                    row, k.splat(tirx.const(outside, "uint8"), width), [k.ramp(begin + at, width)]
+                ),
+            )
+
+        def copy(y: Expr) -> None:
+            def piece(at: Index, width: int) -> None:
+                value = k.load(self.x, [plane, k.ramp(y * shape.in_width + at, width)])
+                if op.x_dtype == "int8":
+                    value = tirx.reinterpret(f"uint8x{width}" if width > 1 else "uint8", value)
+                k.store(row, value, [k.ramp(left + at, width)])
+
+            vector_loop(k, pixels, _BYTES, piece)
+
+        with k.serial(rows) as r:
+            y = k.let((first + r) * op.strides[0] - op.padding[0])
+            fill(0, left)
+            if op.padding[0] or op.padding[2]:
+                exists = tirx.all(y >= 0, y < shape.in_height)
+                k.branch(exists, lambda: copy(y), lambda: fill(left, left + pixels))
+            else:
+                copy(y)
+            fill(left + pixels, longest + lanes)
+            for number, phase in enumerate(shape.phases):
+                at = (r * len(shape.phases) + number) * self.pitch
+
+                def put(place: Index, width: int, at: Expr = at, phase: int = phase) -> None:
+                    values = [
+                        self._spaced(row, phase + place * step + n * op.dilation[1], width)
+                        for n in range(shape.sources[0])
+                    ]
+                    k.store(self.target, self._joined(values, width), [int32(0), k.ramp(at + place, width)])
+
+                vector_loop(k, self.pitch, lanes if step <= 2 else 1, put)
+
+    def _spaced(self, row: Buffer, first: Index, width: int) -> Expr:
+        """``width`` bytes of a row as int32, as far apart as the strides of columns."""
+        many = f"int32x{width}" if width > 1 else "int32"
+        if self.shape.op.strides[1] == 2 and width > 1:
+            return self._lower_of_pairs(self.k.load(row, [self.k.ramp(first, 2 * width)]), width)
+        return self.k.load(row, [self.k.ramp(first, width)]).astype(many)
+
+    def _lower_of_pairs(self, pairs: Expr, width: int) -> Expr:
+        """The first of each pair of bytes, as int32."""
+        value = tirx.reinterpret(f"uint16x{width}", pairs)
+        lower = self.k.splat(tirx.const(255, "uint16"), width)
+        return tirx.bitwise_and(value, lower).astype(f"int32x{width}")
 
     def _fill(self, word: Expr, at: Expr, count: int) -> None:
         """Emit ``count`` words of padding."""
@@ -207,9 +274,7 @@ class ImagePacker:
         row = tirx.max(tirx.min(y, int32(shape.in_height - 1)), int32(0)) if checked else y
         at = row * shape.in_width + x
         if stride == 2 and width > 1:  # both of each pair in one half word: the first is the lower byte
-            pairs = k.load(self.x, [plane, k.ramp(at, 2 * width)])
-            value = tirx.reinterpret(f"uint16{many}", pairs)
-            value = tirx.bitwise_and(value, k.splat(tirx.const(255, "uint16"), width)).astype(f"int32{many}")
+            value = self._lower_of_pairs(k.load(self.x, [plane, k.ramp(at, 2 * width)]), width)
         else:
             value = k.load(self.x, [plane, k.ramp(at, width)])
             if self.shape.op.x_dtype == "int8":

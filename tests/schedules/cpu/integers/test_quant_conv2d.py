@@ -81,6 +81,15 @@ OPERATORS = [
     QuantConv2d("uint8", "int8", 9, True, 2, 20, 5, 7, 6, pairs_safe=2),
     QuantConv2d("uint8", "int32", 0, False, 1, 2, 4, 40, 3, (1, 3), (1, 2), (1, 0, 1, 0), (1, 3), 1),
 ]
+OPERATORS += [
+    QuantConv2d("uint8", "int8", 3, False, 1, 17, 1, 47, 17, (1, 9), (1, 1), (0, 4, 0, 4), (1, 1), -20, 17),
+    QuantConv2d("int8", "uint8", 9, True, 1, 16, 1, 70, 16, (1, 6), (1, 2), (0, 3, 0, 1), (1, 1), 90, 16),
+    QuantConv2d("int8", "int8", 3, False, 2, 18, 4, 21, 18, (1, 3), (2, 1), (1, 5, 2, 0), (1, 3), -20, 18),
+    QuantConv2d("uint8", "float32", 0, False, 1, 20, 2, 40, 20, (1, 2), (1, 3), groups=20, pairs_safe=1),
+    QuantConv2d("uint8", "uint8", 3, True, 1, 8, 1, 9, 16, (1, 51), (1, 1), (0, 25, 0, 25), (1, 1), 7, 8,
+                residual="uint8", final="uint8", final_bounds=(5, 250)),
+    QuantConv2d("int8", "int32", 0, False, 1, 16, 1, 1, 16, (1, 5), (1, 4), (0, 9, 0, 3), (1, 1), 1, 16),
+]
 # fmt: on
 """Strides, dilations, groups, paddings and row ends of every kind; flat, depthwise and with a residual."""
 

@@ -43,6 +43,9 @@ OPERATORS = {
     "one tap": QuantConv2d("int8", "int8", 9, False, 2, 33, 5, 7, 16, bounds=(-90, 33)),
     "one tap, strides": QuantConv2d("uint8", "int8", 3, False, 1, 4, 9, 9, 16, (1, 1), (2, 2)),
     "depthwise": QuantConv2d("int8", "uint8", 3, True, 2, 18, 9, 9, 18, (3, 3), padding=SAME, groups=18),
+    "columns": QuantConv2d(
+        *("int8", "uint8", 3, True, 2, 36, 9, 9, 36, (1, 7), (1, 2), (0, 3, 0, 3)), groups=36, fill=9
+    ),
     "groups": QuantConv2d("int8", "uint8", 3, True, 2, 8, 9, 9, 12, (3, 3), **SYMMETRIC, fill=-20, groups=4),
     "a sum": QuantConv2d(
         *("uint8", "int8", 9, False, 1, 8, 7, 9, 16, (3, 3)),
