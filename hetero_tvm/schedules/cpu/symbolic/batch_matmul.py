@@ -269,7 +269,26 @@ class RunTimeBatchMatmulKernel(RunTimeProducts):
             depth = of(lambda o: o.k)
             self.depth = depth if isinstance(depth, int) else k.let(depth)
             self.lead = of(lambda o: o.lead)
-            self.a_place, self.b_place = of(lambda o: o.left_at), of(lambda o: o.right_at)
+            self.a_place = self._places(lambda o: (o.left, o.left_at), extents[0], of)
+            self.b_place = self._places(lambda o: (o.right, o.right_at), extents[1], of)
             self.y_place = (0, *strides_in_order((*self.lead, self.rows, self.width), largest.order))
             self.products(math.prod(self.lead, start=int32(1)), as_index(depth), largest.flops)
         return k.function
+
+    def _places(
+        self,
+        operand: Callable[[BatchMatmul], tuple[tuple[int, ...], tuple[int, ...]]],
+        extents: Sequence[Index],
+        of: Callable[[Callable[[BatchMatmul], object]], object],
+    ) -> list[Index]:
+        """Distances between neighbours along each axis of a product, of an operand with (shape, distances):
+        those that are products of its own extents are computed from these."""
+        found = [operand(each) for each in self.witnesses.ops]
+
+        def place(axis: int) -> Index:
+            for first in range(len(extents) + 1):
+                if all(at[axis] == math.prod(shape[first:]) for shape, at in found):
+                    return self.k.named(math.prod(extents[first:], start=int32(1)))
+            return of(lambda o: operand(o)[1][axis])
+
+        return [place(axis) for axis in range(len(found[0][1]))]

@@ -7,7 +7,8 @@ import pytest
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
 from hetero_tvm.schedules.cpu.symbolic import kernels
-from hetero_tvm.schedules.extents import Unfit
+from hetero_tvm.schedules.extents import Unfit, completed
+from hetero_tvm.schedules.symbolic import Witnesses
 from tests.schedules.cpu.running import MACHINES
 from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
 
@@ -38,6 +39,14 @@ def apart(b, s):
     left, right = (b, s, 12), (b, 12, s, 2)
     at = (1, 24 * s, 2 * s, 2)
     return BatchMatmul((b,), s, s, 12, left, (0, s * 12, 12, 1), right, at, (0, 1, 2))
+
+
+def halved(b, s):
+    """Weights of attention behind a layer with strides: the square of a length that is a quotient."""
+    t = s // 2 + 1
+    left, right = (b, 2, t, t), (b, 2, t, 11)
+    at = (0, 2 * t * t, t * t, t, 1), (0, 22 * t, 11 * t, 11, 1)
+    return BatchMatmul((b, 2), t, 11, t, left, at[0], right, at[1], (0, 1, 2, 3))
 
 
 def vectors(b, s):
@@ -83,6 +92,16 @@ def test_float64_of_any_size(make, machine):
     witnesses = witnesses_of(wide)
     point = space.default(witnesses.largest, machine)
     check(wide, kernels.emit(witnesses, space, point, machine))
+
+
+@pytest.mark.parametrize("machine", ["avx2", "avx512"])
+def test_squares_of_quotients(machine):
+    machine, space = MACHINES[machine], BatchMatmulSpace()
+    ends = ((3, 65), (2, 65), (3, 51), (2, 37), (3, 44), (3, 58), (2, 30))
+    sizes = tuple(completed({"b": b, "s": s}, ["(s//2)"]) for b, s in ends)
+    witnesses = Witnesses(tuple(halved(at["b"], at["s"]) for at in sizes), sizes)
+    point = space.default(witnesses.largest, machine)
+    check(halved, kernels.emit(witnesses, space, point, machine))
 
 
 def test_integers_have_none():
