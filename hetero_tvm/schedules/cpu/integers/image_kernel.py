@@ -237,7 +237,10 @@ class ImageKernel:
         group = tirx.floormod(plane, self.op.groups)
         first, tiles = share(block, self.tiles, self.blocks)
         if self.area is not None:
-            wanted, unit = (self.area[1], self.columns) if self.by_columns else (self.area[0], decisions.rows)
+            rows, columns = self.area
+            wanted, unit = rows, decisions.rows
+            if self.by_columns:  # a flat image has its rows one after the other
+                wanted, unit = columns + (rows - 1) * self.op.width, self.columns
             tiles = k.let(pieces_of(wanted, unit))
         packer = self.packer(*self.block)
         self.words = packer.target

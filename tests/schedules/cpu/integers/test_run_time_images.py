@@ -41,6 +41,7 @@ OPERATORS = {
     "sums": QuantConv2d("int8", "int32", 0, False, 1, 5, 8, 8, 5, (3, 3), (1, 1), (2,) * 4, (2, 2), 7),
     "floats": QuantConv2d("uint8", "float32", 0, False, 1, 3, 9, 9, 4, (5, 5), (2, 2), (2,) * 4, fill=-128),
     "one tap": QuantConv2d("int8", "int8", 9, False, 2, 33, 5, 7, 16, bounds=(-90, 33)),
+    "one tap, padding": QuantConv2d("uint8", "int8", 3, False, 1, 4, 9, 9, 16, padding=(1, 0, 2, 1), fill=7),
     "one tap, strides": QuantConv2d("uint8", "int8", 3, False, 1, 4, 9, 9, 16, (1, 1), (2, 2)),
     "depthwise": QuantConv2d("int8", "uint8", 3, True, 2, 18, 9, 9, 18, (3, 3), padding=SAME, groups=18),
     "columns": QuantConv2d(
