@@ -73,7 +73,7 @@ def _run(arguments: list[str]) -> int:
         if word.startswith("-"):
             message, hint = unknown_name("there is no option", word, ("--help", "--version"))
         else:
-            message, hint = unknown_name("there is no command", word, COMMANDS)
+            message, hint = unknown_name("there is no command", word, (*COMMANDS, "help", "completion"))
             if word in _WORDS_OF_OTHERS:
                 hint = f"hetero-tvm {_WORDS_OF_OTHERS[word]}; {hint}"
         return _refused(message, hint, as_json)
