@@ -85,7 +85,8 @@ def test_whoever_reads_may_stop():
 
 
 @pytest.mark.parametrize(
-    "word, ours", [("compile", "build"), ("benchmark_app", "bench"), ("chat", "generate")]
+    "word, ours",
+    [("compile", "build"), ("benchmark_app", "bench"), ("chat", "generate"), ("explain", "inspect")],
 )
 def test_words_of_other_tools_lead_to_ours(word, ours, capsys):
     assert main([word]) == 2
