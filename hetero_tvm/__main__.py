@@ -27,7 +27,9 @@ _WORDS_OF_OTHERS = {
     **dict.fromkeys(("compile", "convert", "export"), "build MODEL --out out"),
     **dict.fromkeys(("benchmark", "benchmark_app", "run", "perf"), "bench out/model.so"),
     **dict.fromkeys(("chat", "complete"), "generate out/chat --prompt TEXT"),
-    **dict.fromkeys(("optimize", "fuse"), "inspect MODEL"),
+    **dict.fromkeys(("optimize", "fuse", "explain", "info", "summary"), "inspect MODEL"),
+    **dict.fromkeys(("check", "validate", "accuracy"), "build MODEL (compares with a reference)"),
+    **dict.fromkeys(("search", "autotune"), "tune MODEL --out out"),
     **dict.fromkeys(("trace", "roofline"), "profile out/model.so"),
     "calibrate": "quantize MODEL --data samples.npz",
 }
@@ -73,9 +75,9 @@ def _run(arguments: list[str]) -> int:
         if word.startswith("-"):
             message, hint = unknown_name("there is no option", word, ("--help", "--version"))
         else:
-            message, hint = unknown_name("there is no command", word, COMMANDS)
+            message, hint = unknown_name("there is no command", word, (*COMMANDS, "help", "completion"))
             if word in _WORDS_OF_OTHERS:
-                hint = f"hetero-tvm {_WORDS_OF_OTHERS[word]}; {hint}"
+                hint = f"hetero-tvm {_WORDS_OF_OTHERS[word]}; {hint[hint.index('known:') :]}"
         return _refused(message, hint, as_json)
     return importlib.import_module(f"hetero_tvm.{word}").main(arguments[1:])
 

@@ -265,6 +265,7 @@ def _library_for(model: ImportedModel, options: argparse.Namespace) -> Path:
     import hetero_tvm
 
     optimized = cli_common.load_optimized(options, model)
+    cli_common.tell_missing_logs(options)
     built = hetero_tvm.build_model(optimized, logs=options.logs, use_shipped=not options.no_shipped_records)
     return Path(cli_common.export(built, options)["library"]).absolute()
 

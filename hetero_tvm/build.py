@@ -61,6 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.language.build import is_checkpoint
     from hetero_tvm.language.embedding.build import is_embedder
 
+    cli_common.tell_missing_logs(options)
     find_compiler()  # not after a minute: the library is linked at the end
     if is_embedder(options.model) or is_checkpoint(options.model):
         if options.lengths is not None:

@@ -111,6 +111,7 @@ def _memory(
     from hetero_tvm.records.choose import choose
 
     first = optimized.variants()[0]
+    cli_common.tell_missing_logs(options)
     store = record_store(first, options.logs, not options.no_shipped_records)
     choices = choose(first.tasks, first.machine, store)
     return plan_memory(optimized, choices), memory_by_sizes(optimized, choices)

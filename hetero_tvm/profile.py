@@ -121,6 +121,8 @@ def _read(path: Path) -> dict[str, Any]:
     hint = "write one with: python -m hetero_tvm.profile model.so --json > old.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"--compare {path}: there is no such file", hint=hint) from error
     except (OSError, ValueError) as error:
         raise UsageError(f"--compare {path} cannot be read: {error}", hint=hint) from error
     if not isinstance(document, dict) or "kernels" not in document or "call_ms" not in document:

@@ -87,13 +87,17 @@ def make_parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     from hetero_tvm import api
     from hetero_tvm.cli.steps import Steps
-    from hetero_tvm.compile.quantize import quantize_model
+    from hetero_tvm.compile.quantize import check_settings, quantize_model
     from hetero_tvm.compile.report_page import report_html, write_report
     from hetero_tvm.reference.given import read_inputs
 
+    cli_common.tell_missing_logs(options)
     find_compiler()  # not after a minute: the library is linked at the end
     metric = None if options.metric is None else read_metric(options.metric)
     storage = storage_of(options)
+    data = None if options.data is None else read_inputs(options.data)
+    # A model may take minutes to read.
+    check_settings(options.method, options.calibration, options.target, data is not None, storage)
     steps = Steps(3, options.quiet)
     with steps.step("import"):
         model, target = cli_common.load_model(options)
@@ -105,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
             ),
             target=options.target,
             method=options.method,
-            data=None if options.data is None else read_inputs(options.data),
+            data=data,
             least_cosine=options.least_cosine,
             calibration=options.calibration,
             metric=metric,

@@ -31,7 +31,7 @@ if __name__ == "__main__":
 
     print(
         "error: hetero-tvm-runtime, which only loads and runs libraries, has no command {command}\\n"
-        "  hint: run it where hetero-tvm is installed (pip install . in its sources), and bring the .so",
+        "What to do: run it where hetero-tvm is installed (pip install . in its sources), and bring the .so",
         file=sys.stderr,
     )
     sys.exit(2)

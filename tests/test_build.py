@@ -56,6 +56,12 @@ def test_table_check_and_path(built, capsys, tmp_path):
     assert built.options == {"logs": tmp_path, "use_shipped": True}
 
 
+def test_records_that_are_not_there_are_told(built, capsys, tmp_path):
+    assert build.main(["zoo:x", "--out", str(tmp_path), "--logs", str(tmp_path / "rns")]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("warning: --logs") and "rns: there is no such folder" in said
+
+
 @pytest.mark.parametrize(
     ("array", "problem"),
     [

@@ -47,6 +47,7 @@ def test_a_command_that_is_none(arguments, capsys):
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert "there is no command 'tnue'" in said and "did you mean 'tune'?" in said
+    assert main(["hlp"]) == 2 and "did you mean 'help'" in capsys.readouterr().err
 
 
 def test_a_command_that_is_none_is_a_document_too(capsys):
@@ -84,7 +85,8 @@ def test_whoever_reads_may_stop():
 
 
 @pytest.mark.parametrize(
-    "word, ours", [("compile", "build"), ("benchmark_app", "bench"), ("chat", "generate")]
+    "word, ours",
+    [("compile", "build"), ("benchmark_app", "bench"), ("chat", "generate"), ("explain", "inspect")],
 )
 def test_words_of_other_tools_lead_to_ours(word, ours, capsys):
     assert main([word]) == 2

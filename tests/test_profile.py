@@ -142,7 +142,7 @@ def test_the_command(library, tmp_path, capsys, monkeypatch):
     [
         (["--trace", "none/trace.json"], "there is no folder"),
         (["--seconds", "0"], "must be positive"),
-        (["--compare", "none.json"], "cannot be read"),
+        (["--compare", "none.json"], "there is no such file"),
         (["--shape", "z=1"], "there is no input 'z'"),
     ],
 )

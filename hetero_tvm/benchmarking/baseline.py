@@ -49,6 +49,8 @@ def read_baseline(path: Path) -> dict[str, Any]:
     hint = "write one with: python -m hetero_tvm.bench model.so --json > baseline.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"--baseline {path}: there is no such file", hint=hint) from error
     except (OSError, ValueError) as error:
         raise UsageError(f"--baseline {path} cannot be read: {error}", hint=hint) from error
     if not isinstance(document, dict) or _ours(document) is None:

@@ -262,6 +262,12 @@ def load_model(
     return model, target
 
 
+def tell_missing_logs(options: argparse.Namespace) -> None:
+    """Warn of a folder of records that is not there, where a command only reads them."""
+    if options.logs is not None and not options.logs.is_dir():
+        warnings.warn(f"--logs {options.logs}: there is no such folder, so no records of it", stacklevel=2)
+
+
 def load_optimized(options: argparse.Namespace, model: ImportedModel | None = None) -> OptimizedModel:
     """Import the model that the options name (unless it is given), and optimize it for their target."""
     from hetero_tvm import api

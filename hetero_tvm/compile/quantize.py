@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetero_tvm.compile.build import BuiltModel
-from hetero_tvm.compile.calibrating.calibration import Calibration
+from hetero_tvm.compile.calibrating.calibration import Calibration, check_runtime, check_way
 from hetero_tvm.compile.optimize import OptimizedModel, optimize_model
 from hetero_tvm.compile.rounding import (
     Layer,
@@ -18,7 +18,7 @@ from hetero_tvm.compile.rounding import (
     smoothed_layers,
     stored_layers,
 )
-from hetero_tvm.errors import AccuracyError, InputError, UsageError
+from hetero_tvm.errors import AccuracyError, InputError, UsageError, unknown_name
 from hetero_tvm.frontend import ImportedModel
 from hetero_tvm.host.tables import bytes_in_words
 from hetero_tvm.host.tvm import Expr, relax
@@ -147,7 +147,8 @@ def quantize_model(
     InputError, UsageError : the data do not fit, or ``static`` has none; the method is unknown; the target
         has no 8-bit products; ``storage`` is given to another method; the model has nothing to quantise.
     """
-    _refuse(model, target, method, data, storage)
+    check_settings(method, calibration, target, data is not None, storage)
+    _refuse(model)
     samples = samples_of(model, data)
     plain = build(optimize_model(model, target))
     wanted = [plain.run(sample) for sample in samples]
@@ -198,19 +199,25 @@ def quantize_model(
         kept = tuple(layer.nodes[-1] for layer in rounding.layers[: min(more, most)])
 
 
-def _refuse(
-    model: ImportedModel,
-    target: str,
-    method: str,
-    data: Mapping[str, np.ndarray] | None,
-    storage: Storage | None,
+def check_settings(
+    method: str, calibration: str, target: str, has_data: bool, storage: Storage | None
 ) -> None:
-    """Refuse what cannot end well."""
+    """Refuse settings that no model can be quantised with, which takes no model.
+
+    Raises
+    ------
+    UsageError : the method or the calibration is unknown, or has no data; ``static`` lacks ONNX Runtime;
+        ``storage`` is given to another method; the target has no such products.
+    """
     if method not in METHODS:
-        raise UsageError(f"there is no method {method!r}", hint=f"known: {', '.join(METHODS)}")
-    if method in ("static", "smooth") and data is None:
+        message, hint = unknown_name("there is no method", method, METHODS)
+        raise UsageError(message, hint=hint)
+    check_way(calibration)
+    if method in ("static", "smooth") and not has_data:
         what = "ranges" if method == "static" else "outliers"
         raise UsageError(f"{method} quantisation finds {what} on samples", hint="--data FILE.npz gives them")
+    if method == "static":
+        check_runtime()
     if storage is not None and method != "weight-only":
         raise UsageError(
             f"--method {method} has no weights of {storage.bits} bits in groups",
@@ -220,6 +227,10 @@ def _refuse(
         parse_target(target).smoothing({})
     elif method == "weight-only":
         parse_target(target).storing(storage or DEFAULT_STORAGE)
+
+
+def _refuse(model: ImportedModel) -> None:
+    """Refuse a model whose outputs in few bits could not be compared with float32's."""
     if counted := model.signature.counted:
         raise UsageError(
             f"how many elements {', '.join(counted)} have depends on values, which 8 bits change: results of "

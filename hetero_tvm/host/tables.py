@@ -146,7 +146,8 @@ def width_of(text: str) -> int:
 def fold(text: str, width: int) -> list[str]:
     """Lines of at most ``width`` columns, broken at blanks.
 
-    A longer word is broken after one of its parts (``/``, ``_``, ``.``), or wherever it must be.
+    A longer word is broken after one of its parts (``/``, ``_``, ``.``), or wherever it must be, though not
+    inside a number that a line holds.
     """
     lines = []
     for paragraph in text.split("\n"):
@@ -159,10 +160,19 @@ def fold(text: str, width: int) -> list[str]:
                 line = line[blank + 1 :].lstrip()
             else:
                 part = max(line.rfind(mark, end // 2, end) for mark in "/_.") + 1
-                lines.append(line[: part or end])
-                line = line[part or end :]
+                part = part or _before_number(line, end)
+                lines.append(line[:part])
+                line = line[part:]
         lines.append(line)
     return lines
+
+
+def _before_number(text: str, end: int) -> int:
+    """Index up to ``end`` at which ``text`` breaks outside a number: ``d4`` would be read for ``d48``."""
+    begin = end
+    while text[begin].isdecimal() and begin > 0 and text[begin - 1].isdecimal():
+        begin -= 1
+    return begin or end
 
 
 def _fitting(text: str, width: int) -> int:

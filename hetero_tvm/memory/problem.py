@@ -125,7 +125,7 @@ def read_csv(path: str | Path) -> tuple[Problem, dict[str, int]]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint="name a CSV file") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a text file (UTF-8): {error.reason}") from error
     return parse_csv(text, str(path))

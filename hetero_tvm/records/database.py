@@ -111,7 +111,10 @@ def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
     added: dict[str, int] = {}
     for source in sources:
         if not source.exists():
-            raise UsageError(f"{source}: there is no such file or folder of records")
+            raise UsageError(
+                f"{source}: there is no such file or folder of records",
+                hint="name a .jsonl file, or a folder of them, such as --logs of the search",
+            )
         for path in [source] if source.is_file() else files_of(source):
             records = read_records(path)
             if not records and source.is_file():

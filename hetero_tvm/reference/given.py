@@ -36,6 +36,8 @@ def read_inputs(path: Path) -> dict[str, np.ndarray]:
             raise ValueError("it is one array without a name (.npy)")
         with file:
             return {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} cannot be read as inputs: there is no such file", hint=_HINT) from error
     except Exception as error:  # NumPy and zipfile raise whatever the broken part happens to cause
         raise UsageError(
             f"{path} cannot be read as inputs: {error or type(error).__name__}",

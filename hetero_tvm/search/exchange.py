@@ -137,7 +137,10 @@ def read(folder: Path, spaces: Mapping[str, DesignSpace], site: Site) -> list[Re
     """
     paths = [folder / name for name in _FILES]
     if missing := [path.name for path in paths if not path.is_file()]:
-        raise RecordError(f"{folder} holds no database of MetaSchedule: no {', '.join(missing)}")
+        raise RecordError(
+            f"{folder} holds no database of MetaSchedule: no {', '.join(missing)}",
+            hint="name the work_dir of its tuning; records of hetero_tvm are merged with `db merge`",
+        )
     ms = load_metaschedule()
     try:
         database = ms.database.JSONDatabase(*map(str, paths))

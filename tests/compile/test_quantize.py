@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm import api, quantize
-from hetero_tvm.compile.quantize import quantize_model, samples_of
+from hetero_tvm.compile.quantize import check_settings, quantize_model, samples_of
 from hetero_tvm.errors import AccuracyError, InputError, UsageError
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.targets.registry import parse_target
@@ -116,6 +116,9 @@ def test_samples(model):
 def test_what_is_asked_for_wrongly(model, tmp_path):
     with pytest.raises(UsageError, match="no method 'guess'"):
         quantize_model(model, build, method="guess")
+    with pytest.raises(UsageError, match="no calibration 'min'") as caught:
+        check_settings("dynamic", "min", "cpu", False, None)
+    assert "did you mean 'minmax'?" in str(caught.value)
     for method in ("static", "smooth"):
         with pytest.raises(UsageError, match="on samples"):
             quantize_model(model, build, method=method)

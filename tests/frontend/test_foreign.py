@@ -96,3 +96,10 @@ def test_a_model_in_its_binary_form_needs_no_suffix(tmp_path):
     graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
     onnx.save(onnx.helper.make_model(graph), tmp_path / "net")
     assert [spec.name for spec in import_model(tmp_path / "net").signature.inputs] == ["x"]
+
+
+@pytest.mark.parametrize("name", ["none.json", "none.mlir", "none.tflite", "none.onnx"])
+def test_a_file_that_is_not_there_says_what_to_do(name, tmp_path):
+    with pytest.raises(ModelError, match="There is no model file") as caught:
+        import_model(tmp_path / name)
+    assert "Check the path" in str(caught.value)

@@ -175,4 +175,7 @@ def test_the_runtime_wheel_generates(tmp_path):
             [sys.executable, "-m", command], cwd=tmp_path, env=environment, capture_output=True, text=True
         )
         assert done.returncode == 2 and f"has no command python -m {command}\n" in done.stderr
-        assert "hint: run it where hetero-tvm is installed" in done.stderr and "Traceback" not in done.stderr
+        assert (
+            "What to do: run it where hetero-tvm is installed" in done.stderr
+            and "Traceback" not in done.stderr
+        )

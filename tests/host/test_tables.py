@@ -107,3 +107,8 @@ def test_paragraphs_go_on_under_what_they_belong_to():
     path = "/a/path/that/is/longer/than/the/terminal"
     assert paragraphs(f"wrote {path}", 20) == f"wrote\n  {path}"
     assert paragraphs("short", 80) == "short" and paragraphs("", 80) == ""
+
+
+def test_a_number_in_a_name_is_not_broken():
+    assert fold("attention_b32h1q1k50d48", 22) == ["attention_b32h1q1k50d", "48"]
+    assert fold("1234567", 3) == ["123", "456", "7"]  # nothing else fits

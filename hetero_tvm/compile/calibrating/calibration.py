@@ -28,7 +28,7 @@ from hetero_tvm.compile.calibrating.reach import (
     of_computed_operands,
     without_idle_quantizers,
 )
-from hetero_tvm.errors import UsageError
+from hetero_tvm.errors import UsageError, unknown_name
 from hetero_tvm.frontend import ImportedModel, import_model
 from hetero_tvm.host.install import pip_command
 from hetero_tvm.ops.integers.dynamic_matmul import safe_range
@@ -53,6 +53,22 @@ class QuantizableLayer:
     error: float
 
 
+def check_way(way: str) -> None:
+    """Refuse a way to find ranges that is none of :data:`CALIBRATIONS`."""
+    if way not in CALIBRATIONS:
+        message, hint = unknown_name("there is no calibration", way, CALIBRATIONS)
+        raise UsageError(message, hint=hint)
+
+
+def check_runtime() -> None:
+    """Refuse to find ranges where ONNX Runtime, which runs the model for them, is not installed."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise UsageError(
+            "static quantisation needs ONNX Runtime, which finds the ranges",
+            hint=pip_command("onnxruntime"),
+        )
+
+
 class Calibration:
     """Samples' ranges of one model, and quantised models made from them.
 
@@ -69,13 +85,8 @@ class Calibration:
     """
 
     def __init__(self, model: ImportedModel, samples: Samples, way: str = "minmax", pairs_safe: int = 0):
-        if way not in CALIBRATIONS:
-            raise UsageError(f"there is no calibration {way!r}", hint=f"known: {', '.join(CALIBRATIONS)}")
-        if importlib.util.find_spec("onnxruntime") is None:
-            raise UsageError(
-                "static quantisation needs ONNX Runtime, which finds the ranges",
-                hint=pip_command("onnxruntime"),
-            )
+        check_way(way)
+        check_runtime()
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
         self._name, self._samples, self._way = model.name, samples, way

@@ -76,6 +76,8 @@ def read_description(path: str | Path) -> Description:
                 f"{path} is larger than {_MOST_BYTES >> 20} MiB", hint="give large tensors as inputs"
             )
         data = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+    except FileNotFoundError as error:
+        raise ModelError(f"There is no model file {path}.", hint="Check the path.") from error
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

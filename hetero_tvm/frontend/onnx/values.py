@@ -40,7 +40,9 @@ def fix_values(model: onnx.ModelProto, values: Mapping[str, Any]) -> onnx.ModelP
             problems.append(f"{name}: {error}")
     if problems:
         raise UsageError(
-            "these values do not fit the model", problems=problems, hint="a value is --value NAME=NUMBER"
+            "these values do not fit the model",
+            problems=problems,
+            hint="a value is --value NAME=NUMBER, or NAME=[1,2] for an array",
         )
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)

@@ -51,6 +51,8 @@ def read_program(source: Any) -> Any:
         where = str(source)
         try:
             data = source.read_bytes()
+        except FileNotFoundError as error:
+            raise ModelError(f"There is no model file {source}.", hint="Check the path.") from error
         except OSError as error:
             raise ModelError(f"{source} cannot be read: {error.strerror}") from error
         if data.startswith(parse.BYTECODE) and (end := _trial(source)) < 0:

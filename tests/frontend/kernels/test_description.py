@@ -88,7 +88,7 @@ def test_files_that_are_no_descriptions(tmp_path, text):
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ModelError):
         read_description(path)
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match="There is no model file"):
         read_description(tmp_path / "missing.json")
 
 
