@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from hetero_tvm.compile.shares import shared_out
 from hetero_tvm.compile.weights import Weights, set_apart
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, UsageError, last_line
 from hetero_tvm.host import mapped
+from hetero_tvm.host.turns import Turns
 from hetero_tvm.host.tvm import Executable, IRModule, relax, structural_equal, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice, default_choice
@@ -65,6 +65,7 @@ class BuiltModel:
     accuracy : result of the last :meth:`check`.
     facts : what is known of kernels without running them, by device and kernel (registers, ...).
     weights : large constants, where ``executable`` does not hold them itself.
+    turns : of calls, which TVM's virtual machine takes one by one, and exports, which take constants back.
     device_code : what runs on a device, by the end of the name that its file would have.
     """
 
@@ -80,6 +81,7 @@ class BuiltModel:
     device_code: Mapping[str, bytes] = field(default_factory=dict)
     no_step: str = ""
     """Reason why states that grow are copied at every call; empty where they are not, or there are none."""
+    turns: Turns = field(default_factory=Turns, repr=False)
 
     def __repr__(self) -> str:
         size = f"{len(self.optimized.tasks)} kernels, arena {self.memory.peak:,} bytes"
@@ -103,21 +105,20 @@ class BuiltModel:
         return self.optimized.target.unrunnable()
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run in this process; NumPy arrays by input name -> all outputs.
+        """Run in this process; NumPy arrays by input name -> all outputs.  Threads wait for each other.
 
         Raises :class:`LibraryError` for an index outside of its tensor and the like.
         """
-        device = self.optimized.target.running()[0][0]
+        device, specs = self.optimized.target.running()[0][0], self.optimized.signature.inputs
         inputs = checked_inputs(self.optimized.signature, inputs)
-        specs = self.optimized.signature.inputs
         arguments = [tvm.runtime.tensor(inputs[spec.name], device) for spec in specs]
         try:
-            result = self._main(*arguments)
+            with self.turns.taken():
+                result = self._main(*arguments)
+                arrays = tuple(one.numpy() for one in ([result] if hasattr(result, "numpy") else result))
         except (IndexError, ZeroDivisionError) as error:
             message = named_indices(str(error), specs, [inputs[spec.name] for spec in specs])
             raise LibraryError(f"{self.optimized.model.name} failed: {message}") from error
-        tensors = [result] if hasattr(result, "numpy") else list(result)
-        arrays = tuple(tensor.numpy() for tensor in tensors)
         checks, count = self.optimized.checks, len(self.optimized.model.signature.outputs)
         if checks:
             refuse_flagged(self.optimized.model.name, checks, map(int, arrays[count:]))
@@ -157,7 +158,7 @@ class BuiltModel:
         def verdict(results: Sequence[np.ndarray]) -> Accuracy:
             floor, cosine = target.relative_tolerance, target.least_cosine
             found = judge(results, reference, inputs, lambda: model, floor=floor, least_cosine=cosine)
-            return dataclasses.replace(found, names=tuple(spec.name for spec in model.signature.outputs))
+            return replace(found, names=tuple(spec.name for spec in model.signature.outputs))
 
         self.accuracy = verdict(results)
         if self.optimized.lengths is not None:
@@ -215,13 +216,14 @@ class BuiltModel:
                 array[tuple(front)] = inputs[spec.name]
             arguments[spec.name] = tvm.runtime.tensor(array, self.optimized.target.running()[0][0])
         function = machine(self.executable, self.optimized.target.running()[0])[STEP]
-        result = function(*arguments.values())
-        own = iter([result] if hasattr(result, "numpy") else list(result))
+        with self.turns.taken():
+            result = function(*arguments.values())
+            own = iter([one.numpy() for one in ([result] if hasattr(result, "numpy") else result)])
         kept = {state.place: state for state in states.values()}
         results = []
         for place, spec in enumerate(signature.results):
             if place not in kept:
-                results.append(next(own).numpy())
+                results.append(next(own))
                 continue
             front = tuple(slice(size_of(size, sizes)) for size in spec.shape)
             results.append(arguments[kept[place].input.name].numpy()[front])
@@ -270,7 +272,7 @@ class BuiltModel:
             versions=current_versions(),
             kernels=self.kernels,
             memory=self.memory.to_json(),
-            accuracy=[dataclasses.asdict(o) for o in self.accuracy.outputs] if self.accuracy else None,
+            accuracy=[asdict(o) for o in self.accuracy.outputs] if self.accuracy else None,
             checks=self.optimized.checks,
             step=self.step,
             states={one.input.name: one.output.name for one in states_of(optimized.signature)},
@@ -280,14 +282,14 @@ class BuiltModel:
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write one ``.so`` with the manifest embedded, and ``<stem>.manifest.json`` beside it.
 
-        ``path`` is the file, or a folder (which gets ``model.so``).  The file appears whole or not
-        at all.
+        ``path`` is the file, or a folder (which gets ``model.so``).  The file appears whole or not at all.
 
         Raises
         ------
         BuildError : the linker failed, or the folder cannot be written.
         """
-        return export_library(path, self.executable, self.weights, self.manifest())
+        with self.turns.taken():
+            return export_library(path, self.executable, self.weights, self.manifest())
 
 
 def build(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 from hetero_tvm.codegen import thread_pool
@@ -66,10 +67,10 @@ def _link(executable: Executable, weights: Weights | None, path: Path, source: P
     # Sums of the constants that are computed at load round as they do here.
     sources, options = [source, pool], ["-O2", "-ffp-contract=off", *options]
     if weights is not None:
-        weights.take_back()  # stand-ins that a check has filled would be written as they are
         sources.append(native.source_path("runtime/cpp/constants.cc"))
         options += SEGMENT_FLAGS
-    link(executable, path, sources, options)
+    with weights.exported() if weights is not None else nullcontext():
+        link(executable, path, sources, options)
     if weights is not None:
         size, pieces = weights.segment()
         append_segment(path, size, pieces)

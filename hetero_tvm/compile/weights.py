@@ -16,6 +16,7 @@ import struct
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ class Weights:
 
     def __init__(self) -> None:
         self.token = next(_tokens)
+        self._stand_ins: list[Any] = []
         self._tensors: list[Any] = []
         self._numbers: dict[tuple[int, str, tuple[int, ...]], list[int]] = {}
         self._replaced: list[tuple[Any, int | None, list[int]]] = []
@@ -68,8 +70,8 @@ class Weights:
     def __len__(self) -> int:
         return len(self._tensors)
 
-    def stand_in(self, value: Any) -> tuple[int, np.ndarray]:
-        """Number of a constant, and the small array that stands for it; equal constants have one."""
+    def stand_in(self, value: Any) -> tuple[int, Any]:
+        """Number of a constant, and a small tensor that stands for it; equal constants have one number."""
         array = array_of(value)
         kind = (zlib.crc32(array.reshape(-1).view(np.uint8)), array.dtype.name, array.shape)
         same = self._numbers.setdefault(kind, [])
@@ -83,7 +85,9 @@ class Weights:
         length = -(-_NUMBER.size // array.dtype.itemsize)
         data = np.zeros(length * array.dtype.itemsize, np.uint8)
         data[: _NUMBER.size] = np.frombuffer(_NUMBER.pack(self.token, number), np.uint8)
-        return number, data.view(array.dtype).reshape((1,) * (array.ndim - 1) + (length,))
+        tensor = tvm.runtime.tensor(data.view(array.dtype).reshape((1,) * (array.ndim - 1) + (length,)))
+        self._stand_ins.append(tensor)
+        return number, tensor
 
     def give(self, tensors: Sequence[Any]) -> None:
         """Give stand-ins in this process their values; those that have them stay as they are."""
@@ -106,6 +110,20 @@ class Weights:
         for tensor, data, shape in self._replaced:
             _set(_Tensor.from_address(tensor.__chandle__() + _OBJECT), data, shape)
         self._replaced.clear()
+
+    @contextmanager
+    def exported(self) -> Iterator[None]:
+        """Keep stand-ins as a library has them: their numbers alone, whichever build of a process it was."""
+        self.take_back()
+        self._tell(0)
+        try:
+            yield
+        finally:
+            self._tell(self.token)
+
+    def _tell(self, token: int) -> None:
+        for tensor in self._stand_ins:
+            ctypes.c_uint64.from_address(tensor.data_ptr()).value = token
 
     def segment(self) -> tuple[int, Iterator[Any]]:
         """Size and content, piece by piece, of the segment of an exported library.
@@ -201,9 +219,9 @@ def _with_stand_ins(function: RelaxFunction, weights: Weights, found: dict[int, 
         # TVM cannot read an executable whose last constant has no elements.
         if 0 < math.prod(value.shape) * np.dtype(value.dtype).itemsize < _LEAST:
             return constant
-        number, array = weights.stand_in(value)
+        number, tensor = weights.stand_in(value)
         if number not in found:
-            found[number] = relax.const(tvm.runtime.tensor(array))
+            found[number] = relax.const(tensor)
         own[number] = found[number]
         return found[number]
 

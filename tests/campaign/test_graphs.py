@@ -110,6 +110,22 @@ def test_the_references_may_disagree():
     assert fault == UNJUDGED and "onnxruntime" in note and "reference" in note
 
 
+def test_rows_of_no_rounds_have_sizes_that_onnxruntime_does_not_know():
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 17]>
+        loops (float[b,4] x) => (float[n,b,4] rows) <int64 no = {0}, bool begin = {1}> {
+          [loop] last, rows = Loop (no, begin, x) <body: graph = body (int64 i, bool c, float[b,4] s)
+            => (bool again, float[b,4] next, float[b,4] row) {
+              again = Identity (c)
+              next = Tanh (s)
+              row = Add (next, s) }> }
+    """)
+    x = {"x": np.zeros((3, 4), np.float32)}
+    assert compared(model, x, [np.zeros((0, 3, 4), np.float32)])[0] is None
+    assert "shape" in compared(model, x, [np.zeros((0, 3, 5), np.float32)])[0]
+    assert "shape" in compared(model, x, [np.zeros((1, 3, 4), np.float32)])[0]
+
+
 def _fate(task):
     if task == "die":
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -51,3 +51,12 @@ def test_kernels_of_generated_graphs_stay_within_their_tensors(monkeypatch, capf
     monkeypatch.setattr(sys, "argv", ["guard_pages", "--count", "2", "--nodes", "6", "--at", "end", *options])
     assert command.main() == 0
     assert "0 faults" in capfd.readouterr().out
+
+
+@pytest.mark.thorough
+def test_loops_that_stay_loops_are_guarded():
+    """Their rounds are a function of their own, which tensors that were allocated in it do not leave."""
+    tests = "tests/relax_passes/storage/test_rounds.py::test_rounds"
+    asked = ["--at", "end", "--pytest", tests, "-q", "-p", "no:xdist"]
+    done = subprocess.run([sys.executable, "-m", command.__name__, *asked], capture_output=True, text=True)
+    assert done.stdout.endswith("0 faults\n") and "passed" in done.stdout and "failed" not in done.stdout

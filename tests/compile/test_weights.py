@@ -1,6 +1,7 @@
 """Constants apart from the executable: in this process, in a library, after unloading."""
 
 import gc
+import threading
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import hetero_tvm
 from hetero_tvm import api
 from hetero_tvm.host import native
+from hetero_tvm.runtime import elf
 from tests.frontend.onnx.helpers import text_model
 
 WIDTH = 128
@@ -65,6 +67,44 @@ def test_a_model_runs_before_and_after_its_export(built, source, x, tmp_path):
     same(built.run({"x": x}), expected(source, x))
     same(hetero_tvm.load(path)(x), expected(source, x))
     assert built.export(tmp_path / "again").stat().st_size == path.stat().st_size
+
+
+@pytest.mark.thorough
+def test_calls_while_a_model_is_exported(built, source, x, tmp_path):
+    """Calls of threads shared a stack of registers, and an export took constants from those that ran."""
+    truth, size, faults, done = expected(source, x), built.export(tmp_path / "alone"), [], threading.Event()
+
+    def call():
+        while not done.is_set():
+            try:
+                same(built.run({"x": x}), truth)
+            except Exception as error:
+                faults.append(error)
+                return
+
+    callers = [threading.Thread(target=call) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    for number in range(3):
+        path = built.export(tmp_path / str(number))
+        assert path.stat().st_size == size.stat().st_size
+    done.set()
+    for caller in callers:
+        caller.join()
+    assert not faults
+    same(hetero_tvm.load(path)(x), truth)
+
+
+@pytest.mark.thorough
+def test_builds_of_one_process_have_equal_code_and_constants(built, source, x, tmp_path):
+    """Stand-ins named the build that they came from."""
+    other = api.build_model(api.optimize_model(api.import_model(source)), logs=tmp_path, use_shipped=False)
+    same(other.run({"x": x}), expected(source, x))
+    files = [one.export(tmp_path / str(n)).read_bytes() for n, one in enumerate((built, other))]
+    for name in (b".text", b".rodata", b".data"):
+        places = [elf.section(data, name) for data in files]
+        one, two = (data[at : at + size] for data, (at, size) in zip(files, places, strict=True))
+        assert one == two, name
 
 
 def test_models_that_live_together_keep_their_own_weights(source, x, tmp_path):

@@ -15,15 +15,16 @@ from unittest import mock
 
 import numpy as np
 
-from hetero_tvm.host.tvm import IRModule, relax
+from hetero_tvm.host.tvm import IRModule, relax, tvm
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.relax_passes.rewriting.graph import Sources
-from hetero_tvm.relax_passes.storage import plan_memory, workspaces
+from hetero_tvm.relax_passes.storage import plan_memory, rounds, workspaces
 
 FILLS = (0xFF, 0x00, 0x4B)
 """Bytes of memory before it is written: NaN and -1, 0, and 13 million."""
 _NAIVE = 1
 """TVM's allocator that asks for as many bytes as a tensor has."""
+_ALLOCATION = tvm.ir.Op.get("relax.builtin.alloc_tensor")
 
 planned = plan_memory.plan_memory
 
@@ -33,7 +34,29 @@ def _separately(
 ) -> tuple[IRModule, MemoryPlan]:
     """The module with an allocation for every tensor, and the plan that it would have had."""
     _, plan = planned(module, sources, share=share)
-    return workspaces.as_arguments(module), plan
+    return _allocated_before_loops(workspaces.as_arguments(module)), plan
+
+
+def _allocated_before_loops(module: IRModule) -> IRModule:
+    """The module, whose loops begin when all tensors are there: rounds are a function of their own."""
+    if rounds.closed(module) is module:
+        return module
+    main = module["main"]
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    first: list[relax.Binding] = []
+    for one in bindings:
+        value, there = one.value, {other.var for other in first}
+        made = getattr(value, "op", None) == _ALLOCATION
+        names = isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem))  # of such tensors
+        if made or (names and there.issuperset(relax.analysis.free_vars(value))):
+            first.append(one)
+    others = [one for one in bindings if not any(one.same_as(other) for other in first)]
+    blocks = [relax.BindingBlock([*first, *others])]
+    body = relax.SeqExpr(blocks, main.body.body)
+    changed = module.clone()
+    function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    changed.update_func(changed.get_global_var("main"), function)
+    return changed
 
 
 @contextlib.contextmanager
