@@ -103,17 +103,13 @@ class ImagePacker:
         longest = max(shape.phases) + self.pitch * step + reach + step
         pixels = max(0, min(shape.in_width, longest - left))
         row = k.scratch((longest + lanes,), "uint8")
-        outside = op.fill + 128 ^ (128 if op.x_dtype == "int8" else 0)
+        filler = tirx.const(self._bits_outside, "uint8")
 
         def fill(begin: int, end: int) -> None:
-            vector_loop(
-                k,
-                end - begin,
-                _BYTES,
-                lambda at, width: k.store(
-                    row, k.splat(tirx.const(outside, "uint8"), width), [k.ramp(begin + at, width)]
-                ),
-            )
+            def piece(at: Index, width: int) -> None:
+                k.store(row, k.splat(filler, width), [k.ramp(begin + at, width)])
+
+            vector_loop(k, end - begin, _BYTES, piece)
 
         def copy(y: Expr) -> None:
             def piece(at: Index, width: int) -> None:
@@ -282,15 +278,17 @@ class ImagePacker:
             value = value.astype(f"int32{many}")
         if not checked:
             return value
-        outside = shape.op.fill + 128
-        if shape.op.x_dtype == "int8":
-            outside ^= 128
         exists = tirx.all(y >= 0, y < shape.in_height)
         mask = tirx.Select(exists, int32(-1), int32(0))
         return tirx.bitwise_or(
             tirx.bitwise_and(value, k.splat(mask, width)),
-            k.splat(tirx.bitwise_and(tirx.bitwise_xor(mask, int32(-1)), int32(outside)), width),
+            k.splat(tirx.bitwise_and(tirx.bitwise_xor(mask, int32(-1)), int32(self._bits_outside)), width),
         )
+
+    @property
+    def _bits_outside(self) -> int:
+        """Bits of a pixel of the padding, as X has them."""
+        return (self.shape.op.fill + 128) ^ (128 if self.shape.op.x_dtype == "int8" else 0)
 
     def _joined(self, values: list[Expr], width: int) -> Expr:
         """One word of each lane's values."""
