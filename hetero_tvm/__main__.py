@@ -75,9 +75,10 @@ def _run(arguments: list[str]) -> int:
         if word.startswith("-"):
             message, hint = unknown_name("there is no option", word, ("--help", "--version"))
         else:
-            message, hint = unknown_name("there is no command", word, (*COMMANDS, "help", "completion"))
+            known = (*COMMANDS, "help", "completion")
+            message, hint = unknown_name("there is no command", word, known)
             if word in _WORDS_OF_OTHERS:
-                hint = f"hetero-tvm {_WORDS_OF_OTHERS[word]}; {hint[hint.index('known:') :]}"
+                hint = f"hetero-tvm {_WORDS_OF_OTHERS[word]}; known: {', '.join(known)}"
         return _refused(message, hint, as_json)
     return importlib.import_module(f"hetero_tvm.{word}").main(arguments[1:])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,11 @@ class BuiltModel:
         """Reason why this model cannot be run, and so not checked, on this machine; None when it can."""
         return self.optimized.target.unrunnable()
 
+    def _called(self, function: Any, arguments: Iterable[Any]) -> tuple[np.ndarray, ...]:
+        with self.turns.taken():
+            result = function(*arguments)
+            return tuple(one.numpy() for one in ([result] if hasattr(result, "numpy") else result))
+
     def run(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """Run in this process; NumPy arrays by input name -> all outputs.  Threads wait for each other.
 
@@ -113,9 +118,7 @@ class BuiltModel:
         inputs = checked_inputs(self.optimized.signature, inputs)
         arguments = [tvm.runtime.tensor(inputs[spec.name], device) for spec in specs]
         try:
-            with self.turns.taken():
-                result = self._main(*arguments)
-                arrays = tuple(one.numpy() for one in ([result] if hasattr(result, "numpy") else result))
+            arrays = self._called(self._main, arguments)
         except (IndexError, ZeroDivisionError) as error:
             message = named_indices(str(error), specs, [inputs[spec.name] for spec in specs])
             raise LibraryError(f"{self.optimized.model.name} failed: {message}") from error
@@ -212,13 +215,10 @@ class BuiltModel:
             if array is None or spec.name in states:
                 array = np.full(shape, 1, numpy_dtype(spec.dtype))
             if spec.name in states:
-                front = [slice(size) for size in inputs[spec.name].shape]
-                array[tuple(front)] = inputs[spec.name]
+                array[tuple(map(slice, inputs[spec.name].shape))] = inputs[spec.name]
             arguments[spec.name] = tvm.runtime.tensor(array, self.optimized.target.running()[0][0])
         function = machine(self.executable, self.optimized.target.running()[0])[STEP]
-        with self.turns.taken():
-            result = function(*arguments.values())
-            own = iter([one.numpy() for one in ([result] if hasattr(result, "numpy") else result)])
+        own = iter(self._called(function, arguments.values()))
         kept = {state.place: state for state in states.values()}
         results = []
         for place, spec in enumerate(signature.results):

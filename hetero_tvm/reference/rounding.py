@@ -99,7 +99,7 @@ def _with_more_and_more(
     fed = {name: widened(np.asarray(array)) for name, array in inputs.items()}
     known = reference.spread or [np.zeros(())] * len(reference.float64)
     spread = [np.zeros(exact.shape) + one for exact, one in zip(reference.float64, known, strict=True)]
-    share = _SHARE if _chooses(model) else 0.0
+    share, places = _SHARE if _chooses(model) else 0.0, _tells_places(model)
     for seed in range(_PAIRS):
         for sign in (1.0, -1.0):
             change = functools.partial(_rounded, random=np.random.default_rng(seed), sign=sign, share=share)
@@ -111,7 +111,7 @@ def _with_more_and_more(
                 with np.errstate(invalid="ignore"):
                     gap = np.abs(value.astype(np.float64) - exact.astype(np.float64))
                 spread[index] = np.maximum(spread[index], np.where(np.isfinite(gap), gap, 0.0))
-        yield dataclasses.replace(reference, spread=tuple(spread), places=_tells_places(model))
+        yield dataclasses.replace(reference, spread=tuple(spread), places=places)
 
 
 def judge(

@@ -14,6 +14,7 @@ import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.frontend.foreign import foreign_json
+from hetero_tvm.frontend.onnx.load import no_such_file
 from hetero_tvm.frontend.signature import RESERVED
 from hetero_tvm.host.install import extra_command
 
@@ -77,7 +78,7 @@ def read_description(path: str | Path) -> Description:
             )
         data = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
     except FileNotFoundError as error:
-        raise ModelError(f"There is no model file {path}.", hint="Check the path.") from error
+        raise no_such_file(path, "*.json") from error
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError, last_line
+from hetero_tvm.frontend.onnx.load import no_such_file
 from hetero_tvm.frontend.stablehlo import parse
 from hetero_tvm.host.install import extra_command
 
@@ -52,7 +53,7 @@ def read_program(source: Any) -> Any:
         try:
             data = source.read_bytes()
         except FileNotFoundError as error:
-            raise ModelError(f"There is no model file {source}.", hint="Check the path.") from error
+            raise no_such_file(source, f"*{source.suffix}") from error
         except OSError as error:
             raise ModelError(f"{source} cannot be read: {error.strerror}") from error
         if data.startswith(parse.BYTECODE) and (end := _trial(source)) < 0:

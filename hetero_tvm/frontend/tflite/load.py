@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.frontend.onnx.load import no_such_file
 from hetero_tvm.host.files import odd_kind
 from hetero_tvm.host.install import extra_command
 
@@ -112,7 +113,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise ModelError(f"There is no model file {path}.", hint="Check the path.") from error
+        raise no_such_file(path, "*.tflite") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}.") from error
     if data[4:8] != _IDENTIFIER:

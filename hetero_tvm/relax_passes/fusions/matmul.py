@@ -80,9 +80,8 @@ def _step(graph: Graph, user: Var, top: Var, n: int, gates: bool) -> tuple[str |
         return (_RESHAPE, None) if len(shape_of(user)) > 1 and shape_of(user)[-1] == n else (None, None)
     if (activation := activation_of(graph, user)) is not None:
         return activation, None
-    if name not in ("relax.add", "relax.multiply") or shape_of(user) != shape_of(top):
-        return None, None
-    array = array_of(graph.value(other_operand(graph, user, top)))
-    if name == "relax.add" and array is not None and array.size == n and array.shape[-1:] in ((), (n,)):
-        return BIAS, relax.const(array.reshape(n).astype("float32"))
+    if name == "relax.add" and shape_of(user) == shape_of(top):
+        array = array_of(graph.value(other_operand(graph, user, top)))
+        if array is not None and array.size == n and array.shape[-1:] in ((), (n,)):
+            return BIAS, relax.const(array.reshape(n).astype("float32"))
     return joining_tensor(graph, user, top, gates)

@@ -244,11 +244,10 @@ def _step(graph: Graph, user: Var, top: Var, gates: bool) -> tuple[str | None, E
         if above is not None and graph.op_name(above) == "relax.minimum" and _bound(graph, above) == 6.0:
             return "relu6", None, above
         return "relu", None, user
-    if name not in ("relax.add", "relax.multiply") or shape_of(user) != shape_of(top):
-        return None, None, user
-    vector, other = channel_vector(graph, user)
-    if name == "relax.add" and vector is not None and other.same_as(top):
-        return BIAS, relax.const(vector.astype("float32")), user
+    if name == "relax.add" and shape_of(user) == shape_of(top):
+        vector, other = channel_vector(graph, user)
+        if vector is not None and other.same_as(top):
+            return BIAS, relax.const(vector.astype("float32")), user
     return (*joining_tensor(graph, user, top, gates), user)
 
 

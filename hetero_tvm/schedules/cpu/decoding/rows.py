@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
@@ -11,7 +13,7 @@ from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.parts import half_of_pair
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient, remainder
 from hetero_tvm.schedules.cpu.rows.normalization import normalize_row
-from hetero_tvm.schedules.cpu.rows.row_reduction import add, each_vector, reduce_row
+from hetero_tvm.schedules.cpu.rows.row_reduction import each_vector
 from hetero_tvm.schedules.emit import Index, constant, int32
 
 
@@ -119,6 +121,7 @@ def emit_norm(op: RowNorm, machine: CpuModel) -> PrimFunc:
 
 def emit_layer_inputs(op: LayerInputs, machine: CpuModel) -> PrimFunc:
     """Kernel with arguments X [rows, layers * width], scale [width], other, Y, both like X."""
+    contract = Normalization((1,), op.width, op.eps, centered=False, shifted=False)
     k = SymbolicKernel("layer_inputs")
     with k:
         symbol, total = k.symbol("n"), op.layers * op.width
@@ -129,19 +132,14 @@ def emit_layer_inputs(op: LayerInputs, machine: CpuModel) -> PrimFunc:
             with k.serial(op.layers) as layer:
                 base = k.let(layer * op.width)
 
-                def square(c: Index, width: int) -> Expr:
-                    value = k.let(k.load(x, [i, k.ramp(base + c, width)]))
-                    return value * value
+                def get(c: Index, width: int) -> Expr:
+                    return k.load(x, [i, k.ramp(base + c, width)])
 
-                mean = reduce_row(k, op.width, machine.lanes, square, add, 0.0) * constant(1.0 / op.width)
-                factor = k.let(constant(1.0) / tirx.sqrt(mean + constant(op.eps)))
-
-                def vector(c: Index, width: int, _slot: int) -> None:
+                def put(c: Index, width: int, value: Expr) -> None:
                     at = [i, k.ramp(base + c, width)]
-                    value = k.load(x, at) * k.splat(factor, width) * k.load(scale, [k.ramp(c, width)])
                     k.store(y, value + k.load(other, at), at)
 
-                each_vector(k, op.width, machine.lanes, vector)
+                normalize_row(k, contract, machine.lanes, get, get, put, [scale])
 
         each_row(k, k.count(symbol), machine, one_row)
     return k.function
@@ -155,14 +153,11 @@ def emit_multiply(op: Multiply, machine: CpuModel) -> PrimFunc:
         x, g = k.argument("X", (symbol, op.width)), k.argument("G", (symbol, op.total))
         y = k.argument("Y", (symbol, op.width))
 
-        def one_row(i: Expr) -> None:
-            def vector(c: Index, width: int, _slot: int) -> None:
-                at = [i, k.ramp(c, width)]
-                k.store(y, k.load(x, at) * k.load(g, [i, k.ramp(c + op.first, width)]), at)
+        def vector(i: Expr, c: Index, width: int) -> None:
+            at = [i, k.ramp(c, width)]
+            k.store(y, k.load(x, at) * k.load(g, [i, k.ramp(c + op.first, width)]), at)
 
-            each_vector(k, op.width, machine.lanes, vector)
-
-        each_row(k, k.count(symbol), machine, one_row)
+        _each_vector(k, k.count(symbol), op.width, machine, vector)
     return k.function
 
 
@@ -174,16 +169,24 @@ def emit_xielu(op: Xielu, machine: CpuModel) -> PrimFunc:
         x, numbers = k.argument("X", (symbol, op.width)), k.argument("numbers", (4,))
         y = k.argument("Y", (symbol, op.width))
 
-        def one_row(i: Expr) -> None:
-            def vector(c: Index, width: int, _slot: int) -> None:
-                at = [i, k.ramp(c, width)]
-                above, below, slope, least = (k.splat(k.load(numbers, [n]), width) for n in range(4))
-                value = k.let(k.load(x, at))
-                rest = vector_math.exp(tirx.min(value, least)) - k.splat(1.0, width) - value
-                curve = tirx.Select(value > k.splat(0.0, width), above * value * value, below * rest)
-                k.store(y, curve + slope * value, at)
+        def vector(i: Expr, c: Index, width: int) -> None:
+            at = [i, k.ramp(c, width)]
+            above, below, slope, least = (k.splat(k.load(numbers, [n]), width) for n in range(4))
+            value = k.let(k.load(x, at))
+            rest = vector_math.exp(tirx.min(value, least)) - k.splat(1.0, width) - value
+            curve = tirx.Select(value > k.splat(0.0, width), above * value * value, below * rest)
+            k.store(y, curve + slope * value, at)
 
-            each_vector(k, op.width, machine.lanes, vector)
-
-        each_row(k, k.count(symbol), machine, one_row)
+        _each_vector(k, k.count(symbol), op.width, machine, vector)
     return k.function
+
+
+def _each_vector(
+    k: SymbolicKernel, rows: Expr, n: int, machine: CpuModel, body: Callable[[Expr, Index, int], None]
+) -> None:
+    """``body(row, column, width)`` for the vectors of all rows of ``n`` channels."""
+
+    def one_row(i: Expr) -> None:
+        each_vector(k, n, machine.lanes, lambda c, width, _slot: body(i, c, width))
+
+    each_row(k, rows, machine, one_row)
