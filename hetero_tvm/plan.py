@@ -147,7 +147,7 @@ def _summary(options: argparse.Namespace, problem: Problem, result: Plan) -> lis
             verdict = "no plan found within it; one may exist (try a larger --seconds)"
         lines.append(f"capacity     {result.capacity:,} bytes: {verdict}")
     ended = ", interrupted: the best plan until then" if result.interrupted else ""
-    lines.append(f"time         {result.seconds:.3f} s, {result.method}{ended}")
+    lines.append(f"time         {result.seconds or 0:.3f} s, {result.method}{ended}")
     if result.note:
         lines.append(f"note         {result.note}")
     if options.verify:

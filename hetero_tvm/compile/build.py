@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +35,7 @@ from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.relax_passes.storage.concatenation import is_joined
 from hetero_tvm.relax_passes.storage.live_ranges import UPPER_BOUND
 from hetero_tvm.runtime.arrays import named_indices, numpy_dtype
-from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, refuse_flagged
+from hetero_tvm.runtime.manifest import Manifest, TargetInfo, creation_time, current_versions, refuse_flagged
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.sessions import states_of
 from hetero_tvm.runtime.signature import STEP, Step, size_of
@@ -276,7 +275,7 @@ class BuiltModel:
             checks=self.optimized.checks,
             step=self.step,
             states={one.input.name: one.output.name for one in states_of(optimized.signature)},
-            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            created=creation_time(),
         )
 
     def export(self, path: str | os.PathLike[str]) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import os
 import shutil
@@ -49,7 +48,7 @@ from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.ops.decoding.contracts import KEYS
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.pipeline import lower
-from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions
+from hetero_tvm.runtime.manifest import Manifest, TargetInfo, creation_time, current_versions
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 from hetero_tvm.targets.base import Target
@@ -223,7 +222,7 @@ def manifest_of(
         versions=current_versions(),
         kernels=json.loads(step.attrs[KERNELS]),
         memory=memory.to_json(),
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        created=creation_time(),
         language=language,
     )
 

@@ -131,7 +131,7 @@ class MemoryPlan:
             raise PlanError("the memory plan is wrong", problems=shortened(problems))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values; :meth:`from_json` reads them back."""
+        """JSON values; :meth:`from_json` reads them back.  Times are left out: they differ by build."""
         return {
             "version": VERSION,
             "peak": self.peak,
@@ -144,7 +144,7 @@ class MemoryPlan:
             "arenas": [
                 {
                     "device": arena.device,
-                    "plan": arena.plan.to_dict(),
+                    "plan": {name: v for name, v in arena.plan.to_dict().items() if name != "seconds"},
                     "tensors": [arena.row(t) for t in arena.tensors],
                 }
                 for arena in self.arenas

@@ -24,7 +24,8 @@ class Plan:
     optimal: bool
     method: str
     """Stage of the planner that found it: trivial, greedy, local search or exact search."""
-    seconds: float
+    seconds: float | None = None
+    """How long the planner took; None of a plan that a library tells."""
     capacity: int | None = None
     """Limit that was asked for; None when the lowest peak was."""
     alignment: int = 1
@@ -60,7 +61,7 @@ class Plan:
             "capacity": self.capacity,
             "alignment": self.alignment,
             "method": self.method,
-            "seconds": round(self.seconds, 6),
+            "seconds": None if self.seconds is None else round(self.seconds, 6),
             "note": self.note,
             "interrupted": self.interrupted,
             "offsets": dict(self.offsets),

@@ -18,10 +18,11 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.errors import BuildError, LibraryError
+from hetero_tvm.errors import BuildError, LibraryError, UsageError
 from hetero_tvm.host.files import replaced
 from hetero_tvm.runtime import checksum, elf
 from hetero_tvm.runtime.cpuid import FEATURES
@@ -67,6 +68,24 @@ class TargetInfo:
         """Target that a manifest, or the target itself, describes.  :class:`KeyError` for what is missing."""
         archs, alignment = tuple(data.get("archs", ())), int(data.get("alignment", 64))
         return cls(data["kind"], data["cpu"], tuple(data["isa"]), data["threads"], archs, alignment)
+
+
+def creation_time() -> str:
+    """Time of now that a manifest tells; of ``SOURCE_DATE_EPOCH`` where that is set, in seconds since 1970,
+    so that one model built twice gives the same bytes (reproducible-builds.org).
+
+    Raises
+    ------
+    UsageError : the variable is no such number.
+    """
+    text = os.environ.get("SOURCE_DATE_EPOCH", "").strip()
+    try:
+        moment = datetime.fromtimestamp(int(text), timezone.utc) if text else datetime.now(timezone.utc)
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"SOURCE_DATE_EPOCH is {text!r}, no number of seconds since 1970", hint="unset it, or give one"
+        ) from error
+    return moment.isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 from hetero_tvm.api import build_model, optimize_model
 from hetero_tvm.errors import BuildError
 from hetero_tvm.frontend import import_onnx
-from tests.frontend.onnx.helpers import text_model
+from tests.frontend.onnx.helpers import add_weight, text_model
 
 
 @pytest.fixture
@@ -57,3 +57,15 @@ def test_a_linker_that_is_killed_has_a_hint_of_its_own(built, tmp_path, monkeypa
     with pytest.raises(BuildError, match="signal 9") as caught:
         built.export(tmp_path / "out")
     assert "want of memory" in str(caught.value)
+
+
+@pytest.mark.thorough
+def test_one_model_at_one_time_gives_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    model = text_model("g (float[2,16] x) => (float[2,8] y) { h = MatMul(x, w) y = Softmax(h) }")
+    add_weight(model, "w", np.random.default_rng(0).standard_normal((16, 8)).astype("float32"))
+    made = [
+        build_model(optimize_model(import_onnx(model), "cpu")).export(tmp_path / name)
+        for name in ("a.so", "b.so")
+    ]
+    assert made[0].read_bytes() == made[1].read_bytes()

@@ -16,7 +16,7 @@ TENSORS = (
     Tensor("scratch", "k2", "scratch", 2, 3, 32, workspace=True),
 )
 OFFSETS = {"x": 128, "y": 0, "scratch": 128}
-ARENA = Arena("cpu", TENSORS, Plan(OFFSETS, 192, 192, True, "trivial", 0.0, alignment=64))
+ARENA = Arena("cpu", TENSORS, Plan(OFFSETS, 192, 192, True, "trivial", alignment=64))
 MEMORY = MemoryPlan(
     (ARENA,),
     steps=4,
@@ -61,6 +61,8 @@ def test_a_right_plan_passes_and_mistakes_are_named_with_their_device():
 def test_json_round_trip():
     data = json.loads(json.dumps(MEMORY.to_json()))
     assert MemoryPlan.from_json(data) == MEMORY
+    timed = dataclasses.replace(ARENA, plan=dataclasses.replace(ARENA.plan, seconds=0.1))
+    assert json.loads(json.dumps(dataclasses.replace(MEMORY, arenas=(timed,)).to_json())) == data
     assert data["peak"] == 192 and [t["offset"] for t in data["arenas"][0]["tensors"]] == [128, 0, 0, 128]
 
 

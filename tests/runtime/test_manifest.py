@@ -8,10 +8,10 @@ import subprocess
 import pytest
 
 from hetero_tvm import host
-from hetero_tvm.errors import BuildError, LibraryError
+from hetero_tvm.errors import BuildError, LibraryError, UsageError
 from hetero_tvm.runtime import Manifest, TensorSpec, embed_source, read_manifest, write_sidecar
 from hetero_tvm.runtime.cpuid import FEATURES
-from hetero_tvm.runtime.manifest import file_sha256, verify_sidecar
+from hetero_tvm.runtime.manifest import creation_time, file_sha256, verify_sidecar
 from tests.runtime.conftest import compile_manifest, make_manifest
 
 NASTY = (
@@ -147,3 +147,17 @@ def test_a_target_shows_in_a_few_words(manifest):
     told = repr(target)
     assert told.startswith(f"<TargetInfo: {target.kind}") and f"{len(target.isa)} features" in told
     assert len(told) < 100
+
+
+def test_its_time_may_be_given(monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert creation_time() == "2023-11-14T22:13:20+00:00"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "")
+    assert creation_time() > "2026"
+
+
+@pytest.mark.parametrize("text", ["yesterday", "1e9", "9" * 30])
+def test_a_time_that_is_none_is_refused(monkeypatch, text):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", text)
+    with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH"):
+        creation_time()
