@@ -25,7 +25,7 @@ class Plan:
     method: str
     """Stage of the planner that found it: trivial, greedy, local search or exact search."""
     seconds: float | None = None
-    """How long the planner took; None of a plan that a library tells."""
+    """Time that the planner took; None of a plan that a library tells."""
     capacity: int | None = None
     """Limit that was asked for; None when the lowest peak was."""
     alignment: int = 1
