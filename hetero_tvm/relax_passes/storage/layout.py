@@ -4,7 +4,8 @@ Convolutions of the target want blocks (``x`` is its vector length).  Everything
 blocks goes with its neighbours: each connected region of such operators takes the layout that converts
 the fewer bytes, counting its border to convolutions, to the rest of the graph, and to the model's
 inputs and results.  A convolution reads plain NCHW directly (a first layer is not converted), and an
-image of one pixel is the same in both layouts.  A convolution with plain neighbours only stays plain.
+image of one pixel is the same in both layouts.  A convolution with plain neighbours only stays plain, and so
+do those that blocks slow down by more than conversions cost (``plain_islands.py``).
 
 A convolution's padding becomes zeros around its input, written by whoever makes it: no copy.
 
@@ -28,6 +29,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
 from hetero_tvm.relax_passes.storage.concatenation import JoinParts
 from hetero_tvm.relax_passes.storage.image_nodes import NO_HALO, ConvNode, Image, ImageNode, node_of
+from hetero_tvm.relax_passes.storage.plain_islands import LayoutCosts, plain_islands
 
 
 class BlockImages(GraphPass):
@@ -40,6 +42,7 @@ class BlockImages(GraphPass):
     halos : whether a convolution's padding becomes zeros around its input; else the kernel minds the border.
     pays : whether a convolution in its second form, with its images converted for it alone, takes less time
         than in its first, plain form.
+    costs : cycles by which convolutions stay plain among blocks; None where none does.
     """
 
     name = "blocked_images"
@@ -50,8 +53,9 @@ class BlockImages(GraphPass):
         serves: Claims,
         halos: bool = True,
         pays: Callable[[Conv2d, Conv2d], bool] = lambda plain, blocked: False,
+        costs: LayoutCosts | None = None,
     ):
-        self.block, self.serves, self.halos, self.pays = block, serves, halos, pays
+        self.block, self.serves, self.halos, self.pays, self.costs = block, serves, halos, pays, costs
 
     def run(self, graph: Graph, report: Report) -> None:
         module = graph.functions()
@@ -71,6 +75,8 @@ class BlockImages(GraphPass):
 
     def _choose(self, graph: Graph, nodes: dict[Var, ImageNode]) -> dict[Var, ImageNode]:
         """The nodes that work on blocks."""
+        for var in self._islands(graph, nodes):
+            nodes.pop(var)
         blocked = {var: node for var, node in nodes.items() if node.gains}
         for region in _regions({var: node for var, node in nodes.items() if not node.gains}):
             inside = {node.var for node in region}
@@ -86,15 +92,31 @@ class BlockImages(GraphPass):
                 blocked.update({node.var: node for node in region})
         return {var: node for var, node in blocked.items() if not self._alone(graph, node, blocked)}
 
+    def _islands(self, graph: Graph, nodes: dict[Var, ImageNode]) -> set[Var]:
+        """Convolutions that stay plain whatever their neighbours do."""
+        if self.costs is None:
+            return set()
+        forms = {
+            var: (node.op, self._blocked_form(node))
+            for var, node in nodes.items()
+            if isinstance(node, ConvNode) and not node.op.depthwise and self.serves(node.op)
+        }
+        return plain_islands(
+            graph, nodes, forms, lambda node, n: _stays_plain(node, n, self.block, self.halos), self.costs
+        )
+
+    def _blocked_form(self, node: ConvNode) -> Conv2d:
+        halo = node.op.padding if self.halos else NO_HALO
+        x = Layout() if _stays_plain(node, 0, self.block, self.halos) else Layout(self.block, halo)
+        return node.blocked_op(x, Layout(self.block), Layout(self.block))
+
     def _alone(self, graph: Graph, node: ImageNode, blocked: dict[Var, ImageNode]) -> bool:
         """Whether it is a convolution among plain neighbours, which would be converted for itself only."""
         if not isinstance(node, ConvNode) or not self.serves(node.op):
             return False
         if any(x in blocked for x in (*node.images, *graph.users(node.var))):
             return False
-        halo = node.op.padding if self.halos else NO_HALO
-        x = Layout() if _stays_plain(node, 0, self.block, self.halos) else Layout(self.block, halo)
-        return not self.pays(node.op, node.blocked_op(x, Layout(self.block), Layout(self.block)))
+        return not self.pays(node.op, self._blocked_form(node))
 
     def _bytes(self, var: Var) -> int:
         """Bytes that a conversion moves."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from hetero_tvm.host.cpu import fma_units_of
 from hetero_tvm.host.tvm import IRModule, PrimFunc, TVMTarget, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.forms.resize import PixelsAsCopies
@@ -45,8 +43,8 @@ from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
 from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.dots import safe_pairs, wanted_pairs
-from hetero_tvm.schedules.cpu.halves.conv2d import half_cycles, halves_pay
-from hetero_tvm.schedules.cpu.images.lone import blocks_pay, on_blocks, slices_pay
+from hetero_tvm.schedules.cpu.halves.conv2d import halves_pay
+from hetero_tvm.schedules.cpu.images.lone import on_blocks, slices_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_copies
 from hetero_tvm.schedules.cpu.integers.stored_matmul import permitted_bits, rounded_bits
 from hetero_tvm.schedules.cpu.products import contraction
@@ -57,6 +55,7 @@ from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.targets.base import Compiled, Target
 from hetero_tvm.targets.cpu.forms import chains, forms, quantized_forms
+from hetero_tvm.targets.cpu.image_layouts import ImageLayouts
 from hetero_tvm.targets.cpu.parts import build_in_parts
 from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
 from hetero_tvm.targets.cpu.spaces import CPU_SPACES
@@ -118,8 +117,6 @@ _ACCEPTED = {"int8": (0.5, 0.98), "f16": (1e-2, 0.9999), "bf16": (6e-2, 0.999)}
 _STORED = (1.0, 0.7)
 # 8 bits in groups of X, which a model with packed weights allows: half a per cent for each product.
 _ROUNDED = (0.1, 0.999)
-_FEW_IMAGES = 4  # for which layouts are chosen where a library takes a range of batches
-_USUAL_EXTENT = 64  # rows and columns for which they are chosen where it takes a range of those
 
 
 class CpuTarget(Target):
@@ -340,7 +337,9 @@ class CpuTarget(Target):
                 functools.partial(slices_pay, machine=self.machine),
             ),  # after the epilogues, and before layouts are chosen
             *lower,  # after the epilogues, which it takes along
-            BlockImages(self.machine.lanes, claims, pays=self._blocks_pay),  # what the fusions have left
+            BlockImages(  # what the fusions have left
+                self.machine.lanes, claims, pays=self.image_layouts.pays, costs=self.image_layouts.costs
+            ),
             *halved,  # after it: a layout decides what float32 takes
             *(chains(claims, self.machine) if fixed and not lower else []),  # likewise
             FusePool2d(claims),  # after BlockImages: pooling that no neighbour wants in blocks
@@ -360,15 +359,10 @@ class CpuTarget(Target):
         """Whether convolutions may be products of bfloat16."""
         return self.storage is not None and self.storage.name == "bf16"
 
-    def _blocks_pay(self, plain: Conv2d, blocked: Conv2d) -> bool:
-        """Whether images are converted for a convolution alone: the same for all batches of a range."""
-        if self._any_rows:
-            plain, blocked = replace(plain, batch=_FEW_IMAGES), replace(blocked, batch=_FEW_IMAGES)
-        if self._any_images:
-            plain, blocked = (_usual_image(op, self._any_images > 1) for op in (plain, blocked))
-        rounds = self._rounds_images and not self._any_images
-        rounded = half_cycles(blocked, self.machine) if rounds else None
-        return blocks_pay(plain, blocked, self.machine, rounded)
+    @property
+    def image_layouts(self) -> ImageLayouts:
+        """Judge of the layouts of images."""
+        return ImageLayouts(self.machine, self._any_rows, self._any_images, self._rounds_images)
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:
@@ -425,16 +419,6 @@ class CpuTarget(Target):
         if self.storage is None or not self.storage.bits:
             return self.precision
         return f"{self.storage.name}g{self.storage.group}" + "z" * self.storage.zero_points
-
-
-def _usual_image(op: Conv2d, alike: bool) -> Conv2d:
-    """The convolution with as many rows and columns as many images have; a small one keeps its own, unless
-    ``alike``."""
-    height, width = (
-        max(_USUAL_EXTENT if alike and extent > 1 else min(extent, _USUAL_EXTENT), (taps - 1) * apart + 1)
-        for extent, taps, apart in zip((op.height, op.width), op.kernel, op.dilation, strict=True)
-    )
-    return replace(op, height=height, width=width)
 
 
 def _cpuinfo_name(name: str) -> str:

@@ -16,7 +16,9 @@ def test_layouts_of_images_are_the_same_at_all_batches():
         x, y = str(Layout(lanes, plain.padding)), str(Layout(lanes))
         blocked = replace(plain, x_layout=x, y_layout=y)
         batches = range(1, 17)
-        return {target._blocks_pay(replace(plain, batch=b), replace(blocked, batch=b)) for b in batches}
+        return {
+            target.image_layouts.pays(replace(plain, batch=b), replace(blocked, batch=b)) for b in batches
+        }
 
     cases = [(channels, size) for channels in (16, 24, 32, 96) for size in (2, 4, 7, 14, 28)]
     assert all(len(answers(target.for_ranges(), *case)) == 1 for case in cases)

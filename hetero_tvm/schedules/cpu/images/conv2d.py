@@ -57,7 +57,7 @@ class Conv2dSpace(DesignSpace):
         if min(*op.output.shape, op.channels, *op.kernel) < 1:
             return "an extent is zero"
         taps = op.kernel[0] * op.kernel[1]
-        looped = Geometry(op).patches or (op.strides == (1, 1) and op.kernel[1] <= UNROLLED_TAPS)
+        looped = Geometry(op).patches or op.strides == (1, 1)
         if taps > UNROLLED_TAPS and not looped:
             return f"{taps} filter taps, at most {UNROLLED_TAPS}"
         return None

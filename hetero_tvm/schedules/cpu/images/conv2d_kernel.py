@@ -16,6 +16,9 @@ from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, int32, vector_
 UNROLLED_TAPS = 49
 """More taps than this make too much code; patches (kernel = stride) and unit strides run them in loops."""
 
+_ROW_TAPS = 16
+"""Taps of a step along rows of more than :data:`UNROLLED_TAPS`."""
+
 _FEW_PLANES = 16
 """Planes of the input below which threads share their phases."""
 
@@ -229,10 +232,17 @@ class ConvKernel:
             return
         if taps > UNROLLED_TAPS:  # unit strides: one phase
             (height, width), (down, right) = self.op.kernel, self.op.dilation
+            each = width if width <= UNROLLED_TAPS else _ROW_TAPS
             with k.serial(self.depth) as channel, k.serial(height) as i:
-                for j in range(width):
-                    shift = i * (down * self.geometry.pitch) + j * right
-                    tap_product(channel, i * width + j, (0, shift))
+
+                def products(first: Index, count: int, i: Expr = i, channel: Expr = channel) -> None:
+                    for j in range(count):
+                        shift = i * (down * self.geometry.pitch) + (first + j) * right
+                        tap_product(channel, i * width + first + j, (0, shift))
+
+                with k.serial(width // each) as step:
+                    products(step * each, each)
+                products(width // each * each, width % each)
             return
         # Few taps leave a short body: several channels per step keep the loop overhead small.
         channels_per_step = max(u for u in (1, 2, 4) if self.depth % u == 0 and (u == 1 or u * taps <= 12))

@@ -51,20 +51,37 @@ def blocks_pay(plain: Conv2d, blocked: Conv2d, machine: CpuModel, rounded: float
 
     ``rounded`` are cycles of ``blocked`` in another arithmetic, which may take fewer.
     """
+    known = cycles_of_layouts(plain, blocked, machine, rounded)
+    if known is None:
+        return False
+    before, after = known
+    if Layout.parse(blocked.x_layout).blocked:
+        after += conversion_cycles(plain.image, True)
+    after += len(tensors_of(plain.epilogue)) * conversion_cycles(plain.out_image, True)
+    return after + conversion_cycles(plain.out_image, False) < _SURE * before
+
+
+def cycles_of_layouts(
+    plain: Conv2d, blocked: Conv2d, machine: CpuModel, rounded: float | None = None
+) -> tuple[float, float] | None:
+    """Cycles of a convolution on plain images and on blocks, without conversions; None where a form has no
+    kernel."""
     before = default_cycles(Conv2dSpace(), plain, machine)
     after = default_cycles(DepthwiseSpace() if plain.depthwise else BlockedConv2dSpace(), blocked, machine)
     if before is None or after is None:
-        return False
-    after = after if rounded is None else min(after, rounded)
-    read = Layout.parse(blocked.x_layout).blocked
+        return None
     before *= 1.0 + _waiting(plain)
     before *= _SHORT_VECTORS if machine.lanes < LINE_FLOATS and plain.out_height > 1 else 1.0
     before += 0.0 if plain.depthwise else _filling(plain, machine)
-    conversions = read * (_bytes(plain.image) / _TO_BLOCKS + _LAUNCH)
-    conversions += len(tensors_of(plain.epilogue)) * (_bytes(plain.out_image) / _TO_BLOCKS + _LAUNCH)
-    slow = _CROWDED if math.prod(plain.out_image[2:]) * 4 % _PAGE == 0 else 1.0
-    conversions += slow * _bytes(plain.out_image) / _TO_PLAIN + _LAUNCH
-    return after + conversions < _SURE * before
+    return before, after if rounded is None else min(after, rounded)
+
+
+def conversion_cycles(image: tuple[int, ...], to_blocks: bool) -> float:
+    """Cycles in which all threads convert an image [N, C, H, W] to blocks, or back."""
+    if to_blocks:
+        return _bytes(image) / _TO_BLOCKS + _LAUNCH
+    slow = _CROWDED if math.prod(image[2:]) * 4 % _PAGE == 0 else 1.0
+    return slow * _bytes(image) / _TO_PLAIN + _LAUNCH
 
 
 def on_blocks(op: Conv3d, machine: CpuModel) -> Conv3d:
