@@ -20,7 +20,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.storage.image_nodes import ConvNode, ImageNode
 
 _CLEAR = 0.6
-"""Time of the plain kernel, by the blocked one's, below which it may be chosen: estimates are far from exact."""
+"""Time of the plain kernel, by the blocked one's, below which it may be chosen: estimates are rough."""
 
 _UNITS = 1e8
 """Units that all costs together have in the cut, whose capacities are integers of 32 bits."""
@@ -75,7 +75,7 @@ def plain_islands(
 
 
 def _takes_plain(node: ImageNode, x: Var, reads_plain: Callable[[ImageNode, int], bool]) -> bool:
-    return all(reads_plain(node, index) for index, image in enumerate(node.images) if image is x)
+    return all(reads_plain(node, index) for index, image in enumerate(node.images) if image.same_as(x))
 
 
 class _Cut:

@@ -56,6 +56,9 @@ def test_every_choice_computes_the_convolution(machine):
         Conv2d(1, 3, 5, 5, 6, (3, 3), groups=3, epilogue=("bias",)),  # two filters a channel
         Conv2d(2, 12, 5, 6, 21, (2, 3), (1, 2), PAD, groups=3),  # seven filters a group
         Conv2d(1, 3, 14, 13, 5, (9, 8), padding=PAD, dilation=(1, 2)),  # more taps than are unrolled
+        Conv2d(2, 2, 4, 130, 3, (1, 64), padding=(0, 32, 0, 31)),  # in one row
+        Conv2d(1, 3, 3, 150, 5, (2, 51), dilation=(1, 2), epilogue=("bias",)),
+        Conv2d(1, 4, 70, 9, 8, (64, 1), groups=4),
         Conv2d(1, 16, 32, 32, 33, (1, 1)),  # planes of whole pages, which are put apart
         Conv2d(1, 4, 9, 11, 21, (3, 3), (2, 1), PAD, epilogue=("bias",), constant_weight=False),
         Conv2d(2, 5, 12, 12, 5, (8, 8), groups=5, constant_weight=False),
