@@ -32,9 +32,9 @@ class LayoutCosts(NamedTuple):
     """Cycles of the kernels of a target."""
 
     kernels: Callable[[Conv2d, Conv2d], tuple[float, float] | None]
-    """Of a convolution's plain form and of its blocked one; None where they are not known."""
+    """Cycles of a convolution's plain form and of its blocked one; None where they are not known."""
     conversion: Callable[[tuple[int, ...], bool], float]
-    """Of an image from plain to blocks (True) or back."""
+    """Cycles of an image's way from plain to blocks (True) or back."""
 
 
 def plain_islands(

@@ -1,4 +1,4 @@
-"""What images gain by blocks of channels, the same at all sizes that a library takes."""
+"""Gains of images by blocks of channels, the same at all sizes that a library takes."""
 
 from __future__ import annotations
 
