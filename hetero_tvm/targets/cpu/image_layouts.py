@@ -16,6 +16,12 @@ _FEW_IMAGES = 4
 _USUAL_EXTENT = 64
 """Rows and columns for which they are chosen where it takes a range of those."""
 
+_USUAL_LENGTH = 1024
+"""Columns of images of one row, where kernels are weighed."""
+
+_OPEN = 1.3
+"""Time of the plain kernel of any size by that of a fixed one."""
+
 
 @dataclass(frozen=True)
 class ImageLayouts:
@@ -38,18 +44,38 @@ class ImageLayouts:
         return blocks_pay(plain, blocked, self.machine, self._rounded(blocked))
 
     @property
-    def costs(self) -> LayoutCosts | None:
-        """Cycles that tell which convolutions stay plain among blocks; None where rows or columns are open,
-        whose plain kernels are others."""
-        return None if self.any_images else LayoutCosts(self._kernels, self._conversion)
+    def costs(self) -> LayoutCosts:
+        """Cycles that tell which convolutions stay plain among blocks."""
+        return LayoutCosts(self._kernels, self._conversion)
 
     def _kernels(self, plain: Conv2d, blocked: Conv2d) -> tuple[float, float] | None:
-        plain, blocked = self._usual(plain), self._usual(blocked)
-        return cycles_of_layouts(plain, blocked, self.machine, self._rounded(blocked))
+        plain, blocked = self._weighed(plain), self._weighed(blocked)
+        known = cycles_of_layouts(plain, blocked, self.machine, self._rounded(blocked))
+        return known if known is None or not self.any_images else (_OPEN * known[0], known[1])
 
     def _conversion(self, image: tuple[int, ...], to_blocks: bool) -> float:
-        image = (_FEW_IMAGES, *image[1:]) if self.any_rows else image
-        return conversion_cycles(image, to_blocks)
+        batch, channels, height, width = image
+        return conversion_cycles((self._batch(batch), channels, *self._extents(height, width)), to_blocks)
+
+    def _weighed(self, op: Conv2d) -> Conv2d:
+        height, width = (
+            max(extent, (taps - 1) * apart + 1)
+            for extent, taps, apart in zip(
+                self._extents(op.height, op.width), op.kernel, op.dilation, strict=True
+            )
+        )
+        return replace(op, batch=self._batch(op.batch), height=height, width=width)
+
+    def _batch(self, batch: int) -> int:
+        """Images at once: one where their sizes differ from call to call."""
+        return 1 if self.any_images else _FEW_IMAGES if self.any_rows else batch
+
+    def _extents(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of an image, the same for all that a library takes."""
+        if not self.any_images:
+            return height, width
+        usual = _USUAL_LENGTH if 1 in (height, width) else _USUAL_EXTENT
+        return 1 if height == 1 else usual, 1 if width == 1 else usual
 
     def _rounded(self, blocked: Conv2d) -> float | None:
         return half_cycles(blocked, self.machine) if self.rounds and not self.any_images else None
