@@ -21,6 +21,7 @@ class HalfShape(BlockedShape):
     """
 
     per_word = 2
+    shares_row = False  # of which each thread would round all
 
     @property
     def copied_planes(self) -> int:

@@ -161,12 +161,12 @@ class BlockedConvKernel:
         first, count = share(group, self.panels, self.groups)
         first_tile, tiles = (k.let(as_index(part)) for part in share(block, self.tiles, self.blocks))
         self.begin(first_tile, tiles)
-        pixels = self.columns if shape.flat else self.rows * shape.width
+        pixels = self.columns if shape.by_columns else self.rows * shape.width
         units = -(-self.tiles // self.blocks) if self.slices.count > 1 else 0
         self.slices.begin(k, units * pixels, first_tile * pixels)
 
         def each_tile_of(panel: Expr) -> None:
-            if shape.flat:
+            if shape.by_columns:
                 pixels = functools.partial(self._flat_tile, panel)
                 each_tile(k, first_tile, tiles, shape.width, self.columns, pixels)
             else:
@@ -177,18 +177,23 @@ class BlockedConvKernel:
             panel = first + p
             self.is_first = p == 0
             self.slices.each(functools.partial(each_tile_of, panel))
-            if any(shape.y.halo):
-                self._clear_halo(panel, first_tile * self.rows, tiles, block)
+            if any(shape.y.halo) and shape.by_columns:
+                with k.when(block == 0):
+                    self._clear_halo(panel, int32(0), int32(1), block, block)
+            elif any(shape.y.halo):
+                last = self.blocks - 1
+                self._clear_halo(panel, first_tile * self.rows, tiles, block, last - block)
 
     def begin(self, first_tile: Index, tiles: Index) -> None:
         """Emit what comes before the products of a block of tiles; nothing."""
 
-    def _clear_halo(self, panel: Expr, first_row: Index, tiles: Index, block: Expr) -> None:
+    def _clear_halo(self, panel: Expr, first_row: Index, tiles: Index, before: Expr, after: Expr) -> None:
+        """Emit zeros around the rows of some tiles, which have ``before`` and ``after`` blocks around them."""
         rows = tirx.min(tiles * self.rows, self.op.out_height - first_row)
 
         def clear(v: int) -> None:
             plane = self.batch * self.shape.filter_blocks + panel * self.vectors + v
-            self.out.clear_halo(plane, first_row, rows, block == 0, block == self.blocks - 1)
+            self.out.clear_halo(plane, first_row, rows, before == 0, after == 0)
 
         each_filter_block(self.k, panel, self.vectors, self.shape.filter_blocks, clear)
 

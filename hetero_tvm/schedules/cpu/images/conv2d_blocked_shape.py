@@ -30,6 +30,7 @@ class BlockedShape:
     ----------
     x, y, residual : layouts; ``x`` is what the products read (after the copy of a plain input).
     flat : a 1x1 convolution without halos: all pixels are one row.
+    by_columns : whether threads share the columns of the output, of which there is one row.
     height, width : rows and columns of the output as the tiles see them.
     taps : (row, column) offset in X of each filter tap.
     slices : of a volume's input that are summed up; 1 for an image.
@@ -40,6 +41,9 @@ class BlockedShape:
 
     per_word = 1
     """Channels that are multiplied together."""
+
+    shares_row = True
+    """Whether threads may share a single row."""
 
     def __init__(self, op: Conv2d, lanes: int):
         self.op, self.lanes = op, lanes
@@ -52,6 +56,8 @@ class BlockedShape:
         self.height, self.width = op.out_height, op.out_width
         if self.flat:
             self.height, self.width = 1, self.height * self.width
+        one_row = isinstance(self.height, int) and self.height == 1
+        self.by_columns = self.flat or (one_row and self.shares_row)
         top, left = self.x.halo[0] - op.padding[0], self.x.halo[1] - op.padding[1]
         self.taps = [
             (top + i * op.dilation[0], left + j * op.dilation[1])
@@ -108,16 +114,16 @@ class BlockedShape:
 
     @property
     def units(self) -> int:
-        """Most pieces that the image is cut into: rows, or groups of pixels of a flat image."""
-        return self.width // 4 + 1 if self.flat else self.height
+        """Most pieces that the image is cut into: rows, or groups of pixels of one row."""
+        return self.width // 4 + 1 if self.by_columns else self.height
 
     def tile_units(self, rows: int, columns: int) -> Index:
         """Tiles along the direction that blocks cut."""
-        return pieces_of(self.width, columns) if self.flat else pieces_of(self.height, rows)
+        return pieces_of(self.width, columns) if self.by_columns else pieces_of(self.height, rows)
 
     def block_tiles(self, rows: int, columns: int, blocks: int) -> int:
         """Most tiles of ``rows`` x ``columns`` pixels in one of ``blocks`` pieces of the image."""
-        across = 1 if self.flat else -(-self.width // columns)
+        across = 1 if self.by_columns else -(-self.width // columns)
         return -(-self.tile_units(rows, columns) * across // blocks)
 
     @property
