@@ -64,6 +64,9 @@ def test_method_by_size_of_the_image():
     [
         (Conv2d(1, 1, 1, 1, 1, (1, 1)), ""),
         (Conv2d(1, 9, 5, 1, 17, (1, 1)), ""),
+        (Conv2d(2, 9, 1, 70, 9, (1, 5), padding=(0, 2, 0, 2), epilogue=("bias", "residual")), "+0,2,0,2"),
+        (Conv2d(1, 17, 1, 90, 3, (1, 3), (1, 2), dilation=(1, 4)), ""),
+        (Conv2d(1, 9, 3, 50, 20, (3, 4), padding=(0, 1, 0, 2)), None),
         (Conv2d(1, 9, 7, 9, 3, (3, 3), dilation=(2, 3)), ""),
         # taps of which most tiles see nothing but zeros, some of all taps
         (Conv2d(1, 9, 7, 29, 9, (3, 3), (1, 1), (6, 19, 6, 19), (6, 19), epilogue=("bias",)), "+6,19,7,19"),
@@ -86,6 +89,17 @@ def test_unusual_shapes(op, x):
             check_points(SPACE, blocked, [SPACE.default(blocked, machine)], machine, tolerance=WINOGRAD_ERROR)
         else:
             assert op.groups == 3 and machine.lanes == 16
+
+
+def test_threads_share_a_single_row():
+    """Zeros around the result are written once, above and below it as well."""
+    for machine in (AVX2, MACHINES["avx512"]):
+        row = Conv2d(1, 9, 1, 70, 9, (1, 5), padding=(0, 2, 0, 2), epilogue=("bias", "residual", "relu"))
+        op = on(machine, row, "+0,2,0,2", "+1,2,3,1", "+0,1,1,0")
+        default = SPACE.default(op, machine)
+        assert default["blocks"] > 1
+        points = [{**default, "blocks": blocks} for blocks in (1, 2, 7)]
+        check_points(SPACE, op, points, machine, tolerance=WINOGRAD_ERROR)
 
 
 @pytest.mark.parametrize(
