@@ -188,7 +188,7 @@ class BlockedConvKernel:
         """Emit what comes before the products of a block of tiles; nothing."""
 
     def _clear_halo(self, panel: Expr, first_row: Index, tiles: Index, before: Expr, after: Expr) -> None:
-        """Emit zeros around the rows of some tiles, which have ``before`` and ``after`` blocks around them."""
+        """Emit zeros around the rows of some tiles, with ``before`` and ``after`` blocks around them."""
         rows = tirx.min(tiles * self.rows, self.op.out_height - first_row)
 
         def clear(v: int) -> None:

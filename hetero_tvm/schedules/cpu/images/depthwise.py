@@ -2,7 +2,7 @@
 
 Loop structure::
 
-    parallel over blocks of rows x channel blocks:
+    parallel over blocks of rows (of a single row: of columns) x channel blocks:
         for each tile of rows x columns of the output:
             acc[pixel] = bias                                                    (registers)
             for each slice of a volume that the filter covers:
@@ -74,7 +74,8 @@ class DepthwiseSpace(DesignSpace):
         return None
 
     def knobs(self, op: Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
-        blocks = tuple(b for b in (1, 2, 4, 7, 14, 28) if b <= op.out_height)
+        most = op.out_width // 4 + 1 if _by_columns(op) else op.out_height
+        blocks = tuple(b for b in (1, 2, 4, 7, 14, 28) if b <= most)
         return (Knob("tile", tuple(_tiles(op, machine))), Knob("blocks", blocks))
 
     def default(self, op: Conv2d, machine: CpuModel) -> Point:
@@ -152,6 +153,11 @@ def _reach(op: Conv2d, rows: int, columns: int) -> int:
     return len(used)
 
 
+def _by_columns(op: Conv2d) -> bool:
+    """Whether threads share the columns of an output of one row."""
+    return isinstance(op.out_height, int) and op.out_height == 1
+
+
 _CROWDED = 0.5
 """Share of a tile's products that load their weight again where registers do not hold them."""
 
@@ -179,7 +185,8 @@ def _cost(op: Conv2d, point: Point, machine: CpuModel) -> float:
     low, narrow = op.out_height % rows, op.out_width % columns
     plane = high * wide * tile(rows, columns) + high * tile(rows, narrow)
     plane += wide * tile(low, columns) + tile(low, narrow)
-    work = min(point["blocks"], -(-op.out_height // rows)) * -(-op.filters // machine.lanes) * op.batch
+    units = -(-op.out_width // columns) if _by_columns(op) else -(-op.out_height // rows)
+    work = min(point["blocks"], units) * -(-op.filters // machine.lanes) * op.batch
     total = plane * -(-op.filters // machine.lanes) * op.batch
     # What is before it and behind it shares out rows.
     shared = machine.shared_lines(
@@ -193,7 +200,9 @@ class DepthwiseKernel:
 
     def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, machine: CpuModel, k: Kernel | None = None):
         self.op, self.lanes, self.tile = op, machine.lanes, tile
-        self.tiles = pieces_of(op.out_height, tile.rows)
+        self.by_columns = _by_columns(op)
+        along = (op.out_width, tile.columns) if self.by_columns else (op.out_height, tile.rows)
+        self.tiles = pieces_of(*along)
         self.blocks = smallest(blocks, self.tiles)
         self.x_layout = Layout.parse(op.x_layout)
         self.planes = -(-op.filters // machine.lanes)
@@ -227,6 +236,15 @@ class DepthwiseKernel:
         self.slices = SlicePlanes(k, op, 1, batch)
         first, count = (k.let(as_index(part)) for part in share(block, self.tiles, self.blocks))
         height = self.tile.rows
+        if self.by_columns:
+
+            def tile_of_row(x: Index, columns: int) -> None:
+                self.tile_at(plane, int32(0), x, 1, columns)
+
+            each_tile(k, first, count, op.out_width, self.tile.columns, tile_of_row)
+            with k.when(block == 0):
+                self.out.clear_halo(plane, int32(0), int32(1), block == 0, block == 0)
+            return
 
         def tile_row(y: Index, rows: int) -> None:
             def tile(x: Index, columns: int) -> None:

@@ -2,7 +2,7 @@
 
 Loop structure::
 
-    parallel over images x output rows x planes (channel blocks):
+    parallel over images x output rows (pieces of a single one) x planes (channel blocks):
         rows of the input that the window sees (at the border fewer)
         for each output column:
             acc = -inf or 0
@@ -17,6 +17,7 @@ finds what it has written.
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
@@ -26,7 +27,10 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu.images.blocked import Plane
-from hetero_tvm.schedules.emit import Kernel, as_index
+from hetero_tvm.schedules.emit import Kernel, as_index, int32, share, smallest
+
+_PIECES = 8
+"""Pieces of a single row that threads share."""
 
 _LOWEST = -math.inf
 _HIDDEN_CYCLES = 60
@@ -92,14 +96,19 @@ class PoolKernel:
         x, y = k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)
         self.x, self.y = self.input.view(x), self.output.view(y)
         planes = self.input.layout.blocks(op.channels)
-        with k.parallel(op.batch * planes * op.out[0], op.flops * 4) as item:
+        one_row = isinstance(op.out[0], int) and op.out[0] == 1
+        pieces = k.named(smallest(_PIECES, op.out[1])) if one_row else op.out[0]
+        with k.parallel(op.batch * planes * pieces, op.flops * 4) as item:
             number = k.let(tirx.floordiv(item, planes))
-            row = k.let(tirx.floormod(number, op.out[0]))
-            plane = k.let(tirx.floordiv(number, op.out[0]) * planes + tirx.floormod(item, planes))
+            piece = k.let(tirx.floormod(number, pieces))
+            plane = k.let(tirx.floordiv(number, pieces) * planes + tirx.floormod(item, planes))
+            row = int32(0) if one_row else piece
             top, bottom = self._window(0, row)
-            with k.serial(op.out[1]) as column:
-                self._pixel(plane, row, column, top, bottom)
-            self.output.clear_halo(self.y, plane, row, 1, row == 0, row == op.out[0] - 1)
+            first, count = share(piece, op.out[1], pieces) if one_row else (int32(0), op.out[1])
+            with k.serial(count) as column:
+                self._pixel(plane, row, first + column, top, bottom)
+            with k.when(piece == 0) if one_row else contextlib.nullcontext():
+                self.output.clear_halo(self.y, plane, row, 1, row == 0, row == op.out[0] - 1)
 
     def _window(self, axis: int, index: Expr) -> tuple[Expr, Expr]:
         """First row or column that output ``index`` sees, and how many."""

@@ -60,6 +60,19 @@ def test_default_is_a_choice_and_features_are_finite():
             assert np.isfinite(SPACE.features(op, point, machine)).all()
 
 
+def test_threads_share_a_single_row():
+    """Zeros around the result are written once, above and below it as well."""
+    for machine in MACHINES.values():
+        row = Conv2d(
+            *(1, 9, 3, 71, 9, (3, 5), (1, 2), (0, 2, 0, 2)), groups=9, epilogue=("bias", "residual", "relu")
+        )
+        op = on(machine, row, "+0,2,0,2", "+1,2,3,1", "+0,1,1,0")
+        points = [{**SPACE.default(op, machine), "blocks": blocks} for blocks in (1, 2, 7)]
+        check_points(SPACE, op, points, machine)
+    op = on(AVX2, Conv2d(1, 8, 1, 4000, 8, (1, 31), padding=(0, 15, 0, 15), groups=8), "+0,15,0,15")
+    assert SPACE.default(op, AVX2)["blocks"] > 1
+
+
 def test_threads_share_rows_or_images():
     """So do convolutions: of one image all have rows, of several each has some."""
 
