@@ -64,7 +64,7 @@ def test_filters_of_any_number_of_taps():
     """The kernel loops over taps, so that filters which no space serves at one size have it as well."""
 
     def make(b, s):
-        return Conv2d(b, 6, 1, s, 6, (1, 60), (1, 2), (0, 30, 0, 30), groups=2, epilogue=("bias",))
+        return Conv2d(b, 6, 1, 2 * s, 6, (1, 60), (1, 2), (0, 30, 0, 30), groups=2, epilogue=("bias",))
 
     witnesses = witnesses_of(make)
     assert "60 filter taps" in Conv2dSpace().refuses(witnesses.largest, AVX2)
