@@ -11,6 +11,7 @@ from hetero_tvm.errors import CapacityError, UsageError
 from hetero_tvm.generation.facts import LanguageFacts
 from hetero_tvm.generation.pages import PagePool, StatePool
 from hetero_tvm.generation.source import Source
+from hetero_tvm.generation.tokens import Tokens
 
 
 class Stepper(Protocol):
@@ -21,7 +22,7 @@ class Stepper(Protocol):
     states: StatePool | None
     context: int
 
-    def step(self, work: Sequence[tuple[Session, Sequence[int]]]) -> np.ndarray:
+    def step(self, work: Sequence[tuple[Session, Tokens]]) -> np.ndarray:
         """Add new tokens to sessions; gives the logits of what follows each."""
 
 
@@ -61,7 +62,7 @@ class Session:
         if hasattr(self, "_closed"):
             self.close()
 
-    def append(self, tokens: Sequence[int] | int) -> np.ndarray:
+    def append(self, tokens: Tokens) -> np.ndarray:
         """Add tokens to the text; gives the logits of what follows, float32 [vocab].
 
         Raises
@@ -70,7 +71,7 @@ class Session:
         CapacityError : the text is longer than the model's context, or the cache is full.  The session is as
             it was before, and others go on.
         """
-        return self.model.step([(self, [tokens] if isinstance(tokens, int) else tokens)])[0]
+        return self.model.step([(self, tokens)])[0]
 
     def fork(self) -> Session:
         """A session with the same text; both share the pages that are full until one of them changes."""
@@ -94,6 +95,10 @@ class Session:
         UsageError : the text is shorter.
         """
         self.check_open()
+        if not isinstance(length, (int, np.integer)):
+            raise UsageError(
+                f"a text cannot be rewound to {length!r}", hint="give the number of tokens to keep"
+            )
         if not 0 <= length <= len(self.tokens):
             raise UsageError(f"a text of {len(self.tokens)} tokens cannot be rewound to {length}")
         if self.model.states is not None:

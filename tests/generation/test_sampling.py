@@ -73,3 +73,19 @@ def test_impossible_options_are_listed():
     with pytest.raises(UsageError) as caught:
         Sampling(0, -1, -2, 0, 2)
     assert len(caught.value.problems) == 5
+
+
+def test_the_least_of_temperatures_is_greedy():
+    for temperature in (1e-30, 1e-320):
+        np.testing.assert_array_equal(Sampling(temperature=temperature).distribution(LOGITS), [0, 1, 0, 0, 0])
+
+
+def test_seeds_and_biases_of_callers():
+    assert Sampling(seed=-1).random().random() == Sampling(seed=(1 << 64) - 1).random().random()
+    assert Sampling(bias={3: 100.0}) == Sampling(bias=((3, 100.0),))
+    wrong = {"seed": 1.5, "top_k": 2.5, "bias": ((3, float("nan")),)}
+    with pytest.raises(UsageError) as caught:
+        Sampling(**wrong)
+    assert len(caught.value.problems) == 3
+    with pytest.raises(UsageError, match="bias"):
+        Sampling(bias=(3, 4))
