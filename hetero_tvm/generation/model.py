@@ -79,6 +79,10 @@ class LanguageModel:
         f = self.facts
         return f"<LanguageModel {f.architecture} {f.precision}, context {self.context}>"
 
+    def __reduce__(self) -> tuple[type[LanguageModel], tuple[Library, int, LanguageFacts]]:
+        """A pickle loads the library again, with an empty cache of the same size."""
+        return type(self), (self.library, self.pool.pages * self.facts.page, self.facts)
+
     @property
     def limit(self) -> str:
         """The number of tokens that a text may have, in words, and whether the cache is what sets it."""

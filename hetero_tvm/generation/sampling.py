@@ -22,7 +22,7 @@ class Sampling:
         None for what the checkpoint's ``generation_config.json`` says.
     temperature : logits are divided by it; 0 takes the largest (greedy).
     top_k : only the k likeliest tokens remain; 0 for all.
-    top_p : only the likeliest tokens that have this probability together remain.
+    top_p : only the likeliest tokens that have this probability together remain; the likeliest always does.
     min_p : only tokens remain that are at least this much as likely as the likeliest.
     seed : of the random numbers, any whole number; None for new ones with every text.
     presence_penalty, frequency_penalty : taken off the logits of tokens that were generated, once and as
@@ -54,8 +54,8 @@ class Sampling:
             problems.append(f"temperature is {self.temperature}, expected 0 or more")
         if not isinstance(self.top_k, (int, np.integer)) or self.top_k < 0:
             problems.append(f"top_k is {self.top_k}, expected a whole number, 0 or more")
-        if not 0 < self.top_p <= 1:
-            problems.append(f"top_p is {self.top_p}, expected more than 0 and at most 1")
+        if not 0 <= self.top_p <= 1:
+            problems.append(f"top_p is {self.top_p}, expected 0 to 1")
         if not 0 <= self.min_p <= 1:
             problems.append(f"min_p is {self.min_p}, expected 0 to 1")
         for name in ("presence_penalty", "frequency_penalty"):
@@ -133,7 +133,7 @@ class Sampling:
         if self.top_p < 1:
             order = np.argsort(-probabilities, kind="stable")
             before = np.cumsum(probabilities[order]) - probabilities[order]
-            probabilities[order[before >= self.top_p]] = 0.0  # the likeliest always stays
+            probabilities[order[1:][before[1:] >= self.top_p]] = 0.0  # the likeliest always stays
         if self.min_p:
             probabilities[probabilities < self.min_p * probabilities.max()] = 0.0
         return probabilities / probabilities.sum()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -83,6 +83,18 @@ class Session:
             self.model.states.share([self.slot])
             other.slot = self.slot
         return other
+
+    __copy__ = fork
+
+    def __deepcopy__(self, memo: object) -> Session:
+        """Fork, as transformers' users copy a cache of keys and values."""
+        return self.fork()
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a session cannot be pickled: its text is in the cache of a model",
+            hint="hand on session.tokens, and append them there",
+        )
 
     def rewind(self, length: int) -> None:
         """Forget what comes after the first ``length`` tokens.
