@@ -17,6 +17,7 @@ from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.sampling import GREEDY, Sampling
 from hetero_tvm.generation.session import Session
 from hetero_tvm.generation.source import Source
+from hetero_tvm.generation.tokens import is_count, token_list
 
 
 @dataclass(eq=False)
@@ -112,6 +113,7 @@ class Batch:
         CapacityError : it can never fit into the context.
         """
         sources = self.model.sources
+        request.prompt = token_list(request.prompt)
         if sources is not None and not len(request.prompt):
             request.prompt = sources.facts.start
         if (sources is None) != (request.source is None):
@@ -124,12 +126,11 @@ class Batch:
         if sources is not None and not isinstance(request.source, Source):
             sources.check(request.source)
         problems = self.model.token_problems(request.prompt)
-        if request.max_new_tokens < 1:
-            problems.append(f"{request.max_new_tokens} new tokens are asked for")
+        if not is_count(request.max_new_tokens):
+            problems.append(f"{request.max_new_tokens!r} new tokens are asked for")
         if request.logprobs is not None and not 0 <= request.logprobs <= MOST:
             problems.append(f"logprobs is {request.logprobs}, expected 0 to {MOST}")
-        outside = [token for token, _ in request.sampling.bias if not 0 <= token < self.model.facts.vocab]
-        problems += [f"the bias of token {token}, which is not in the vocabulary" for token in outside[:1]]
+        problems += self.model.facts.bias_problems(request.sampling)
         if problems:
             raise InputError("the prompt cannot be continued", problems=problems)
         request.sampling = self.model.facts.sampling(
@@ -240,7 +241,7 @@ class Batch:
                 self._end(request, "error", error)
                 continue
             promised += request._pages
-            request._random = np.random.default_rng(request.sampling.seed)
+            request._random = request.sampling.random()
             self._active.append(request)
 
     def _has_slot(self) -> bool:

@@ -18,6 +18,7 @@ from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.sampling import Sampling
 from hetero_tvm.generation.session import Session
 from hetero_tvm.generation.source import Source
+from hetero_tvm.generation.tokens import is_count, stop_tokens, token_list
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,14 @@ def search_beams(
     search = search or BeamSearch()
     if search.count > model.facts.rows:
         raise UsageError(f"{search.count} beams; a step of the model takes {model.facts.rows} texts")
-    if max_new_tokens < 1:
+    if not is_count(max_new_tokens):
         raise InputError(f"{max_new_tokens} new tokens are asked for")
-    ends = frozenset(model.facts.stop if stop is None else stop)
-    if model.sources is not None and not len(prompt):
-        prompt = model.sources.facts.start
+    ends = stop_tokens(stop, model.facts.stop)
+    text = list(token_list(prompt))
+    if model.sources is not None and not text:
+        text = list(model.sources.facts.start)
     with _session(model, source) as first:
-        return _Search(model, list(prompt), search, max_new_tokens, ends).run(first)
+        return _Search(model, text, search, max_new_tokens, ends).run(first)
 
 
 @contextmanager

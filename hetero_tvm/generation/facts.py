@@ -92,6 +92,11 @@ class LanguageFacts:
     rules: TextRules = TextRules()
     state: int = 0
 
+    def bias_problems(self, asked: Sampling) -> list[str]:
+        """Problems of the biases that are asked for; empty when there are none."""
+        outside = [token for token, _ in asked.bias if not 0 <= token < self.vocab]
+        return [f"the bias of token {token}, which is not in the vocabulary" for token in outside[:1]]
+
     def sampling(
         self, asked: Sampling, given: int, most: int, stop: Collection[int], least: int = 0
     ) -> Sampling:

@@ -11,6 +11,7 @@ from hetero_tvm.generation.batch import Batch, Request
 from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.sampling import GREEDY, Sampling
 from hetero_tvm.generation.source import Source
+from hetero_tvm.generation.tokens import prompt_lists, stop_tokens
 
 Prompt = Sequence[int]
 
@@ -32,7 +33,8 @@ def generate(
 
     Parameters
     ----------
-    prompts : tokens of each text, of any lengths; or an array [texts, tokens] with padding on either side.
+    prompts : tokens of each text, of any lengths (lists, arrays or tensors); or [texts, tokens] with padding
+        on either side.
     mask : [texts, tokens], 0 where an array of prompts is padding.
     sources : of an encoder-decoder, what each text is about: tokens, features of audio ``[mels, frames]``, or
         what ``model.encode`` gave.  An empty prompt stands for the model's own.
@@ -54,9 +56,9 @@ def generate(
     InputError : a token that is not in the vocabulary, no tokens, or a mask of another shape.
     CapacityError : a text that can never fit into the context.
     """
-    stop = frozenset(model.facts.stop if stop is None else stop)
+    ends = stop_tokens(stop, model.facts.stop)
     batch = Batch(model, most)
-    texts = _without_padding(prompts, mask)
+    texts = prompt_lists(prompts, mask)
     if sources is not None and len(sources) != len(texts):
         raise InputError(f"there are {len(texts)} prompts and {len(sources)} sources")
     requests = [
@@ -65,7 +67,7 @@ def generate(
                 prompt,
                 max_new_tokens,
                 sampling.for_text(number),
-                stop,
+                ends,
                 source=source,
                 logprobs=logprobs,
                 score_prompt=score_prompts,
@@ -90,9 +92,9 @@ def stream(
 
     Parameters and errors are those of :func:`generate`.  Whoever stops asking ends the text.
     """
-    stop = frozenset(model.facts.stop if stop is None else stop)
+    ends = stop_tokens(stop, model.facts.stop)
     batch = Batch(model)
-    request = batch.submit(Request(prompt, max_new_tokens, sampling, stop, source=source))
+    request = batch.submit(Request(prompt, max_new_tokens, sampling, ends, source=source))
     given = 0
     try:
         while given < len(request.tokens) or request.reason is None:
@@ -106,12 +108,3 @@ def stream(
     finally:
         request.cancel()
         batch.run()
-
-
-def _without_padding(prompts: Sequence[Prompt] | np.ndarray, mask: np.ndarray | None) -> list[list[int]]:
-    if mask is None:
-        return [list(prompt.tolist() if isinstance(prompt, np.ndarray) else prompt) for prompt in prompts]
-    ids, keep = np.asarray(prompts), np.asarray(mask).astype(bool)
-    if ids.ndim != 2 or ids.shape != keep.shape:
-        raise InputError(f"the prompts are {list(ids.shape)} and their mask is {list(keep.shape)}")
-    return [row[kept].tolist() for row, kept in zip(ids, keep, strict=True)]

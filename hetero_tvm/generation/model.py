@@ -13,6 +13,7 @@ from hetero_tvm.generation.facts import LanguageFacts
 from hetero_tvm.generation.pages import PagePool, StatePool
 from hetero_tvm.generation.session import Session
 from hetero_tvm.generation.source import Source, SourceEncoder
+from hetero_tvm.generation.tokens import Tokens, is_count, token_list
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.opening import load
 
@@ -50,7 +51,7 @@ class LanguageModel:
             pages = _DEFAULT_CONTEXTS * -(-longest // page)
             pages = min(pages, most)
         else:
-            if isinstance(cache_tokens, bool) or not isinstance(cache_tokens, int) or cache_tokens < 1:
+            if not is_count(cache_tokens):
                 raise UsageError(f"cache_tokens is {cache_tokens!r}, expected a positive whole number")
             pages = -(-cache_tokens // page)
         try:
@@ -77,6 +78,10 @@ class LanguageModel:
     def __repr__(self) -> str:
         f = self.facts
         return f"<LanguageModel {f.architecture} {f.precision}, context {self.context}>"
+
+    def __reduce__(self) -> tuple[type[LanguageModel], tuple[Library, int, LanguageFacts]]:
+        """A pickle loads the library again, with an empty cache of the same size."""
+        return type(self), (self.library, self.pool.pages * self.facts.page, self.facts)
 
     @property
     def limit(self) -> str:
@@ -118,16 +123,14 @@ class LanguageModel:
             raise UsageError(f"a {self.facts.architecture} model has no encoder: it takes no source")
         return self.sources.encode(source)
 
-    def step(
-        self, work: Sequence[tuple[Session, Sequence[int]]], last: Sequence[int] | None = None
-    ) -> np.ndarray:
+    def step(self, work: Sequence[tuple[Session, Tokens]], last: Sequence[int] | None = None) -> np.ndarray:
         """Add new tokens to sessions, all together; gives the logits of what follows each, [sessions, vocab].
 
         Each weight is read once for all sessions.  Prompts longer than the step's rows go in pieces.
 
         Parameters
         ----------
-        work : sessions with their new tokens.
+        work : sessions with their new tokens: lists, arrays or tensors.
         last : number of its last tokens after which each session wants logits (default: one); the result is
             [sum of them, vocab] then, session by session.
 
@@ -136,23 +139,26 @@ class LanguageModel:
         InputError : tokens that are not in the vocabulary, or sessions without new tokens; lists all.
         CapacityError : a text is longer than the context, or the cache is full; nothing has changed.
         """
-        self._check(work)
-        if last is not None and [n for n, (_, new) in zip(last, work, strict=True) if not 0 < n <= len(new)]:
+        listed = [(session, token_list(tokens)) for session, tokens in work]
+        self._check(listed)
+        if last is not None and [
+            n for n, (_, new) in zip(last, listed, strict=True) if not 0 < n <= len(new)
+        ]:
             raise InputError(
                 f"logits after {list(last)} tokens are wanted, of sessions that have not so many new"
             )
-        before = [len(session) for session, _ in work]
+        before = [len(session) for session, _ in listed]
         done = 0
         try:
-            for session, tokens in work:
+            for session, tokens in listed:
                 done += 1
                 session.make_room(len(tokens))
                 if session.long != self._is_long(len(session) + len(tokens)):
                     session.own_pages()
-            return self._run(work, before, [1] * len(work) if last is None else last)
+            return self._run(listed, before, [1] * len(listed) if last is None else last)
         except BaseException:
             # Rooms that were made, and tokens of a call that did not end, are taken back.
-            for (session, _), length in zip(work[:done], before, strict=False):
+            for (session, _), length in zip(listed[:done], before, strict=False):
                 del session.tokens[length:]
                 session.rewind(length)
             raise

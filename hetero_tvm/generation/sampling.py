@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +22,12 @@ class Sampling:
         None for what the checkpoint's ``generation_config.json`` says.
     temperature : logits are divided by it; 0 takes the largest (greedy).
     top_k : only the k likeliest tokens remain; 0 for all.
-    top_p : only the likeliest tokens that have this probability together remain.
+    top_p : only the likeliest tokens that have this probability together remain; the likeliest always does.
     min_p : only tokens remain that are at least this much as likely as the likeliest.
-    seed : of the random numbers; None for new ones with every text.
+    seed : of the random numbers, any whole number; None for new ones with every text.
     presence_penalty, frequency_penalty : taken off the logits of tokens that were generated, once and as
         often as they were (as OpenAI does); -2 to 2.
-    bias : pairs of a token and what is added to its logit.
+    bias : pairs of a token and what is added to its logit, or a mapping of one to the other.
     given : tokens of a text that were not generated but given.
     rules : of the checkpoint, for the text.
     """
@@ -45,25 +46,35 @@ class Sampling:
 
     def __post_init__(self) -> None:
         problems = []
+        if isinstance(self.bias, Mapping):
+            object.__setattr__(self, "bias", tuple(self.bias.items()))
         if not 0 < self._penalty < float("inf"):
             problems.append(f"repetition_penalty is {self.repetition_penalty}, expected more than 0")
         if not 0 <= self.temperature < float("inf"):
             problems.append(f"temperature is {self.temperature}, expected 0 or more")
-        if self.top_k < 0:
-            problems.append(f"top_k is {self.top_k}, expected 0 or more")
-        if not 0 < self.top_p <= 1:
-            problems.append(f"top_p is {self.top_p}, expected more than 0 and at most 1")
+        if not isinstance(self.top_k, (int, np.integer)) or self.top_k < 0:
+            problems.append(f"top_k is {self.top_k}, expected a whole number, 0 or more")
+        if not 0 <= self.top_p <= 1:
+            problems.append(f"top_p is {self.top_p}, expected 0 to 1")
         if not 0 <= self.min_p <= 1:
             problems.append(f"min_p is {self.min_p}, expected 0 to 1")
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2 <= getattr(self, name) <= 2:
                 problems.append(f"{name} is {getattr(self, name)}, expected -2 to 2")
+        if not all(_is_bias(pair) for pair in self.bias):
+            problems.append("bias has other elements than a token with a number")
+        if self.seed is not None and not isinstance(self.seed, (int, np.integer)):
+            problems.append(f"seed is {self.seed!r}, expected a whole number")
         if problems:
             raise UsageError("options that no sampling can have", problems=problems)
 
     def for_text(self, number: int) -> Sampling:
         """The same for the ``number``-th text of a call: each draws numbers of its own."""
         return self if self.seed is None else replace(self, seed=self.seed + number)
+
+    def random(self) -> np.random.Generator:
+        """Random numbers for one text; a seed counts by its lowest 64 bits."""
+        return np.random.default_rng(None if self.seed is None else int(self.seed) % (1 << 64))
 
     @property
     def greedy(self) -> bool:
@@ -113,14 +124,16 @@ class Sampling:
             probabilities = np.zeros(len(logits))
             probabilities[int(np.argmax(logits))] = 1.0
             return probabilities
-        scores = logits.astype(np.float64) / self.temperature
+        scores = logits.astype(np.float64)
+        with np.errstate(over="ignore"):  # of the least temperatures, where only the largest remains
+            scores = (scores - scores.max()) / self.temperature
         if self.top_k and self.top_k < len(scores):
             scores[scores < np.partition(scores, -self.top_k)[-self.top_k]] = -np.inf
         probabilities = _softmax(scores)
         if self.top_p < 1:
             order = np.argsort(-probabilities, kind="stable")
             before = np.cumsum(probabilities[order]) - probabilities[order]
-            probabilities[order[before >= self.top_p]] = 0.0  # the likeliest always stays
+            probabilities[order[1:][before[1:] >= self.top_p]] = 0.0  # the likeliest always stays
         if self.min_p:
             probabilities[probabilities < self.min_p * probabilities.max()] = 0.0
         return probabilities / probabilities.sum()
@@ -139,6 +152,13 @@ def drawn(probabilities: np.ndarray, random: np.random.Generator) -> int:
     """A token of a distribution."""
     sums = np.cumsum(probabilities)
     return int(min(np.searchsorted(sums, random.random() * sums[-1], side="right"), len(sums) - 1))
+
+
+def _is_bias(pair: Any) -> bool:
+    """Whether it is a token and a number that a logit may be raised by."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], (int, np.integer)):
+        return False
+    return isinstance(pair[1], (int, float, np.number)) and pair[1] < float("inf")
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from hetero_tvm.errors import CapacityError, UsageError
 from hetero_tvm.generation.facts import LanguageFacts
 from hetero_tvm.generation.pages import PagePool, StatePool
 from hetero_tvm.generation.source import Source
+from hetero_tvm.generation.tokens import Tokens
 
 
 class Stepper(Protocol):
@@ -21,7 +22,7 @@ class Stepper(Protocol):
     states: StatePool | None
     context: int
 
-    def step(self, work: Sequence[tuple[Session, Sequence[int]]]) -> np.ndarray:
+    def step(self, work: Sequence[tuple[Session, Tokens]]) -> np.ndarray:
         """Add new tokens to sessions; gives the logits of what follows each."""
 
 
@@ -61,7 +62,7 @@ class Session:
         if hasattr(self, "_closed"):
             self.close()
 
-    def append(self, tokens: Sequence[int] | int) -> np.ndarray:
+    def append(self, tokens: Tokens) -> np.ndarray:
         """Add tokens to the text; gives the logits of what follows, float32 [vocab].
 
         Raises
@@ -70,7 +71,7 @@ class Session:
         CapacityError : the text is longer than the model's context, or the cache is full.  The session is as
             it was before, and others go on.
         """
-        return self.model.step([(self, [tokens] if isinstance(tokens, int) else tokens)])[0]
+        return self.model.step([(self, tokens)])[0]
 
     def fork(self) -> Session:
         """A session with the same text; both share the pages that are full until one of them changes."""
@@ -83,6 +84,18 @@ class Session:
             other.slot = self.slot
         return other
 
+    __copy__ = fork
+
+    def __deepcopy__(self, memo: object) -> Session:
+        """Fork, as transformers' users copy a cache of keys and values."""
+        return self.fork()
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a session cannot be pickled: its text is in the cache of a model",
+            hint="hand on session.tokens, and append them there",
+        )
+
     def rewind(self, length: int) -> None:
         """Forget what comes after the first ``length`` tokens.
 
@@ -94,6 +107,10 @@ class Session:
         UsageError : the text is shorter.
         """
         self.check_open()
+        if not isinstance(length, (int, np.integer)):
+            raise UsageError(
+                f"a text cannot be rewound to {length!r}", hint="give the number of tokens to keep"
+            )
         if not 0 <= length <= len(self.tokens):
             raise UsageError(f"a text of {len(self.tokens)} tokens cannot be rewound to {length}")
         if self.model.states is not None:

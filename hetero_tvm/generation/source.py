@@ -10,6 +10,7 @@ import numpy as np
 from hetero_tvm.errors import InputError, UsageError, shortened
 from hetero_tvm.generation.facts import LanguageFacts, SourceFacts
 from hetero_tvm.generation.pages import PagePool
+from hetero_tvm.generation.tokens import token_list
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.signature import TensorSpec
 
@@ -79,10 +80,10 @@ class SourceEncoder:
 
     def pages_of(self, source: np.ndarray | Sequence[int]) -> int:
         """Pages that a source takes."""
-        return -(-self._rows(source) // self._page)
+        return -(-self._rows(self._listed(source)) // self._page)
 
     def encode(self, source: np.ndarray | Sequence[int]) -> Source:
-        """Encode tokens, or features of audio ``[mels, frames]``.
+        """Encode tokens, or features of audio ``[mels, frames]``, also as an array or a tensor of one source.
 
         Raises
         ------
@@ -90,6 +91,7 @@ class SourceEncoder:
         CapacityError : there is no room for it.
         """
         self.check(source)
+        source = self._listed(source)
         rows = self._rows(source)
         held = Source(self.pool, self.pool.take(-(-rows // self._page)), rows)
         places = np.arange(rows, dtype=np.int32)
@@ -106,7 +108,7 @@ class SourceEncoder:
 
     def check(self, source: np.ndarray | Sequence[int]) -> None:
         """Raise :class:`InputError` for what no source of this model can be."""
-        f = self.facts
+        f, source = self.facts, self._listed(source)
         if f.mels:
             shape, want = np.shape(source), (f.mels, 2 * f.longest)
             if shape != want or np.asarray(source).dtype.kind not in "fiu":
@@ -128,6 +130,13 @@ class SourceEncoder:
             problems.append(f"there are {len(source)} tokens, expected 1 to {f.longest}")
         if problems:
             raise InputError("wrong tokens of a source", problems=shortened(problems))
+
+    def _listed(self, source: np.ndarray | Sequence[int]) -> np.ndarray | Sequence[int]:
+        """Tokens as a list; features without the axis of one source, which feature extractors give."""
+        if not self.facts.mels:
+            return token_list(source)
+        features = np.asarray(source)
+        return features[0] if features.ndim == 3 and len(features) == 1 else features
 
     def _rows(self, source: np.ndarray | Sequence[int]) -> int:
         return self.facts.longest if self.facts.mels else len(source)

@@ -15,6 +15,7 @@ from hetero_tvm.errors import InputError, UsageError
 from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.sampling import GREEDY, Sampling, drawn
 from hetero_tvm.generation.session import Session
+from hetero_tvm.generation.tokens import is_count, stop_tokens, token_list
 
 _PADDED = 0.02
 """Share of a vocabulary by which the sizes of two may differ: models of one family pad one vocabulary to
@@ -60,12 +61,15 @@ def speculate(
             f"{vocab} tokens in the model, {draft.facts.vocab} in the draft",
             hint="take a small model of the same family, which has the tokenizer of the large one",
         )
-    if guesses < 1 or max_new_tokens < 1:
+    if not (is_count(guesses) and is_count(max_new_tokens)):
         raise InputError(f"{guesses} guesses and {max_new_tokens} new tokens are asked for")
-    stop = frozenset(model.facts.stop if stop is None else stop)
-    random = np.random.default_rng(sampling.seed)
-    text, end = list(prompt), len(prompt) + max_new_tokens
-    sampling = model.facts.sampling(sampling, len(text), max_new_tokens, stop)
+    ends = stop_tokens(stop, model.facts.stop)
+    if problems := model.facts.bias_problems(sampling):
+        raise InputError("the prompt cannot be continued", problems=problems)
+    random = sampling.random()
+    text = list(token_list(prompt))
+    end = len(text) + max_new_tokens
+    sampling = model.facts.sampling(sampling, len(text), max_new_tokens, ends)
     draft_sampling = replace(sampling, bias=tuple(pair for pair in sampling.bias if pair[0] < shared))
     with model.session() as large, draft.session() as small:
         first = sampling.distribution(large.append(text), text)
@@ -74,7 +78,7 @@ def speculate(
             for token in fresh:
                 text.append(token)
                 yield token
-                if token in stop or len(text) == end:
+                if token in ends or len(text) == end:
                     return
             count = min(guesses, end - len(text) - 1)
             if len(text) <= model.facts.short_texts:  # positions of long texts are others: all rows or none

@@ -284,7 +284,10 @@ def _check(decoder: Decoder, cache: str | None, context: int | None, rows: int, 
     if cache is not None and cache not in CACHES:
         problems.append(f"keys and values cannot be stored as {cache!r}: one of {', '.join(CACHES)}")
     if context is not None and not 0 < context <= decoder.context:
-        problems.append(f"a context of {context} tokens; the model was made for {decoder.context}")
+        problems.append(
+            f"a context of {context} tokens; the model was made for {decoder.context} (config.json: "
+            "max_position_embeddings, and the scaling of rotary positions)"
+        )
     if not 0 < rows <= 1 << 16:
         problems.append(f"{rows} rows per step")
     if page < KEYS or page % KEYS:

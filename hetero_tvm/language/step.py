@@ -165,7 +165,8 @@ class _Step(LayerBuilder):
         if layer.mixed and d.mixtures_beside:
             return self.beside_mixture(x, base, factor), pools
         if layer.mixed:
-            return self.mixture(x, base, self.before(x, base + names.mlp_norm)), pools
+            rows = beside if d.parallel else self.before(x, base + names.mlp_norm)
+            return self.mixture(x, base, rows), pools
         last = d.norms_after and number == len(d.layers) - 1
         inner = layer.inner or d.inner
         return self.feed_forward(x, base, last, beside if d.parallel else None, inner, factor), pools

@@ -1,8 +1,10 @@
 """A built model against NumPy; sessions, errors, memory."""
 
+import copy
 import gc
 import multiprocessing
 import os
+import pickle
 import runpy
 import subprocess
 import sys
@@ -37,6 +39,27 @@ def test_logits_of_prompts_and_of_single_tokens(model):
             close(session.append(prompt), prompt)
             close(session.append(3), [*prompt, 3])
             assert len(session) == len(prompt) + 1
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_of_a_session_is_a_fork(model, copied):
+    """As transformers' users copy a cache; both gave the same pages back, which others then shared."""
+    prompt = PROMPTS[1]
+    with model.session() as session:
+        session.append(prompt)
+        with copied(session) as other:
+            close(other.append(3), [*prompt, 3])
+        close(session.append(4), [*prompt, 4])
+    assert model.pool.free == model.pool.pages
+
+
+def test_pickles(model):
+    with model.session() as session, pytest.raises(UsageError, match="cannot be pickled"):
+        pickle.dumps(session)
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert other.pool is not model.pool and other.context == model.context
+        with other.session() as session:
+            close(session.append(PROMPTS[0]), PROMPTS[0])
 
 
 def test_sessions_together_have_the_bits_they_have_alone(model):

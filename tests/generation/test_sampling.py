@@ -30,7 +30,8 @@ def test_temperature_and_cuts():
     assert set(np.flatnonzero(kept)) == {1, 4}
     kept = Sampling(temperature=1.0, top_p=most + 1e-9).distribution(LOGITS)
     assert set(np.flatnonzero(kept)) == {1, 4, 2}
-    assert set(np.flatnonzero(Sampling(temperature=1.0, top_p=1e-9).distribution(LOGITS))) == {1}
+    for least in (1e-9, 0):  # clients of OpenAI's API write 0
+        assert set(np.flatnonzero(Sampling(temperature=1.0, top_p=least).distribution(LOGITS))) == {1}
     kept = Sampling(temperature=1.0, min_p=0.5).distribution(LOGITS)
     assert set(np.flatnonzero(kept)) == {1, 4}
     assert Sampling(temperature=1.0, top_k=99).distribution(LOGITS).all()
@@ -71,5 +72,21 @@ def test_draws_follow_the_distribution():
 
 def test_impossible_options_are_listed():
     with pytest.raises(UsageError) as caught:
-        Sampling(0, -1, -2, 0, 2)
+        Sampling(0, -1, -2, 1.5, 2)
     assert len(caught.value.problems) == 5
+
+
+def test_the_least_of_temperatures_is_greedy():
+    for temperature in (1e-30, 1e-320):
+        np.testing.assert_array_equal(Sampling(temperature=temperature).distribution(LOGITS), [0, 1, 0, 0, 0])
+
+
+def test_seeds_and_biases_of_callers():
+    assert Sampling(seed=-1).random().random() == Sampling(seed=(1 << 64) - 1).random().random()
+    assert Sampling(bias={3: 100.0}) == Sampling(bias=((3, 100.0),))
+    wrong = {"seed": 1.5, "top_k": 2.5, "bias": ((3, float("nan")),)}
+    with pytest.raises(UsageError) as caught:
+        Sampling(**wrong)
+    assert len(caught.value.problems) == 3
+    with pytest.raises(UsageError, match="bias"):
+        Sampling(bias=(3, 4))

@@ -39,6 +39,14 @@ def test_features_go_in_as_rows():
     sources.encode(features).close()
     np.testing.assert_array_equal(CALLS[0][0], features.T)
     np.testing.assert_array_equal(CALLS[0][1], np.arange(20))
+    sources.encode(features[None]).close()  # as feature extractors give them
+    np.testing.assert_array_equal(CALLS[1][0], features.T)
+
+
+def test_tokens_of_a_source_may_be_an_array():
+    with encoder().encode(np.array([[3, 4, 5]])) as source:
+        assert len(source) == 3
+    assert CALLS[0][0].tolist() == [3, 4, 5]
 
 
 @pytest.mark.parametrize("bad", [[], [1] * 21, [50], [True], [1.5]])

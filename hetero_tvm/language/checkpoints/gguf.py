@@ -16,7 +16,8 @@ import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.host.install import extra_command
-from hetero_tvm.language.checkpoints.gguf_families import EXPERTS, FAMILIES, MIXTURES, expert_names
+from hetero_tvm.language.checkpoints.gguf_families import FAMILIES, MIXTURES, expert_names
+from hetero_tvm.language.checkpoints.gguf_words import EXPERTS
 from hetero_tvm.language.families.decoder import Names
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, Weight
 
@@ -109,7 +110,8 @@ class GgufFile:
         )
 
     def __contains__(self, name: str) -> bool:
-        return self._stored_name(name) in self._tensors
+        stored = self._stored_name(name)
+        return stored in self._tensors or self._halves(stored) is not None
 
     def array(self, name: str) -> np.ndarray:
         """A tensor as float32; :class:`ModelError` when it is not there."""
@@ -131,6 +133,8 @@ class GgufFile:
     def matrix(self, name: str) -> Weight:
         """A matrix [N, K]: floats, or integers with scales as they are stored."""
         stored = self._stored_name(name)
+        if stored not in self._tensors and (halves := self._halves(stored)) is not None:
+            return self._joined(*halves)
         if stored not in self._tensors:
             raise ModelError(f"{self.path} has no tensor {stored!r} ({name})")
         try:
@@ -138,6 +142,21 @@ class GgufFile:
             return self._turned_back(name, self._weight(stored, int(expert[1]) if expert else None))
         except (TypeError, ValueError) as error:
             raise ModelError(f"{stored} in {self.path} is damaged: {error}") from error
+
+    def _halves(self, stored: str) -> tuple[str, str] | None:
+        """Names of keys and values of latent attention, where the file has two tensors of them."""
+        halves = tuple(stored.replace(".attn_kv_b.", f".attn_{half}_b.") for half in "kv")
+        there = ".attn_kv_b." in stored and all(half in self._tensors for half in halves)
+        return (halves[0], halves[1]) if there else None
+
+    def _joined(self, keys: str, values: str) -> np.ndarray:
+        """Matrix [heads * (key + value), K] of keys [heads, K, key] and values [heads, value, K]."""
+        try:
+            parts = [np.asarray(self._weight(name), np.float32) for name in (keys, values)]
+            joined = np.concatenate([parts[0].swapaxes(1, 2), parts[1]], 1)
+        except (TypeError, ValueError, IndexError) as error:
+            raise ModelError(f"{keys} and {values} in {self.path} do not fit together: {error}") from error
+        return joined.reshape(-1, joined.shape[2])
 
     def _weight(self, stored: str, expert: int | None = None) -> Weight:
         """A tensor by its name in the file; the matrix of one expert where it has all."""

@@ -10,154 +10,28 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.language.checkpoints.gguf_words import (
+    COMMON,
+    DEEPSEEK,
+    FALCON_H1,
+    GEMMA,
+    GEMMA4,
+    GLM4,
+    GLM4_MOE,
+    GPT2,
+    GPT_OSS,
+    GRANITE_MOE,
+    LFM2,
+    MAMBA,
+    NORMS_BEHIND,
+    PHI2,
+    QWEN2_MOE,
+)
 from hetero_tvm.language.families.decoder import Names
 
 Get = Callable[[str], Any]
 """A value of the metadata by its name behind the architecture's; None where there is none."""
 Entries = dict[str, Any]
-
-_COMMON = {
-    "embed_tokens": "token_embd",
-    "norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.qkv_proj": "attn_qkv",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.gate_up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "mlp.gate": "ffn_gate_inp",
-    "block_sparse_moe.gate": "ffn_gate_inp",
-}
-EXPERTS = {
-    "gate_proj": "ffn_gate_exps",
-    "up_proj": "ffn_up_exps",
-    "down_proj": "ffn_down_exps",
-    "gate_up_proj": "ffn_gate_up_exps",
-    "w1": "ffn_gate_exps",
-    "w3": "ffn_up_exps",
-    "w2": "ffn_down_exps",
-}
-"""Matrices of all experts in one tensor, by their names behind the expert's number."""
-_SHARED = {"gate_proj": "ffn_gate_shexp", "up_proj": "ffn_up_shexp", "down_proj": "ffn_down_shexp"}
-_GEMMA = {
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
-_GEMMA4 = {
-    **_GEMMA,
-    "embed_tokens_per_layer": "per_layer_token_embd",
-    "per_layer_model_projection": "per_layer_model_proj",
-    "per_layer_projection_norm": "per_layer_proj_norm",
-    "per_layer_input_gate": "inp_gate",
-    "per_layer_projection": "proj",
-    "post_per_layer_input_norm": "post_norm",
-    "layer_scalar": "layer_output_scale",
-    "router.proj": "ffn_gate_inp",
-    "router.scale": "ffn_gate_inp.scale",
-    "router.per_expert_scale": "ffn_down_exps.scale",
-    "post_feedforward_layernorm_1": "post_ffw_norm_1",
-    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
-    "post_feedforward_layernorm_2": "post_ffw_norm_2",
-}
-_NORMS_BEHIND = {
-    "post_attention_layernorm": "post_attention_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
-_GPT_OSS = {
-    "post_attention_layernorm": "post_attention_norm",
-    "mlp.router": "ffn_gate_inp",
-    "self_attn.sinks": "attn_sinks",
-}
-_LFM2 = {
-    "embedding_norm": "token_embd_norm",
-    "operator_norm": "attn_norm",
-    "self_attn.q_layernorm": "attn_q_norm",
-    "self_attn.k_layernorm": "attn_k_norm",
-    "self_attn.out_proj": "attn_output",
-    "feed_forward.w1": "ffn_gate",
-    "feed_forward.w3": "ffn_up",
-    "feed_forward.w2": "ffn_down",
-    "feed_forward.gate": "ffn_gate_inp",
-    "feed_forward.expert_bias": "exp_probs_b.bias",
-    "conv.conv": "shortconv.conv",
-    "conv.in_proj": "shortconv.in_proj",
-    "conv.out_proj": "shortconv.out_proj",
-}
-_GPT2 = {
-    "wte": "token_embd",
-    "wpe": "position_embd",
-    "ln_f": "output_norm",
-    "ln_1": "attn_norm",
-    "attn.c_attn": "attn_qkv",
-    "attn.c_proj": "attn_output",
-    "ln_2": "ffn_norm",
-    "mlp.c_fc": "ffn_up",
-    "mlp.c_proj": "ffn_down",
-}
-_GLM4 = {
-    "post_self_attn_layernorm": "post_attention_norm",
-    "post_mlp_layernorm": "post_ffw_norm",
-}
-_GLM4_MOE = {
-    "post_attention_layernorm": "post_attention_norm",
-    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
-    **{f"mlp.shared_experts.{name}": stored for name, stored in _SHARED.items()},
-}
-_PHI2 = {
-    "final_layernorm": "output_norm",
-    "self_attn.dense": "attn_output",
-    "mlp.fc1": "ffn_up",
-    "mlp.fc2": "ffn_down",
-}
-_QWEN2_MOE = {
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    **{f"mlp.shared_expert.{name}": stored for name, stored in _SHARED.items()},
-}
-_GRANITE_MOE = {
-    "block_sparse_moe.router.layer": "ffn_gate_inp",
-    **{f"shared_mlp.{name}": stored for name, stored in _SHARED.items()},
-}
-
-
-def _states(base: str) -> dict[str, str]:
-    """Names of the parts of a Mamba."""
-    return {
-        f"{base}.in_proj": "ssm_in",
-        f"{base}.conv1d": "ssm_conv1d",
-        f"{base}.x_proj": "ssm_x",
-        f"{base}.dt_proj": "ssm_dt",
-        f"{base}.dt_bias": "ssm_dt.bias",
-        f"{base}.A_log": "ssm_a",
-        f"{base}.D": "ssm_d",
-        f"{base}.norm": "ssm_norm",
-        f"{base}.out_proj": "ssm_out",
-    }
-
-
-_MAMBA = {
-    "embeddings": "token_embd",
-    "norm_f": "output_norm",
-    "lm_head": "output",
-    "norm": "attn_norm",
-    **_states("mixer"),
-}
-_FALCON_H1 = {
-    "final_layernorm": "output_norm",
-    "pre_ff_layernorm.weight": "ffn_norm",
-    "feed_forward.gate_proj": "ffn_gate",
-    "feed_forward.up_proj": "ffn_up",
-    "feed_forward.down_proj": "ffn_down",
-    **_states("mamba"),
-}
 
 
 def _nothing(get: Get, tensors: Mapping[str, Any]) -> Entries:
@@ -179,7 +53,7 @@ class Family:
     """
 
     model_type: str
-    words: Mapping[str, str] = field(default_factory=lambda: _COMMON)
+    words: Mapping[str, str] = field(default_factory=lambda: COMMON)
     interleaved: bool = False
     norm_offset: bool = False
     heads: bool = False
@@ -319,6 +193,40 @@ def _glm4_moe(get: Get, tensors: Mapping[str, Any]) -> Entries:
     }
 
 
+def _deepseek(get: Get, tensors: Mapping[str, Any]) -> Entries:
+    """Latent attention: a DeepSeek V3 or a GLM-4.7-Flash where a sigmoid judges experts, else a V2, or a
+    model of plain MLPs (Youtu)."""
+    turned, values = int(get("rope.dimension_count")), get("attention.value_length_mla")
+    dim = int(get("attention.key_length_mla") or get("attention.key_length"))
+    entries: Entries = {
+        "model_type": "youtu",
+        "q_lora_rank": int(get("attention.q_lora_rank") or 0) or None,
+        "kv_lora_rank": int(get("attention.kv_lora_rank")),
+        "qk_rope_head_dim": turned,
+        "qk_nope_head_dim": dim - turned,
+        "v_head_dim": int(values or get("attention.value_length")),
+        "partial_rotary_factor": 1.0,
+        "tie_word_embeddings": "output.weight" not in tensors,
+    }
+    if get("rope.scaling.type") == "yarn":
+        entries["rope_scaling"] = {
+            "type": "yarn",
+            "factor": float(get("rope.scaling.factor")),
+            "original_max_position_embeddings": int(get("rope.scaling.original_context_length")),
+        }
+        if weight := get("rope.scaling.yarn_log_multiplier"):
+            same = _float(10 * weight)
+            entries["rope_scaling"] |= {"mscale": same, "mscale_all_dim": same}
+    if not get("expert_count"):
+        return entries
+    sigmoid = any(name.endswith("exp_probs_b.bias") for name in tensors)
+    groups = {"topk_method": "group_limited_greedy" if int(get("expert_group_count") or 1) > 1 else "greedy"}
+    kind = {"model_type": "deepseek_v3"} if sigmoid else {"model_type": "deepseek_v2", **groups}
+    mixed = (f"blk.{layer}.ffn_gate_inp.weight" in tensors for layer in range(int(get("block_count"))))
+    kinds = {"mlp_layer_types": ["sparse" if one else "dense" for one in mixed]}
+    return entries | _glm4_moe(get, tensors) | kinds | kind
+
+
 def _lfm2_moe(get: Get, tensors: Mapping[str, Any]) -> Entries:
     dense = int(get("leading_dense_block_count") or 0)
     return {
@@ -359,45 +267,46 @@ FAMILIES: Mapping[str, Family] = {
     "llama": Family("llama", interleaved=True),
     "mistral3": Family("ministral3", interleaved=True, more=_mistral3),
     "qwen2": Family("qwen2"),
-    "qwen2moe": Family("qwen2_moe", _COMMON | _QWEN2_MOE, more=_qwen2_moe),
+    "qwen2moe": Family("qwen2_moe", COMMON | QWEN2_MOE, more=_qwen2_moe),
     "qwen3": Family("qwen3"),
     "qwen3moe": Family("qwen3_moe"),
-    "phi2": Family("phi", _COMMON | _PHI2, more=_phi2),
+    "phi2": Family("phi", COMMON | PHI2, more=_phi2),
     "phi3": Family("phi3"),
     "gemma": Family("gemma", norm_offset=True),
-    "gemma2": Family("gemma2", _COMMON | _GEMMA, norm_offset=True),
-    "gemma3": Family("gemma3_text", _COMMON | _GEMMA, norm_offset=True),
-    "gemma4": Family("gemma4_text", _COMMON | _GEMMA4, more=_gemma4),
+    "gemma2": Family("gemma2", COMMON | GEMMA, norm_offset=True),
+    "gemma3": Family("gemma3_text", COMMON | GEMMA, norm_offset=True),
+    "gemma4": Family("gemma4_text", COMMON | GEMMA4, more=_gemma4),
     "internlm2": Family("llama", interleaved=True),
     "minicpm": Family("granite", interleaved=True, more=_minicpm),
-    "gpt2": Family("gpt2", _GPT2),
-    "olmo2": Family("olmo2", _COMMON | _NORMS_BEHIND),
+    "gpt2": Family("gpt2", GPT2),
+    "olmo2": Family("olmo2", COMMON | NORMS_BEHIND),
     "olmoe": Family("olmoe"),
-    "gpt-oss": Family("gpt_oss", _COMMON | _GPT_OSS),
+    "gpt-oss": Family("gpt_oss", COMMON | GPT_OSS),
     "smollm3": Family("smollm3", interleaved=True),
     "granite": Family("granite", interleaved=True, more=_granite),
-    "granitemoe": Family("granitemoe", _COMMON | _GRANITE_MOE, interleaved=True, more=_granite),
+    "granitemoe": Family("granitemoe", COMMON | GRANITE_MOE, interleaved=True, more=_granite),
     "arcee": Family("arcee", interleaved=True, more=_arcee),
     "starcoder2": Family(
-        "starcoder2", _COMMON | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}, more=_starcoder2
+        "starcoder2", COMMON | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}, more=_starcoder2
     ),
     "stablelm": Family("stablelm", more=_stablelm),
     "command-r": Family("cohere", more=_cohere),
     "cohere2": Family("cohere2", more=_cohere),
     "nemotron": Family("nemotron", norm_offset=True, more=_nemotron),
-    "exaone4": Family("exaone4", _COMMON | _NORMS_BEHIND, more=_exaone4),
-    "seed_oss": Family("seed_oss", _COMMON | {"post_attention_layernorm": "post_attention_norm"}),
-    "glm4": Family("glm4", _COMMON | _GLM4),
-    "glm4moe": Family("glm4_moe", _COMMON | _GLM4_MOE, more=_glm4_moe),
+    "exaone4": Family("exaone4", COMMON | NORMS_BEHIND, more=_exaone4),
+    "seed_oss": Family("seed_oss", COMMON | {"post_attention_layernorm": "post_attention_norm"}),
+    "glm4": Family("glm4", COMMON | GLM4),
+    "glm4moe": Family("glm4_moe", COMMON | GLM4_MOE, more=_glm4_moe),
+    "deepseek2": Family("deepseek_v3", COMMON | DEEPSEEK, more=_deepseek),
     "ernie4_5": Family("ernie4_5"),
     "hunyuan-dense": Family(
         "hunyuan_v1_dense",
-        _COMMON | {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
+        COMMON | {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
     ),
-    "lfm2": Family("lfm2", _COMMON | _LFM2),
-    "lfm2moe": Family("lfm2_moe", _COMMON | _LFM2, more=_lfm2_moe),
-    "mamba": Family("mamba", _MAMBA),
-    "falcon-h1": Family("falcon_h1", _COMMON | _FALCON_H1, heads=True, more=_falcon_h1),
+    "lfm2": Family("lfm2", COMMON | LFM2),
+    "lfm2moe": Family("lfm2_moe", COMMON | LFM2, more=_lfm2_moe),
+    "mamba": Family("mamba", MAMBA),
+    "falcon-h1": Family("falcon_h1", COMMON | FALCON_H1, heads=True, more=_falcon_h1),
 }
 """``general.architecture`` -> what its files hold."""
 MIXTURES: Mapping[str, tuple[str, bool]] = {
@@ -408,6 +317,7 @@ MIXTURES: Mapping[str, tuple[str, bool]] = {
     "gpt-oss": ("gpt_oss", True),
     "granitemoe": ("granitemoe", True),
     "glm4moe": ("glm4_moe", True),
+    "deepseek2": ("deepseek_v3", False),
     "lfm2moe": ("lfm2_moe", True),
     "gemma4": ("gemma4_text", True),
 }

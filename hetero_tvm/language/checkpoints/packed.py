@@ -17,10 +17,11 @@ become :class:`QuantizedWeight` without any rounding where their groups are mult
 float32, which the build stores as its precision says; so do columns in GPTQ's order of activations, which no
 group of neighbours has.
 
-Weights of 8 bits that nothing packs (``fp8``, ``fbgemm_fp8`` and ``mxfp8`` of transformers, ModelOpt's FP8,
-``float-quantized``, ``int-quantized`` and ``naive-quantized`` of compressed-tensors) are ``(weight - zero) *
-scale``, with a scale for all, each row, group or block; scales in bytes are exponents of 2 plus 127.  They
-become float32.  Rounding of activations, which such a checkpoint may ask for, is left out.
+Weights of 8 bits that nothing packs (``fp8``, ``fbgemm_fp8`` and ``mxfp8`` of transformers, FP8 of ModelOpt
+and of Quark, its int8, ``float-quantized``, ``int-quantized`` and ``naive-quantized`` of compressed-tensors)
+are ``(weight - zero) * scale``, with a scale for all, each row, group or block; scales in bytes are exponents
+of 2 plus 127.  They become float32.  Rounding of activations, which such a checkpoint may ask for, is left
+out.
 
 Two numbers of 4 bits (E2M1) in a byte, the first in its lower half, have a scale for each 16 neighbours in
 FP8 and one more for all (NVFP4: compressed-tensors divides by it, ModelOpt multiplies), or an exponent for

@@ -24,6 +24,7 @@ _METHODS = (
     "mxfp8",
     "mxfp4",
     "modelopt",
+    "quark",
     "bitnet",
     "bitsandbytes",
 )
@@ -80,6 +81,7 @@ def read_plan(config: Mapping[str, Any]) -> Plan:
         "awq": _awq,
         "compressed-tensors": _compressed,
         "modelopt": _modelopt,
+        "quark": _quark,
         "bitnet": _bitnet,
         "fp8": _fp8,
         "fbgemm_fp8": _fp8,
@@ -104,6 +106,27 @@ def _modelopt(method: str, config: Mapping[str, Any]) -> Plan:
     if algorithm in _MODELOPT:
         return Plan(method)
     return Plan(method, problems=(f"quant_algo is {algorithm}, known are {', '.join(_MODELOPT)}",))
+
+
+def _quark(method: str, config: Mapping[str, Any]) -> Plan:
+    """AMD Quark: FP8 or int8 with a scale for all or for each row, FP4 with exponents (MXFP4)."""
+    problems: list[str] = []
+    layers = [config.get("global_quant_config")]
+    for part in ("layer_quant_config", "layer_type_quant_config"):
+        layers += dict(config.get(part) or {}).values()
+    for weights in (layer.get("weight") for layer in layers if isinstance(layer, Mapping)):
+        for one in weights if isinstance(weights, list) else [weights] if weights else []:
+            kind, scheme = one.get("dtype"), one.get("qscheme")
+            whole = kind in ("fp8_e4m3", "int8") and scheme in ("per_tensor", "per_channel")
+            if not whole and (kind, one.get("scale_format"), one.get("group_size")) != ("fp4", "e8m0", 32):
+                known = "fp8_e4m3 and int8 (per_tensor, per_channel) and MXFP4"
+                problems.append(f"weights are {kind} {scheme}, known are {known}")
+        if isinstance(weights, list) and len(weights) > 1:
+            problems.append("weights are quantized in several steps")
+    stored = dict(config.get("export") or {}).get("weight_format", "real_quantized")
+    if stored != "real_quantized":
+        problems.append(f"weight_format is {stored!r}, known is 'real_quantized'")
+    return Plan(method, problems=tuple(dict.fromkeys(problems)))
 
 
 def _bitnet(method: str, config: Mapping[str, Any]) -> Plan:

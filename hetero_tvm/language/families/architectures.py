@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.families import gemmas, gpts, llamas, mixtures, modernberts, recurrent
+from hetero_tvm.language.families import (
+    gemmas,
+    gpts,
+    llamas,
+    mixtures,
+    modernberts,
+    recurrent,
+    sigmoid_mixtures,
+)
 from hetero_tvm.language.families.configuration import Config
 from hetero_tvm.language.families.decoder import Decoder, Names
 
@@ -200,6 +208,10 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "granitemoe": mixtures.granite_moe,
     "granitemoeshared": mixtures.granite_moe,
     "phimoe": mixtures.phimoe,
+    "cohere2_moe": sigmoid_mixtures.cohere2_moe,
+    "hy_v3": sigmoid_mixtures.hy_v3,
+    "sarvam_moe": sigmoid_mixtures.sarvam_moe,
+    "sarvam_mla": sigmoid_mixtures.sarvam_mla,
     "hunyuan_v1_moe": mixtures.hunyuan_moe,
     "minimax_m2": mixtures.minimax_m2,
     "ernie4_5_moe": mixtures.ernie_moe,

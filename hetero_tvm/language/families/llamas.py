@@ -18,7 +18,7 @@ from hetero_tvm.language.families.configuration import (
     windows_of,
 )
 from hetero_tvm.language.families.decoder import Decoder, Layer, Names
-from hetero_tvm.language.families.rope import rope_of
+from hetero_tvm.language.families.rope import context_of, rope_of
 
 _CWM_POSITIONS = {
     "rope_type": "llama3",
@@ -45,7 +45,7 @@ def llama(config: Config, **changes: Any) -> tuple[Decoder, Names]:
         "kv_heads": int(config.get("num_key_value_heads") or heads),
         "dim": dim,
         "layers": tuple(Layer(window) for window in windows),
-        "context": int(config["max_position_embeddings"]),
+        "context": context_of(config),
         "eps": float(config["rms_norm_eps"]),
         "ropes": (rope,),
         "rotated": rotated,

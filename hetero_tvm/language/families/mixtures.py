@@ -25,8 +25,8 @@ _GPT_OSS_POSITIONS = {
 
 def mixtral(config: Config) -> tuple[Decoder, Names]:
     decoder, names = llamas.mistral(config)
-    experts = Experts(_count(config), int(config["num_experts_per_tok"]), decoder.inner)
-    return _mixed(decoder, experts), dataclasses.replace(
+    experts = Experts(expert_count(config), int(config["num_experts_per_tok"]), decoder.inner)
+    return mixed_in(decoder, experts), dataclasses.replace(
         names,
         router="block_sparse_moe.gate",
         expert="block_sparse_moe.experts.{}.",
@@ -51,17 +51,17 @@ def olmoe(config: Config) -> tuple[Decoder, Names]:
     refuse(config, "clip_qkv")
     decoder, names = llamas.llama(config)
     shares = bool(config.get("norm_topk_prob"))
-    experts = Experts(_count(config), int(config["num_experts_per_tok"]), decoder.inner, shares)
+    experts = Experts(expert_count(config), int(config["num_experts_per_tok"]), decoder.inner, shares)
     decoder = dataclasses.replace(decoder, head_norms=True, wide_head_norms=True)
-    return _mixed(decoder, experts), names
+    return mixed_in(decoder, experts), names
 
 
 def flex_olmo(config: Config) -> tuple[Decoder, Names]:
     """An OLMo 2 whose MLPs are the mixtures of an OLMoE."""
     decoder, names = gemmas.olmo2(config)
     shares = bool(config.get("norm_topk_prob"))
-    experts = Experts(_count(config), int(config["num_experts_per_tok"]), decoder.inner, shares)
-    return _mixed(decoder, experts), names
+    experts = Experts(expert_count(config), int(config["num_experts_per_tok"]), decoder.inner, shares)
+    return mixed_in(decoder, experts), names
 
 
 def mellum(config: Config) -> tuple[Decoder, Names]:
@@ -86,14 +86,14 @@ def gpt_oss(config: Config) -> tuple[Decoder, Names]:
     decoder, names = llamas.llama(config, windows=windows_of(config))
     limit = float(config.get("swiglu_limit") or 7.0)
     experts = Experts(
-        _count(config),
+        expert_count(config),
         int(config["num_experts_per_tok"]),
         decoder.inner,
         limit=limit,
         activation="quick_gelu",
     )
     inner = range(2 * decoder.inner)
-    return _mixed(dataclasses.replace(decoder, sinks=True), experts), dataclasses.replace(
+    return mixed_in(dataclasses.replace(decoder, sinks=True), experts), dataclasses.replace(
         names,
         router="mlp.router",
         expert="mlp.experts.",
@@ -107,8 +107,8 @@ def granite_moe(config: Config) -> tuple[Decoder, Names]:
     """A Granite whose experts lie in one array; some have one more that all rows go through."""
     decoder, names = llamas.granite(config)
     shared = int(config.get("shared_intermediate_size") or 0)
-    experts = Experts(_count(config), int(config["num_experts_per_tok"]), decoder.inner, shared=shared)
-    return _mixed(decoder, experts), dataclasses.replace(
+    experts = Experts(expert_count(config), int(config["num_experts_per_tok"]), decoder.inner, shared=shared)
+    return mixed_in(decoder, experts), dataclasses.replace(
         names,
         router="block_sparse_moe.router.layer",
         expert="block_sparse_moe.",
@@ -154,7 +154,7 @@ def afmoe(config: Config) -> tuple[Decoder, Names]:
         gated_heads=True,
         embed_scale=math.sqrt(decoder.width) if config.get("mup_enabled") else 1.0,
     )
-    decoder = _mixed(decoder, experts, [i >= dense for i in range(len(kinds))])
+    decoder = mixed_in(decoder, experts, [i >= dense for i in range(len(kinds))])
     return decoder, dataclasses.replace(
         names,
         attention_post_norm="post_attention_layernorm",
@@ -198,7 +198,7 @@ def hunyuan_moe(config: Config) -> tuple[Decoder, Names]:
     experts = Experts(
         int(config["num_experts"]), int(config["moe_topk"]), decoder.inner, shared=decoder.inner
     )
-    return _mixed(decoder, experts), dataclasses.replace(
+    return mixed_in(decoder, experts), dataclasses.replace(
         names, router="mlp.gate.wg", shared_expert="mlp.shared_mlp."
     )
 
@@ -224,7 +224,7 @@ def ernie_moe(config: Config) -> tuple[Decoder, Names]:
     count = len(decoder.layers)
     last = count - 1 if last < 0 else last
     mixed = [(i + 1) % step == 0 and first <= i <= last for i in range(count)]
-    return _mixed(decoder, experts, mixed), dataclasses.replace(
+    return mixed_in(decoder, experts, mixed), dataclasses.replace(
         names,
         shared_expert="mlp.shared_experts.",
         head_bias="lm_head.bias",
@@ -235,7 +235,7 @@ def ernie_moe(config: Config) -> tuple[Decoder, Names]:
 def glm4_moe(config: Config) -> tuple[Decoder, Names]:
     decoder, names = llamas.llama({"partial_rotary_factor": 0.5, **config})
     decoder = dataclasses.replace(decoder, head_norms=bool(config.get("use_qk_norm")))
-    return _of_deepseek(decoder, names, config)
+    return of_deepseek(decoder, names, config)
 
 
 def solar_open(config: Config) -> tuple[Decoder, Names]:
@@ -247,7 +247,7 @@ def solar_open(config: Config) -> tuple[Decoder, Names]:
 
 def dots1(config: Config) -> tuple[Decoder, Names]:
     decoder, names = llamas.qwen3({"use_sliding_window": True, **config})
-    return _of_deepseek(decoder, names, config)
+    return of_deepseek(decoder, names, config)
 
 
 def exaone_moe(config: Config) -> tuple[Decoder, Names]:
@@ -260,8 +260,8 @@ def exaone_moe(config: Config) -> tuple[Decoder, Names]:
         mlp_post_norm="",
         mlp_norm="post_attention_layernorm",
     )
-    experts = {"n_routed_experts": _count(config), "n_shared_experts": config.get("num_shared_experts")}
-    decoder, names = _of_deepseek(decoder, names, {**config, **experts})
+    experts = {"n_routed_experts": expert_count(config), "n_shared_experts": config.get("num_shared_experts")}
+    decoder, names = of_deepseek(decoder, names, {**config, **experts})
     return decoder, dataclasses.replace(names, correction="mlp.e_score_correction_bias")
 
 
@@ -272,7 +272,7 @@ def deepseek_v2(config: Config) -> tuple[Decoder, Names]:
         raise ModelError(f"deepseek_v2 models whose topk_method is {method!r} are not supported")
     decoder, names = _with_latent(config, pairs=True)
     whole = {"n_group": 1, "topk_group": 1} if method == "greedy" else {}
-    decoder, names = _of_deepseek(decoder, names, {**config, **whole, "norm_topk_prob": False})
+    decoder, names = of_deepseek(decoder, names, {**config, **whole, "norm_topk_prob": False})
     assert decoder.experts is not None
     experts = dataclasses.replace(decoder.experts, sigmoid=False)
     return dataclasses.replace(decoder, experts=experts), dataclasses.replace(names, correction="")
@@ -281,7 +281,7 @@ def deepseek_v2(config: Config) -> tuple[Decoder, Names]:
 def deepseek_v3(config: Config) -> tuple[Decoder, Names]:
     """Latent attention, and experts by a sigmoid, of some groups."""
     decoder, names = _with_latent(config, bool(config.get("rope_interleave", True)))
-    return _of_deepseek(decoder, names, {"norm_topk_prob": True, **config})
+    return of_deepseek(decoder, names, {"norm_topk_prob": True, **config})
 
 
 def glm4_moe_lite(config: Config) -> tuple[Decoder, Names]:
@@ -331,7 +331,7 @@ def _with_latent(config: Config, pairs: bool) -> tuple[Decoder, Names]:
     )
 
 
-def _of_deepseek(decoder: Decoder, names: Names, config: Config) -> tuple[Decoder, Names]:
+def of_deepseek(decoder: Decoder, names: Names, config: Config) -> tuple[Decoder, Names]:
     """The decoder whose later layers are mixtures in DeepSeek's words, judged by a sigmoid."""
     inner, count = int(config["moe_intermediate_size"]), int(config["n_routed_experts"])
     experts = Experts(
@@ -350,14 +350,14 @@ def _of_deepseek(decoder: Decoder, names: Names, config: Config) -> tuple[Decode
     kinds, first = config.get("mlp_layer_types"), int(config.get("first_k_dense_replace") or 0)
     layers, step = range(len(decoder.layers)), int(config.get("moe_layer_freq") or 1)
     mixed = [kinds[i] == "sparse" if kinds else i >= first and i % step == 0 for i in layers]
-    return _mixed(decoder, experts, mixed), dataclasses.replace(
+    return mixed_in(decoder, experts, mixed), dataclasses.replace(
         names,
         shared_expert="mlp.shared_experts.",
         correction="mlp.gate.e_score_correction_bias",
     )
 
 
-def _count(config: Config) -> int:
+def expert_count(config: Config) -> int:
     """Number of experts, in either spelling."""
     return int(config["num_local_experts" if "num_local_experts" in config else "num_experts"])
 
@@ -365,15 +365,15 @@ def _count(config: Config) -> int:
 def _of_some_layers(decoder: Decoder, config: Config, shared: int = 0) -> Decoder:
     """The decoder with mixtures in the layers that a configuration of Qwen means."""
     top, inner = int(config["num_experts_per_tok"]), int(config["moe_intermediate_size"])
-    count = _count(config)
+    count = expert_count(config)
     step, dense = int(config.get("decoder_sparse_step") or 1), config.get("mlp_only_layers") or ()
     layers = range(len(decoder.layers))
     mixed = [count > 0 and (i + 1) % step == 0 and i not in dense for i in layers]
     shares = bool(config.get("norm_topk_prob"))
-    return _mixed(decoder, Experts(count, top, inner, shares, shared, shared > 0), mixed)
+    return mixed_in(decoder, Experts(count, top, inner, shares, shared, shared > 0), mixed)
 
 
-def _mixed(decoder: Decoder, experts: Experts, mixed: list[bool] | None = None) -> Decoder:
+def mixed_in(decoder: Decoder, experts: Experts, mixed: list[bool] | None = None) -> Decoder:
     """The decoder whose layers are mixtures, all or some."""
     mixed = [True] * len(decoder.layers) if mixed is None else mixed
     layers = tuple(

@@ -63,6 +63,23 @@ def rope_of(config: Mapping[str, Any], dim: int, kind: str | None = None) -> tup
     return Rope(_numbers(inverse), factor, () if longer is None else _numbers(longer), most), rotated
 
 
+def context_of(config: Mapping[str, Any]) -> int:
+    """Tokens of a text: those that a configuration has positions for.
+
+    Where a user stretches the positions (YaRN, in the words of Qwen's and of other model cards; linear, as
+    Vicuna and LongChat were trained), ``max_position_embeddings`` stays that of the first context.
+    """
+    most = int(config["max_position_embeddings"])
+    options = _options(config, None)
+    name = options.get("rope_type") or options.get("type")
+    first = options.get("original_max_position_embeddings")
+    if name == "yarn" and first:
+        return max(most, int(float(first) * float(options["factor"])))
+    if name == "linear":
+        return max(most, int(config.get("max_sequence_length") or 0))
+    return most
+
+
 def _numbers(inverse: np.ndarray) -> tuple[float, ...]:
     return tuple(float(value) for value in inverse)
 

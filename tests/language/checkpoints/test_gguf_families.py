@@ -170,3 +170,63 @@ def test_the_scales_of_minicpm(tmp_path):
     decoder, _ = describe(checkpoint.config)
     assert (decoder.scale, decoder.embed_scale) == (8**-0.5, 48.0)
     assert decoder.final_scale == pytest.approx(1 / 9)
+
+
+def latent_file(path, **changes):
+    """A file of latent attention, as llama.cpp's converter writes a tiny DeepSeek V3."""
+    values = {
+        "attention.key_length": 20,  # of the few channels and those that are rotated
+        "attention.value_length": 16,
+        "attention.key_length_mla": 12,
+        "attention.value_length_mla": 6,
+        "attention.kv_lora_rank": 16,
+        "attention.head_count_kv": 1,
+        "rope.dimension_count": 4,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 16,
+        "rope.scaling.yarn_log_multiplier": 0.1,
+        "expert_count": 4,
+        "expert_used_count": 2,
+        "expert_shared_count": 1,
+        "expert_feed_forward_length": 24,
+        "expert_weights_scale": 2.5,
+        "expert_weights_norm": True,
+        "expert_group_count": 2,
+        "expert_group_used_count": 1,
+        "leading_dense_block_count": 1,
+    }
+    random = np.random.default_rng(0)
+    tensors = EMBEDDINGS | {
+        "blk.1.ffn_gate_inp.weight": np.zeros((4, 32)),
+        "blk.1.exp_probs_b.bias": np.zeros(4),
+        "blk.0.attn_k_b.weight": random.standard_normal((4, 16, 8)),
+        "blk.0.attn_v_b.weight": random.standard_normal((4, 6, 16)),
+        "blk.1.attn_kv_b.weight": random.standard_normal((56, 16)),
+    }
+    values = {name: value for name, value in ({**values, **changes}).items() if value is not None}
+    return file_of(path, "deepseek2", SIZES | {"block_count": 2} | values, tensors), tensors
+
+
+def test_latent_attention(tmp_path):
+    """Files have keys and values apart, older ones together."""
+    checkpoint, tensors = latent_file(tmp_path / "m.gguf")
+    decoder, _ = describe(checkpoint.config)
+    latent = decoder.latent
+    assert (decoder.architecture, decoder.dim, decoder.values, decoder.rotated) == ("deepseek_v3", 12, 6, 4)
+    assert (latent.queries, latent.keys, latent.shared, decoder.kv_heads) == (0, 16, 4, 4)
+    assert [layer.mixed for layer in decoder.layers] == [False, True]
+    experts = decoder.experts
+    assert (experts.groups, experts.kept, experts.scale, experts.sigmoid) == (2, 1, 2.5, True)
+    assert (experts.normalised, experts.shared, decoder.ropes[0].factor) == (True, 24, 1.0)
+    name = "model.layers.{}.self_attn.kv_b_proj.weight"
+    joined = checkpoint.array(name.format(0)).reshape(4, 14, 16)
+    assert name.format(0) in checkpoint and name.format(2) not in checkpoint
+    keys, values = (tensors[f"blk.0.attn_{half}_b.weight"].astype(np.float32) for half in "kv")
+    np.testing.assert_array_equal(joined[:, :8], keys.swapaxes(1, 2))
+    np.testing.assert_array_equal(joined[:, 8:], values)
+    np.testing.assert_array_equal(
+        checkpoint.array(name.format(1)), tensors["blk.1.attn_kv_b.weight"].astype(np.float32)
+    )
+    plain, _ = latent_file(tmp_path / "n.gguf", expert_count=None)
+    assert describe(plain.config)[0].architecture == "youtu"

@@ -123,6 +123,15 @@ def test_groups_of_other_sizes(tmp_path, group, kept):
     np.testing.assert_array_equal(read.array("a.weight"), weight_of(q, scale, zero, size))
 
 
+def quark(dtype, scheme, **options):
+    """A configuration as AMD Quark exports it."""
+    weight = {"dtype": dtype, "qscheme": scheme, "is_dynamic": False, "ch_axis": 0, **options}
+    layers = {"bias": None, "input_tensors": {"dtype": dtype}, "output_tensors": None, "weight": weight}
+    export = {"pack_method": "reorder", "weight_format": "real_quantized", "kv_cache_group": []}
+    whole = {"global_quant_config": layers, "layer_quant_config": {}, "layer_type_quant_config": {}}
+    return {"quant_method": "quark", "exclude": ["lm_head"], "export": export, **whole}
+
+
 def test_columns_in_the_order_of_activations_become_floats(tmp_path):
     q, scale, zero = parts_for("gptq", 16, 64)
     order = np.random.default_rng(2).permutation(np.arange(64) // 32).astype(np.int32)
@@ -153,6 +162,11 @@ def test_columns_in_the_order_of_activations_become_floats(tmp_path):
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, ("W4A8_AWQ",)),
         ({**PLANS["gptq"], "dynamic": {"+:.*down": {"bits": 3}}}, ("3 bits",)),
         ({"quant_method": "fp8", "fmt": "e5m2"}, ("e5m2",)),
+        (quark("int4", "per_group", group_size=32), ("int4 per_group",)),
+        (
+            {**quark("int8", "per_channel"), "export": {"weight_format": "fake_quantized"}},
+            ("fake_quantized",),
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_all_reasons(tmp_path, plan, words):
@@ -168,6 +182,9 @@ EIGHT = {"config_groups": {"group_0": {"weights": {"num_bits": 8, "symmetric": T
     ("plan", "name", "dtype", "shape", "block"),
     [
         ({"quant_method": "fp8", "weight_block_size": [16, 32]}, "weight_scale_inv", "fp8", (2, 3), (16, 32)),
+        (quark("fp8_e4m3", "per_tensor"), "weight_scale", "fp8", (), (24, 96)),
+        (quark("fp8_e4m3", "per_channel"), "weight_scale", "fp8", (24,), (1, 96)),
+        (quark("int8", "per_channel"), "weight_scale", "int8", (24,), (1, 96)),
         ({"format": "float-quantized", **EIGHT}, "weight_scale", "fp8", (24, 1), (1, 96)),
         ({"format": "float-quantized", **EIGHT}, "weight_scale", "fp8", (1,), (24, 96)),
         ({"format": "int-quantized", **EIGHT}, "weight_scale", "int8", (24, 1), (1, 96)),
@@ -179,7 +196,7 @@ def test_eight_bits_that_are_not_packed(tmp_path, plan, name, dtype, shape, bloc
     q = random.integers(-127, 128, (24, 96)).astype(np.int8)
     if dtype == "fp8":
         q = q.astype(np.float32).astype(ml_dtypes.float8_e4m3fn)
-    scale = random.uniform(0.01, 0.1, shape).astype(np.float32)
+    scale = np.asarray(random.uniform(0.01, 0.1, shape), np.float32)
     tensors = {"a.weight": q, f"a.{name}": scale, "b.weight": np.ones((2, 2), np.float32)}
     plan = {"quant_method": "compressed-tensors", **plan}
     read = PackedFolder(write(tmp_path / "c", "", tensors, plan))
@@ -291,22 +308,25 @@ def test_matrices_of_gptq_that_differ_by_name(tmp_path):
     np.testing.assert_array_equal(read.array("layers.0.down.weight"), weight_of(*eight))
 
 
-@pytest.mark.parametrize("kind", ["compressed", "modelopt", "mx"])
+@pytest.mark.parametrize("kind", ["compressed", "modelopt", "mx", "quark"])
 def test_numbers_of_four_bits(tmp_path, kind):
     random = np.random.default_rng(11)
     packed = random.integers(0, 256, (6, 32)).astype(np.uint8)
     numbers = np.stack([packed & 15, packed >> 4], -1).reshape(6, 64)
     numbers = numbers.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
-    size = 32 if kind == "mx" else 16
+    size = 32 if kind in ("mx", "quark") else 16
     scale = random.uniform(1, 200, (6, 64 // size)).astype(ml_dtypes.float8_e4m3fn)
     plan = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}
-    if kind == "mx":
+    if size == 32:
         exponents = random.integers(118, 132, (6, 2)).astype(np.uint8)
         tensors, wide = (
             {"a.weight_packed": packed, "a.weight_scale": exponents},
             2.0 ** (exponents.astype(np.float64) - 127),
         )
         plan["format"] = "mxfp4-pack-quantized"
+        if kind == "quark":
+            tensors["a.weight"] = tensors.pop("a.weight_packed")
+            plan = quark("fp4", "per_group", group_size=32, scale_format="e8m0")
     elif kind == "compressed":
         tensors = {"a.weight_packed": packed, "a.weight_scale": scale}
         tensors["a.weight_global_scale"] = np.array([64.0], np.float32)

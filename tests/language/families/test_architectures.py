@@ -252,6 +252,7 @@ def test_all_that_are_known():
     known |= {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "jamba", "nemotron_h", "exaone", "bitnet"}
     known |= {"gemma4_text", "gemma4_unified_text", "apertus", "nanochat", "minicpm", "minicpm3", "internlm2"}
     known |= {"persimmon", "modernbert-decoder", "granite_swa", "granitemoe_swa", "afmoe"}
+    known |= {"cohere2_moe", "hy_v3", "sarvam_moe", "sarvam_mla"}
     assert set(ARCHITECTURES) == known
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]

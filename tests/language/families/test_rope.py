@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.language.families.rope import rope_of
+from hetero_tvm.language.families.rope import context_of, rope_of
 
 PLAIN = 10000.0 ** -(np.arange(0, 8, 2) / 8)
 
@@ -90,3 +90,15 @@ def test_what_is_not_known_is_refused():
         table({"rope_scaling": {"type": "axial", "factor": 2.0}})
     with pytest.raises(ModelError, match="3 factors"):
         table({"rope_scaling": {"type": "su", "long_factor": [1, 1, 1], "short_factor": [1, 1, 1]}})
+
+
+def test_a_stretched_context():
+    """Qwen's model card adds a scaling to config.json, and leaves the number of positions as it was."""
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    assert context_of({"max_position_embeddings": 40, "rope_scaling": yarn}) == 128
+    assert context_of({"max_position_embeddings": 256, "rope_scaling": yarn}) == 256
+    assert context_of({"max_position_embeddings": 40, "rope_scaling": {"type": "yarn", "factor": 4.0}}) == 40
+    linear = {"max_position_embeddings": 32, "rope_scaling": {"type": "linear", "factor": 4.0}}
+    assert context_of(linear) == 32
+    assert context_of({**linear, "max_sequence_length": 128}) == 128  # Vicuna
+    assert context_of({"max_position_embeddings": 32, "rope_parameters": {"rope_type": "default"}}) == 32
