@@ -109,6 +109,11 @@ def _reading(node: Expr, fence: Fence) -> Expr:
         wide, narrow = (tvm.DataType(str(end.ty.dtype)) for end in (node, node.value))
         whole = "int" in str(wide) and "int" in str(narrow)
         value = _kept(node.value, fence) if whole and wide.bits > narrow.bits else node.value
+        if whole and str(wide)[0] != str(narrow)[0] and _of_data(value) and not _fits(value, str(wide)):
+            # The simplifier takes what does not fit for out of the question: bytes as int8 for 0 to 127.
+            kind = f"{str(narrow).rstrip('0123456789')}{wide.bits}"
+            same = value if kind == str(narrow) else tirx.Cast(kind, value)
+            return tirx.call_intrin(str(wide), "tirx.reinterpret", same)
         return node if value.same_as(node.value) else tirx.Cast(str(wide), value)
     a, b = _kept(node.a, fence), _kept(node.b, fence)
     narrow = tvm.DataType(str(a.ty.dtype))
@@ -117,6 +122,14 @@ def _reading(node: Expr, fence: Fence) -> Expr:
         a, b = (tirx.Cast("int32", side) if isinstance(side, _SUMS) else side for side in (a, b))
         a, b = (side if str(side.ty.dtype) == "int32" else tirx.Cast("int32", side) for side in (a, b))
     return node if a.same_as(node.a) and b.same_as(node.b) else type(node)(a, b)
+
+
+def _fits(value: Expr, dtype: str) -> bool:
+    """Whether all that a number may be is in a type of integers."""
+    bound, bits = tvm.sym.Analyzer().const_int_bound(value), tvm.DataType(dtype).bits
+    least, most = (0, 2**bits - 1) if dtype.startswith("uint") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    # No bound at all is the largest number of int64.
+    return least <= bound.min_value and bound.max_value <= min(most, 2**63 - 2)
 
 
 def wrapping(expression: Expr, fence: Fence = _llvm_fence) -> Expr:

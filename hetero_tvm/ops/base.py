@@ -132,6 +132,15 @@ def _freeze(value: Any) -> Any:
 
 
 def from_json(text: str) -> FusedOp:
-    """Rebuild a fused operator from the text of :meth:`FusedOp.to_json`."""
-    fields = json.loads(text)
-    return _KINDS[fields.pop("kind")](**{name: _freeze(value) for name, value in fields.items()})
+    """Rebuild a fused operator from the text of :meth:`FusedOp.to_json`.
+
+    ``ValueError``: the text is not that of an operator known here.
+    """
+    try:
+        fields = json.loads(text)
+        return _KINDS[fields.pop("kind")](**{name: _freeze(value) for name, value in fields.items()})
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no operator of this version: {text[:_SHOWN]}") from error
+
+
+_SHOWN = 100

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -149,6 +150,12 @@ class Record:
             raise ValueError(f"{', '.join(wrong)} of a wrong type")
         if _is_deep(record.point):
             raise ValueError("JSON nested too deep")
+        if wrong := [name for name in _SHOWN if not getattr(record, name).isprintable()]:
+            raise ValueError(f"{', '.join(wrong)} of characters that cannot be printed")
+        if not _KIND.fullmatch(record.target) or len(record.mcpu) > _LONGEST_NAME:
+            raise ValueError("its target or mcpu is no name that a file can have")
+        if "\\ud" in text and _has_surrogates(fields):
+            raise ValueError("text that is no Unicode")
         if record.point is None and record.trace is None:
             raise ValueError("it has neither a point nor a trace")
         times = [time for time in (record.seconds, record.default_seconds) if time is not None]
@@ -175,6 +182,22 @@ def _is_deep(point: Any) -> bool:
 
 
 _MOST_NESTED = 16
+
+
+def _has_surrogates(fields: Mapping[str, Any]) -> bool:
+    """Whether some text is half of a pair, which no file and no terminal takes."""
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+_SHOWN = ("key", "task", "space", "target", "mcpu", "isa", "device", "status", "role", "created", "tools")
+"""Fields that tables show and names of files are made of: nothing there that moves the cursor."""
+_KIND = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]{0,63}")
+_LONGEST_NAME = 128
+"""A file of records is named after its target and microarchitecture; a line may come from anybody."""
 
 
 def space_identity(task: Task) -> tuple[str, int]:

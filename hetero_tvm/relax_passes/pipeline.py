@@ -39,6 +39,7 @@ from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, Sources
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report, run_rules
 from hetero_tvm.relax_passes.rewriting.sources import after_fusion
+from hetero_tvm.relax_passes.storage.concatenation import part_trees
 from hetero_tvm.relax_passes.storage.plan_memory import plan_memory
 from hetero_tvm.relax_passes.storage.reshaped_results import view_results
 from hetero_tvm.relax_passes.storage.rounds import closed, gathered
@@ -135,7 +136,7 @@ def optimize(
     )(module)
     module = view_results(module)  # also where the reshape gives a result of the model
     # Fused operators are marked opaque already.
-    before = module = relax.transform.AnnotateTIROpPattern()(module)
+    before = module = part_trees(relax.transform.AnnotateTIROpPattern()(module))
     module = relax.transform.FuseOps()(module)  # what is left: elementwise, broadcast and injective chains
     names = after_fusion(before, module, names)
     module = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(

@@ -58,14 +58,14 @@ def export(
         if reason is not None:
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
-        module = _module(from_json(record.op).workload())
-        if record.key not in workloads:
-            workloads[record.key] = database.commit_workload(module)
         try:
+            module = _module(from_json(record.op).workload())
             trace = _trace_of(record, module, spaces, machine)
         except ValueError as error:
             left_out[str(error)] = left_out.get(str(error), 0) + 1
             continue
+        if record.key not in workloads:
+            workloads[record.key] = database.commit_workload(module)
         arguments = ms.arg_info.ArgInfo.from_entry_func(module, remove_preproc=False)
         workload = workloads[record.key]
         database.commit_tuning_record(
@@ -111,10 +111,13 @@ def _module(function: PrimFunc) -> Any:
 
 
 def _trace_of(record: Record, module: Any, spaces: Mapping[str, DesignSpace], machine: Machine) -> Any:
-    """Trace of a record.  ``ValueError``: its point is not one of the space's."""
+    """Trace of a record.  ``ValueError``: its point is none of the space's, or its trace does not apply."""
     schedule = tvm.s_tir.Schedule(module)
     if record.trace is not None:
-        tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(record.trace), schedule)
+        try:
+            tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(record.trace), schedule)
+        except Exception as error:  # TVM raises many kinds
+            raise ValueError("its trace does not apply (made by another version, or edited)") from error
         return schedule.trace
     space, op, point = spaces[record.space], from_json(record.op), thaw(record.point or {})
     space.check(op, point, machine)

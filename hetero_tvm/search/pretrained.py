@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,10 @@ def train(tables: Iterable[Table], spaces: Sequence[DesignSpace]) -> dict[str, P
 def tables_of(
     records: Iterable[Record], spaces: Sequence[DesignSpace], machine: Machine, target: str
 ) -> list[Table]:
-    """Tables of the trials that were made on ``machine``; records without a contract tell nothing."""
+    """Tables of the trials that were made on ``machine``; records without a contract tell nothing.
+
+    A warning counts the records whose contract or point nothing here knows.
+    """
     named = {space.name: space for space in spaces}
     site = Site.of(machine, target)
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
@@ -108,8 +112,13 @@ def tables_of(
         space = named.get(record.space)
         if space is not None and record.version == space.version and record.op and record.site.alike(site):
             groups[(record.space, record.op)].append(record)
-    tables = []
+    tables, unknown = [], 0
     for (name, op), group in groups.items():
+        try:
+            from_json(op)
+        except ValueError:
+            unknown += len(group)
+            continue
         times = {r.candidate: r for r in valid(group) if r.role == TRIAL and r.point is not None}
         by_knobs: dict[tuple[str, ...], list[Record]] = defaultdict(list)
         for record in times.values():
@@ -118,9 +127,17 @@ def tables_of(
             points = [thaw(dict(sorted(record.point.items()))) for record in alike]
             seconds = [record.seconds if record.ok else None for record in alike]
             fields = {"complete": False, "created": max(record.created for record in alike)[:10]}
-            tables.append(
-                Table.of(name, named[name].version, from_json(op), machine, points, seconds, **fields)
-            )
+            try:
+                table = Table.of(name, named[name].version, from_json(op), machine, points, seconds, **fields)
+                named[name].refuses(table.operator(), machine)
+            except (TypeError, ValueError, AttributeError):  # of words where numbers belong, and the like
+                unknown += len(alike)
+                continue
+            tables.append(table)
+    if unknown:
+        warnings.warn(
+            f"{unknown} records are of operators or points that this version does not know", stacklevel=2
+        )
     return tables
 
 

@@ -3,8 +3,10 @@
 import re
 
 import numpy as np
+import onnx
 import pytest
 
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.codegen.wrapping import wrapping
 from hetero_tvm.host.tvm import te, tirx, tvm
@@ -170,3 +172,22 @@ def test_a_fence_costs_no_vector():
     """The maximum behind it is that of whole vectors."""
     first, then, _ = CASES["the larger one"]
     assert re.search(r"call <\d+ x i32> @llvm.smax", llvm_of(scheduled(first, then, "int32")))
+
+
+@pytest.mark.parametrize(
+    "given, wanted", [("uint8", "int8"), ("int8", "uint32"), ("uint16", "int8"), ("uint64", "int64")]
+)
+@pytest.mark.parametrize("compute", ["Mod", "Less"])
+def test_conversions_of_what_does_not_fit(given, wanted, compute):
+    """The simplifier took the sign of a byte for one of 0 to 127: its remainder was that of C."""
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(wanted))
+    source = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g ({given}[6] x) => '
+        f"({wanted if compute == 'Mod' else 'bool'}[6] y) <{wanted} c = {{16}}> "
+        f"{{ q = Cast<to={kind}>(x) y = {compute}(q, c) }}"
+    )
+    limits = np.iinfo(given)
+    x = np.array([0, 5, limits.min, limits.min + 3, limits.max, limits.max - 5], given)
+    (y,) = build_model(optimize_model(import_model(source))).run({"x": x})
+    function = np.mod if compute == "Mod" else np.less
+    assert np.array_equal(y, function(x.astype(wanted), np.array(16, wanted)))

@@ -70,6 +70,16 @@ def test_merging_twice_adds_nothing(tmp_path):
         database.merge(here, [tmp_path / "absent"])
 
 
+def test_merging_writes_nothing_beside_the_folder(tmp_path):
+    write(tmp_path / "theirs", record())
+    theirs = tmp_path / "theirs" / "cpu-znver4.jsonl"
+    for target in ("../outside", str(tmp_path / "outside")):
+        append_line(theirs, record(target=target).to_json())
+    with pytest.warns(UserWarning, match="no name that a file can have"):
+        assert database.merge(tmp_path / "in" / "mine", [theirs]) == {str(theirs): 1}
+    assert sorted(p.name for p in tmp_path.rglob("*.jsonl")) == ["cpu-znver4.jsonl"] * 2
+
+
 def test_pruning_keeps_what_counts(tmp_path):
     void = record(seconds=5e-3, point={"unroll": 8})
     write(

@@ -102,6 +102,16 @@ def test_one_warning_for_many_corrupt_lines(tmp_path):
         ("seconds", -1.0),
         ("default_seconds", float("inf")),
         ("key", None),
+        ("target", "../../elsewhere"),
+        ("target", "/elsewhere"),
+        ("target", ".."),
+        ("target", "cpu\0"),
+        ("mcpu", "x" * 300),
+        ("task", "\x1b[2J"),
+        ("task", "\ud800"),
+        ("error", "\ud800"),
+        ("trace", "\ud800"),
+        ("point", {"\ud800": 1}),
     ],
 )
 def test_fields_of_a_wrong_type_make_no_record(field, value):

@@ -56,9 +56,14 @@ def test_what_cannot_go_is_told(tmp_path):
         dataclasses.replace(other, op=""),
         dataclasses.replace(third, space="cpu.unknown"),
         dataclasses.replace(third, point={**third.point, "unroll": 77}),
+        dataclasses.replace(third, op='{"kind": "of tomorrow"}'),
+        dataclasses.replace(third, space="stock", point=None, trace="[[], []]"),
+        dataclasses.replace(
+            third, space="stock", point=None, trace='[[["GetSBlock", [], ["a"], ["b"]]], []]'
+        ),
     ]
     count, left_out = exchange.export(tmp_path, sent, SPACES, MACHINE)
-    assert count == 1 and sum(left_out.values()) == 4
+    assert count == 2 and sum(left_out.values()) == 6
     assert {"no time", "no design space cpu.unknown here"} < left_out.keys()
 
 

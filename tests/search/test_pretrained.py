@@ -1,5 +1,6 @@
 """Cost models trained from tables: what they know, when they apply, what of them is on disk."""
 
+import dataclasses
 import gzip
 
 import numpy as np
@@ -123,6 +124,10 @@ def test_the_trials_of_a_user_are_tables_too(tmp_path):
     )
     elsewhere = CpuModel("elsewhere", lanes=8)
     assert pretrained.tables_of(records, [SPACE], elsewhere, "cpu") == []
+    odd = [{"op": '{"kind": "of tomorrow"}'}, {"op": "x"}, {"point": {**records[0].point, "later": {"a": 1}}}]
+    edited = [*records, *(dataclasses.replace(records[0], **fields) for fields in odd)]
+    with pytest.warns(UserWarning, match="3 records are of operators or points"):
+        assert pretrained.tables_of(edited, [SPACE], MACHINE, "cpu") == [found]
 
 
 def test_what_is_shipped_is_what_the_shipped_tables_teach():

@@ -155,7 +155,7 @@ def _space_to_depth(
 def _lp_normalization(
     node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
 ) -> list[onnx.NodeProto] | None:
-    """Rows by their norm; those of norm 0 stay 0.  TVM has no converter."""
+    """Rows by their norm; those of norm 0, also by underflow, are 0.  TVM has no converter."""
     b = Body(node, opset)
     x, axis, p = b.input(0), int(b.attributes.get("axis", -1)), int(b.attributes.get("p", 2))
     kind = {1: "ReduceL1", 2: "ReduceL2"}.get(p)
@@ -166,7 +166,8 @@ def _lp_normalization(
     dtype = pool.dtype(x, types)
     norm = b.reduce(kind, x, [axis], 1, axes_as_input=18)
     empty = b.op("Equal", norm, b.const(0, dtype))
-    b.end(0, b.op("Div", x, b.op("Where", empty, b.const(1, dtype), norm)))
+    quotient = b.op("Div", x, b.op("Where", empty, b.const(1, dtype), norm))
+    b.end(0, b.op("Where", empty, b.const(0, dtype), quotient))
     return b.nodes
 
 

@@ -27,8 +27,9 @@ class ExpandEinsum(Rule):
 
     Letters in both operands and the result are the product's batch, those in both operands alone its
     reduction; what one operand alone has is summed before.  More operands are multiplied two by two, in the
-    order that takes the fewest operations.  Two that share nothing to sum over, repeated letters and ellipses
-    are left alone.
+    order that takes the fewest operations.  A product of one row (or column) for each of a batch that lies
+    innermost is a sum of products: vectors hold neighbours of the batch there, where a matrix product would
+    gather numbers.  Two that share nothing to sum over, repeated letters and ellipses are left alone.
     """
 
     name = "expand_einsum"
@@ -119,6 +120,10 @@ class _Writer:
         reduced = [letter for letter in others if letter in own and letter not in result]
         rows = [letter for letter in result if letter in own and letter not in others]
         columns = [letter for letter in result if letter in others and letter not in own]
+        if not (rows and columns):
+            large, small = ((y, others), (x, own)) if columns else ((x, own), (y, others))
+            if large[1][-1] in batch and self._extents[large[1][-1]] > 1:
+                return self._sum_of_products(large, small, reduced, result)
         lead = [self._extents[letter] for letter in batch]
         # Without a batch the rows keep their axes, as in a product with a weight.
         heights = [self._extent(rows)] if batch else [self._extents[letter] for letter in rows] or [1]
@@ -134,6 +139,19 @@ class _Writer:
         if order != sorted(order):
             value = relax.op.permute_dims(self.insert(value, "split"), order)
         return value
+
+    def _sum_of_products(
+        self, large: tuple[Expr, str], small: tuple[Expr, str], reduced: Sequence[str], result: str
+    ) -> Expr:
+        """An operand with all letters by the other, element by element, summed over ``reduced``."""
+        (x, own), (y, others) = large, small
+        shape = [self._extents[letter] if letter in others else 1 for letter in own]
+        y = self._moved(y, others, [letter for letter in own if letter in others], shape, "spread")
+        products = self.insert(relax.op.multiply(x, y), "products", [self._var])
+        total = self.insert(relax.op.sum(products, [own.index(letter) for letter in reduced]), "sums")
+        left = [letter for letter in own if letter not in reduced]
+        order = [left.index(letter) for letter in result]
+        return relax.op.permute_dims(total, order) if order != sorted(order) else total
 
     def _extent(self, letters: Sequence[str]) -> int:
         return math.prod(self._extents[letter] for letter in letters)

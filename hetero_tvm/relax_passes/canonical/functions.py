@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetero_tvm.host.tvm import Expr, Var, relax
-from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, is_tensor
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, scalar_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 
@@ -23,6 +23,32 @@ class EqualityOfTruth(Rule):
         if graph.op_name(var) == "relax.equal":
             value = relax.op.logical_not(graph.insert_before(var, value, f"{var.name}#differ", [var]))
         graph.replace(var, value)
+
+
+class CompareWithLeast(Rule):
+    """``x == -2**31`` -> ``~x == 2**31 - 1``, an order turned around: TVM brings a constant of int32 to the
+    other side, where this one wraps around, and takes the comparison for false."""
+
+    name = "compare_with_least"
+    counted = False
+    anchors = ("relax.equal", "relax.not_equal", "relax.less_equal", "relax.greater_equal")
+
+    def match(self, graph: Graph, var: Var) -> int | None:
+        args = graph.value(var).args
+        least = [n for n, a in enumerate(args) if scalar_of(graph.value(a)) == _LEAST]
+        return least[0] if least and all(is_tensor(a) and dtype_of(a) == "int32" for a in args) else None
+
+    def rewrite(self, graph: Graph, var: Var, found: int) -> None:
+        args, name = list(graph.value(var).args), graph.op_name(var).removeprefix("relax.")
+        turned = relax.op.bitwise_not(args[1 - found])
+        constant = array_of(graph.value(args[found]))
+        args[1 - found] = graph.insert_before(var, turned, f"{var.name}#turned", [var])
+        args[found] = relax.const(~constant, "int32")
+        graph.replace(var, getattr(relax.op, _TURNED.get(name, name))(*args))
+
+
+_LEAST = -(2**31)
+_TURNED = {"less_equal": "greater_equal", "greater_equal": "less_equal"}
 
 
 class ExpandHyperbolic(Rule):

@@ -12,6 +12,7 @@ from hetero_tvm.relax_passes.canonical.constants import FoldConstants
 from hetero_tvm.relax_passes.canonical.duplicates import MergeDuplicates
 from hetero_tvm.relax_passes.canonical.einsum import ExpandEinsum
 from hetero_tvm.relax_passes.canonical.functions import (
+    CompareWithLeast,
     DifferenceOfEquals,
     EqualityOfTruth,
     ExpandHyperbolic,
@@ -37,6 +38,7 @@ CANONICAL: tuple[Rule, ...] = (
     ExpandPowers(),  # before duplicates are merged: squares are also written as products
     ReflectPositions(),  # anywhere: no other rule looks at them
     EqualityOfTruth(),  # anywhere: no other rule looks at it
+    CompareWithLeast(),  # likewise
     ExpandHyperbolic(),  # before duplicates are merged: cosh and sinh share their exponentials
     MergeDuplicates(),  # near the end: duplicates written in two ways are equal only now
     DifferenceOfEquals(),  # after that: equal operands are one variable now

@@ -118,6 +118,40 @@ def _copy(shapes: list[tuple[int, ...]], axis: int, dtype: str) -> PrimFunc:
     return function.with_attr({JOINED: True, "op_pattern": 8, "tirx.noalias": True})
 
 
+def part_trees(module: IRModule) -> IRModule:
+    """Mark wide concatenations whose results are concatenated again, so that nothing fuses with them.
+
+    In one kernel each element would look through all parts of the whole tree, one after the other.
+    """
+    wide = {call.args[0] for _, call in _kernels(module) if len(module[call.args[0]].params) > _WIDE}
+    if not wide:
+        return module
+    made = {var: call.args[0] for var, call in _kernels(module) if call.args[0] in wide}
+    apart = {
+        made[part]
+        for _, call in _kernels(module)
+        if len(module[call.args[0]].params) > _JOINING
+        for part in call.args[1]
+        if isinstance(part, relax.Var) and part in made
+    }
+    for name in apart:
+        module[name] = module[name].with_attr("op_pattern", 8)
+    return module
+
+
+def _kernels(module: IRModule) -> Iterator[tuple[Var, relax.Call]]:
+    """Calls of kernels in ``main``, and the variables that they are bound to."""
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            value = getattr(binding, "value", None)
+            if isinstance(value, relax.Call) and value.op == _CALL_TIR:
+                yield binding.var, value
+
+
+_WIDE, _JOINING = 32, 4
+"""Parameters beyond which an operator's kernel is that of a wide concatenation, and one of several parts."""
+
+
 def is_joined(function: PrimFunc) -> bool:
     """Whether a kernel is that of a marked concatenation."""
     return JOINED in (function.attrs or {})

@@ -460,6 +460,38 @@ def test_slopes_of_zero_keep_nan(node):
     against_evaluator(source, {"x": np.float32([np.inf, -np.inf, np.nan, 0, 1, -1])}, 0)
 
 
+def test_slopes_that_are_not_finite_leave_what_lies_above():
+    source = text_model("g (float[3,4] x) => (float[3,4] y) { y = PRelu(x, s) }")
+    add_weight(source, "s", np.float32([np.inf, -np.inf, np.nan, 2]))
+    against_evaluator(source, {"x": np.float32([[1] * 4, [-1] * 4, [0, np.inf, 5, np.nan]])}, 0)
+
+
+@pytest.mark.parametrize("axes", ["axes=[1]", "axes=[0, 1], keepdims=0"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+def test_means_of_whole_numbers_are_cut_and_keep_their_type(dtype, axes):
+    source = text_model(f"g ({dtype}[2,3] x) => ({dtype}[N,M] y) {{ y = ReduceMean<{axes}>(x) }}", opset=13)
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    x = np.array([[7, 1, 3], [-5, -2, -1] if dtype[0] == "i" else [9, 9, 2]], dtype)
+    model = import_onnx(source)
+    (y,) = run_tvm(model, {"x": x})
+    (expected,) = ReferenceEvaluator(source).run(None, {"x": x})
+    assert y.dtype == dtype and np.array_equal(y, expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64"])
+def test_negation_without_a_sign_wraps_around(dtype):
+    imported = import_onnx(text_model(f"g ({dtype}[3] x) => ({dtype}[3] y) {{ y = Neg(x) }}"))
+    x = np.array([0, 1, 200], dtype)
+    (y,) = hetero_tvm.build_model(hetero_tvm.optimize_model(imported)).run({"x": x})
+    assert y.dtype == dtype and np.array_equal(y, -x)
+
+
+def test_rows_whose_norm_underflows_are_zero():
+    source = text_model("g (float[2,3] x) => (float[2,3] y) { y = LpNormalization(x) }")
+    (y,) = run_tvm(import_onnx(source), {"x": np.float32([[1e-30, 0, -1e-30], [3, 0, 4]])})
+    assert y.tolist() == np.float32([[0, 0, 0], [0.6, 0, 0.8]]).tolist()
+
+
 @pytest.mark.parametrize("dtype", ["uint32", "uint64"])
 @pytest.mark.parametrize("largest", [0, 1])
 def test_order_of_unsigned_numbers(dtype, largest):

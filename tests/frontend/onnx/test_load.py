@@ -204,6 +204,13 @@ def test_external_data_outside_the_folder(external, location):
         import_model(external)
 
 
+def test_external_data_by_a_way_that_ends_in_the_folder(external):
+    (external.parent / "sub").mkdir()
+    location = "sub/../net.onnx.data"
+    _relocate(external, lambda key, value: location if key == "location" else value)
+    assert import_model(external).signature.inputs
+
+
 def test_links_in_a_circle_are_refused(external):
     data = external.parent / "net.onnx.data"
     data.unlink()

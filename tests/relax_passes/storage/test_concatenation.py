@@ -9,7 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.host.tvm import tirx
 from hetero_tvm.memory.model_plan import MemoryPlan
+from tests.frontend.onnx.helpers import text_model
 
 SIDE = 64
 
@@ -184,3 +186,16 @@ def test_a_last_part_of_any_size(tmp_path):
         node("Relu", "y", "joined"),
     ]
     built(nodes, ["y"], 3, tmp_path)
+
+
+def test_parts_of_a_wide_concatenation_are_kernels_of_their_own():
+    """In one kernel each element would look through all 300 parts, and compiling would take minutes."""
+    names = ", ".join(f"x{n}" for n in range(300))
+    inputs = ", ".join(f"float[2,3] x{n}" for n in range(300))
+    source = text_model(f"g ({inputs}) => (float[600,3] y) {{ t = Concat<axis=0>({names}) y = Relu(t) }}")
+    optimized = optimize_model(import_model(source))
+    kernels = [f for f in optimized.module.functions.values() if isinstance(f, tirx.PrimFunc)]
+    assert max(len(kernel.params) for kernel in kernels) <= 65
+    x = np.random.default_rng(0).standard_normal((300, 2, 3), dtype=np.float32)
+    (y,) = build_model(optimized).run({f"x{n}": x[n] for n in range(300)})
+    np.testing.assert_array_equal(y, np.maximum(x.reshape(600, 3), 0))

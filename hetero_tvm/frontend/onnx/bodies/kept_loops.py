@@ -66,7 +66,8 @@ def keep_loops(model: onnx.ModelProto, types: Types, pool: ConstantPool, opset: 
             "Loops of this model have no form that can be compiled.",
             problems=shortened(problems),
             hint="Give states one shape for all rounds (a tensor of the largest length, and how much of it "
-            "counts), and a loop that gives rows a constant number of rounds.  A PyTorch model: "
+            "counts), and a loop that gives rows a constant number of rounds (where an input that never "
+            "changes says how many: --value NAME=NUMBER, values= in Python).  A PyTorch model: "
             "torch.export.save(program, 'net.pt2'), and build that file.",
         )
     if found:

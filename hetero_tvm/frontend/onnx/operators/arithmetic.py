@@ -153,16 +153,43 @@ def _cast(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return relax.op.astype(x, wanted) if str(x.ty.dtype) in ("float32", "float64") else None
 
 
-def _reduce_log_sum_exp(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
-    """Logarithm of a sum of exponentials; TVM's is NaN where the largest value is infinite."""
-    x, axes = inputs[0], attrs.get("axes")
+def _reduced_axes(inputs: Inputs, attrs: dict[str, Any]) -> list[int] | None:
+    """Axes of a reduction, [] for all; None where they come at run time, or nothing is reduced."""
+    axes = attrs.get("axes")
     if len(inputs) > 1 and inputs[1] is not None:
         if not isinstance(inputs[1], tvm.ir.GenericConst):
             return None
         axes = inputs[1].value.numpy()
-    axes = [int(axis) for axis in axes] if axes is not None and len(axes) else None
-    if not is_float(x) or (axes is None and attrs.get("noop_with_empty_axes", 0)):
+    if axes is None or not len(axes):
+        return None if attrs.get("noop_with_empty_axes", 0) else []
+    return [int(axis) for axis in axes]
+
+
+def _reduce_mean(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Mean of whole numbers, cut towards zero; TVM's has the type of the extents instead of the operand's."""
+    x, axes, dtype = inputs[0], _reduced_axes(inputs, attrs), str(inputs[0].ty.dtype)
+    if "int" not in dtype or axes is None:
         return None
+    kind = dtype if dtype == "uint64" else "int64"
+    wide = x if kind == dtype else relax.op.astype(x, kind)
+    keep = bool(attrs.get("keepdims", 1))
+    total, count = (relax.op.sum(y, axes or None, keep) for y in (wide, relax.op.ones_like(wide)))
+    mean = relax.op.divide(total, count)
+    return mean if kind == dtype else relax.op.astype(mean, dtype)
+
+
+def _neg(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Negation of whole numbers without a sign, which wraps around; TVM's multiplies with -1."""
+    x, dtype = inputs[0], str(inputs[0].ty.dtype)
+    return relax.op.subtract(relax.const(0, dtype), x) if dtype.startswith("uint") else None
+
+
+def _reduce_log_sum_exp(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Logarithm of a sum of exponentials; TVM's is NaN where the largest value is infinite."""
+    x, found = inputs[0], _reduced_axes(inputs, attrs)
+    if not is_float(x) or found is None:
+        return None
+    axes = found or None
     peak = relax.op.max(x, axes, True)
     peak = relax.op.where(relax.op.isfinite(peak), peak, relax.const(0.0, str(x.ty.dtype)))
     total = relax.op.sum(relax.op.exp(relax.op.subtract(x, peak)), axes, True)
@@ -208,7 +235,8 @@ def _leaky_relu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
 
 
 def _prelu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
-    """A choice where the operand is a scalar, which TVM's converter does not take."""
+    """A choice where the operand is a scalar, which TVM's converter does not take, or slopes are not finite,
+    which it multiplies with the zeros of what lies above."""
     x, slope = inputs
     shape, slopes = static_shape(x), static_shape(slope)
     if shape is None or slopes is None:
@@ -218,11 +246,12 @@ def _prelu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
         raise ValueError(f"slopes of shape {slopes} do not fit an operand of shape {shape}")
     if _zero(slope) is not None:
         return _flat_below_zero(x)
-    if shape or any(extent != 1 for extent in slopes):
+    finite = not isinstance(slope, tvm.ir.GenericConst) or np.isfinite(slope.value.numpy()).all()
+    if finite and (shape or any(extent != 1 for extent in slopes)):
         return None
-    slope = relax.op.reshape(slope, ())
+    slope = relax.op.reshape(slope, wide[len(wide) - len(shape) :])
     zero = relax.const(0, str(x.ty.dtype))
-    return relax.op.where(relax.op.less(x, zero), relax.op.multiply(x, slope), x)
+    return relax.op.where(relax.op.greater(x, zero), x, relax.op.multiply(x, slope))
 
 
 def _sum(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
@@ -246,9 +275,11 @@ ARITHMETIC: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "LeakyRelu": _leaky_relu,
     "Mean": _mean,
     "Mul": _times,
+    "Neg": _neg,
     "PRelu": _prelu,
     "Pow": _pow,
     "ReduceLogSumExp": _reduce_log_sum_exp,
+    "ReduceMean": _reduce_mean,
     "Selu": _exponential_below_zero(1.67326319217681884765625, 1.05070102214813232421875),
     "Shrink": _shrink,
     "Sign": _sign,

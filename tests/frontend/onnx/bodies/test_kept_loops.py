@@ -99,4 +99,4 @@ def test_what_cannot_stay_a_loop_is_listed():
     text = str(caught.value)
     assert "state 'a' is [2] before a round and [4] after it" in text
     assert "'second_loop' (Loop): it gives rows, and how many of them depends on values" in text
-    assert "one shape for all rounds" in text
+    assert "one shape for all rounds" in text and "--value NAME=NUMBER" in text
