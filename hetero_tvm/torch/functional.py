@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -285,6 +286,7 @@ def _partition(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Divide a joint graph; tells how many bytes are kept with and without computing values again."""
     count = given["num_fwd_outputs"]
+    _keep_draws(joint)
     plain = default_partition(_again(joint), inputs, **given)
     kept = _kept_bytes(plain[0], count)
     if not options.recompute:
@@ -298,6 +300,17 @@ def _partition(
             return cut
     options.tell(event="partition", kept_bytes=kept, kept_bytes_without_recomputation=kept)
     return plain
+
+
+def _keep_draws(joint: torch.fx.GraphModule) -> None:
+    """Let checkpointing keep what operators that may draw random numbers give: attention, masks of dropout.
+
+    To compute one again, PyTorch's partitioner passes states of the generator from graph to graph.
+    """
+    for node in joint.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
+                kept.meta.pop("recompute", None)
 
 
 def _again(joint: torch.fx.GraphModule) -> torch.fx.GraphModule:
