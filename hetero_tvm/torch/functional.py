@@ -240,11 +240,21 @@ def _drop_checks(gm: torch.fx.GraphModule) -> list[int]:
 
 
 def _reshape(gm: torch.fx.GraphModule) -> None:
-    """Let views not depend on strides: libraries take and give dense tensors."""
-    views = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
-    for node in gm.graph.nodes:
-        if node.target in views:
-            node.target = torch.ops.aten.reshape.default
+    """Let nothing depend on strides: libraries take and give dense tensors.
+
+    PyTorch's kernel for gradients of GroupNorm reads both tensors in the order of one of them.
+    """
+    aten = torch.ops.aten
+    for node in list(gm.graph.nodes):
+        if node.target in (aten.view.default, aten._unsafe_view.default):
+            node.target = aten.reshape.default
+        elif node.target is aten.native_group_norm_backward.default:
+            with gm.graph.inserting_before(node):
+                for place, given in enumerate(node.args[:2]):
+                    dense = {"memory_format": torch.contiguous_format}
+                    copy = gm.graph.call_function(aten.clone.default, (given,), dense)
+                    copy.meta = dict(given.meta)
+                    node.update_arg(place, copy)
     gm.recompile()
 
 

@@ -151,3 +151,24 @@ def test_checkpointed_attention_and_dropout_are_trained(tmp_path):
         else:
             expected = (y != 0) * 2 * (1 - x.tanh().square())
         torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.thorough
+def test_a_group_norm_in_channels_last_is_trained(tmp_path):
+    """Its gradient is right beside tensors of both orders; the graph of PyTorch that judges it was not."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layers = [
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.GroupNorm(2, 8),
+        torch.nn.SiLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+    ]
+    net = torch.nn.Sequential(*layers).to(memory_format=torch.channels_last)
+    options = {"cache": str(tmp_path), "refused": "raise"}
+    x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    found, expected = (
+        torch.autograd.grad(f(x).square().sum(), list(net.parameters()))
+        for f in (torch.compile(net, backend="hetero_tvm", options=options), net)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
