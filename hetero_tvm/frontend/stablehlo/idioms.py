@@ -111,7 +111,7 @@ def _splat(value: Any) -> float | None:
 
 
 def _passed_on(value: Any) -> Any:
-    """Source of a value that is a copy: spread, or of another type (a size, once it is known); None otherwise."""
+    """Source of a copy: spread, or of another type (a size, once it is known); None for what is no copy."""
     for kind in ("stablehlo.broadcast_in_dim", "stablehlo.convert"):
         if (made := _made_by(value, kind)) is not None:
             return made.operands[0]
