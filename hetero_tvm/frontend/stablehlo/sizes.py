@@ -107,7 +107,8 @@ def _refine(module: Any, types: Sequence[str], where: str) -> None:
     _register()
     passes = f"builtin.module({_PASSES.format(','.join(types), _FOLD)})"
     try:
-        with module.context:
+        with module.context as context:
+            context.enable_multithreading(False)  # threads of a context outlive its passes
             passmanager.PassManager.parse(passes).run(module.operation)
     except Exception as error:  # jaxlib raises kinds of its own
         raise ModelError(f"{where} does not take {', '.join(types)}: {last_line(error)}") from error
