@@ -18,7 +18,7 @@ from hetero_tvm.frontend.onnx.importer import import_onnx, open_onnx
 from hetero_tvm.frontend.onnx.relax import source_names
 from hetero_tvm.frontend.ranges import LEAST_TELLING, import_open
 from hetero_tvm.frontend.signature import ImportedModel, Signature, Span, TensorSpec, parse_shape_option
-from hetero_tvm.frontend.stablehlo.importer import import_stablehlo
+from hetero_tvm.frontend.stablehlo.importer import import_stablehlo, open_stablehlo
 from hetero_tvm.frontend.stablehlo.load import SUFFIXES
 from hetero_tvm.frontend.tflite.importer import import_tflite, open_tflite
 from hetero_tvm.frontend.tflite.load import SUFFIX as TFLITE
@@ -93,14 +93,14 @@ def import_model(
         if suffix == ".json":
             return import_description(source)
         if suffix in SUFFIXES:
-            return import_stablehlo(source)
+            return import_stablehlo(source, shapes=shapes)
         if suffix == TFLITE:
             return import_tflite(source, shapes=shapes, batch=batch)
         if not Path(source).exists() and str(source) in zoo.names():
             raise ModelError(f"There is no model file {source}.", hint=f"Did you mean zoo:{source}?")
         return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence, values=values)
     if _is_jax(source):
-        return import_stablehlo(source)
+        return import_stablehlo(source, shapes=shapes)
     if _kind(source) == _PROGRAM:
         return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence)
     hint = None
@@ -143,7 +143,7 @@ def _are_open(source: Any, shapes: Shapes) -> bool:
     there = False
     with contextlib.suppress(OSError):  # a name that is too long for a file
         there = not is_path or Path(source).exists()
-    taken = _is_onnx(source) or is_torch or suffix == TFLITE
+    taken = _is_onnx(source) or is_torch or suffix in (TFLITE, *SUFFIXES) or _is_jax(source)
     return there and taken and any(len(sizes) == 1 for sizes in shapes.values())
 
 
@@ -179,8 +179,6 @@ def _import_open(
             shapes, declared, lambda fixed: _import_zoo(zoo_name, fixed, batch, sequence, seed)
         )
     suffix = Path(source).suffix.lower() if isinstance(source, str | Path) else ""
-    if _is_jax(source):
-        return import_stablehlo(source)
     by_places: set[str] = set()
     if suffix in _TORCH or _kind(source) == _PROGRAM:
         from hetero_tvm.frontend.torch.importer import open_torch
@@ -192,6 +190,8 @@ def _import_open(
         return import_open(asked, declared, lambda fixed: load_asked(fixed, asked), by_places)
     elif suffix == TFLITE:
         declared, load = open_tflite(source, batch=batch)
+    elif suffix in SUFFIXES or _is_jax(source):
+        declared, load = open_stablehlo(source)
     else:
         declared, load = open_onnx(source, **options, values=values, by_places=by_places)
     return import_open(named(shapes, declared, **options), declared, load, by_places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -239,11 +240,21 @@ def _drop_checks(gm: torch.fx.GraphModule) -> list[int]:
 
 
 def _reshape(gm: torch.fx.GraphModule) -> None:
-    """Let views not depend on strides: libraries take and give dense tensors."""
-    views = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
-    for node in gm.graph.nodes:
-        if node.target in views:
-            node.target = torch.ops.aten.reshape.default
+    """Let nothing depend on strides: libraries take and give dense tensors.
+
+    PyTorch's kernel for gradients of GroupNorm reads both tensors in the order of one of them.
+    """
+    aten = torch.ops.aten
+    for node in list(gm.graph.nodes):
+        if node.target in (aten.view.default, aten._unsafe_view.default):
+            node.target = aten.reshape.default
+        elif node.target is aten.native_group_norm_backward.default:
+            with gm.graph.inserting_before(node):
+                for place, given in enumerate(node.args[:2]):
+                    dense = {"memory_format": torch.contiguous_format}
+                    copy = gm.graph.call_function(aten.clone.default, (given,), dense)
+                    copy.meta = dict(given.meta)
+                    node.update_arg(place, copy)
     gm.recompile()
 
 
@@ -285,6 +296,7 @@ def _partition(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Divide a joint graph; tells how many bytes are kept with and without computing values again."""
     count = given["num_fwd_outputs"]
+    _keep_draws(joint)
     plain = default_partition(_again(joint), inputs, **given)
     kept = _kept_bytes(plain[0], count)
     if not options.recompute:
@@ -298,6 +310,17 @@ def _partition(
             return cut
     options.tell(event="partition", kept_bytes=kept, kept_bytes_without_recomputation=kept)
     return plain
+
+
+def _keep_draws(joint: torch.fx.GraphModule) -> None:
+    """Let checkpointing keep what operators that may draw random numbers give: attention, masks of dropout.
+
+    To compute one again, PyTorch's partitioner passes states of the generator from graph to graph.
+    """
+    for node in joint.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
+                kept.meta.pop("recompute", None)
 
 
 def _again(joint: torch.fx.GraphModule) -> torch.fx.GraphModule:

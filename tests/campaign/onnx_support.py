@@ -52,8 +52,8 @@ files from opset 1 on are converted.
 
 Types: floats are float16, bfloat16, float32 and float64 (those of 16 bits are computed in float32, or as
 `--precision` says), integers are int8 to int64 and uint8 to uint64.  Weights of 4 bits and less are taken
-where they become floats; other numbers of less than 8 bits, complex ones, strings, sequences as inputs and
-optional inputs are refused.
+where they become floats; other numbers of less than 8 bits, complex ones, strings (but see scikit-learn
+below), sequences as inputs and optional inputs are refused.
 
 """
 _LEARNING = """.
@@ -63,7 +63,9 @@ _LEARNING = """.
 What skl2onnx writes for linear models, trees, forests, boosting, support vector regression, neighbours,
 clusters, naive Bayes and perceptrons, with their scalers, imputers and encoders.  Labels that are text
 become their index in the file's list of labels; `ZipMap` at the end gives its tensor of scores, [n, classes],
-in the order of the labels.  Trees that ask for an order are one kernel on the CPU, and elsewhere go down
+in the order of the labels.  Inputs of text whose categories OneHotEncoder, LabelEncoder or CategoryMapper
+list become int64: the place of the text in that list, which the import warns of, and -1 for any other.
+Trees that ask for an order are one kernel on the CPU, and elsewhere go down
 together, one level at a time.  Written out in ONNX's own: """
 _BLOCKED = f""".
 

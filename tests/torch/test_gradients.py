@@ -120,3 +120,55 @@ def test_a_number_that_changes_is_fixed_by_dynamo(tmp_path):
     net = torch.compile(model, backend="hetero_tvm", options={"cache": str(tmp_path), "refused": "raise"})
     for model.rate in (0.0, 0.5, 0.3):
         torch.testing.assert_close(net(x), model(x))
+
+
+@pytest.mark.thorough
+def test_checkpointed_attention_and_dropout_are_trained(tmp_path):
+    """What may draw numbers is kept: the gradient is that of the mask that the forward graph has drawn."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    net = torch.nn.Linear(8, 24)
+
+    def attended(x):
+        q, k, v = net(x).unsqueeze(1).chunk(3, -1)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1)
+
+    def dropped(x):
+        return torch.nn.functional.dropout(torch.tanh(x), 0.5)
+
+    def run(x, part):
+        return torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False)
+
+    x = torch.randn(2, 5, 8, requires_grad=True)
+    for part in (attended, dropped):
+        events = []
+        options = {"cache": str(tmp_path), "on_event": events.append}
+        y = torch.compile(run, backend="hetero_tvm", options=options)(x, part)
+        (found,) = torch.autograd.grad(y.sum(), x)
+        if part is attended:
+            assert not any(event["event"] == "refused" for event in events), events
+            (expected,) = torch.autograd.grad(part(x).sum(), x)
+        else:
+            expected = (y != 0) * 2 * (1 - x.tanh().square())
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.thorough
+def test_a_group_norm_in_channels_last_is_trained(tmp_path):
+    """Its gradient is right beside tensors of both orders; the graph of PyTorch that judges it was not."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layers = [
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.GroupNorm(2, 8),
+        torch.nn.SiLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+    ]
+    net = torch.nn.Sequential(*layers).to(memory_format=torch.channels_last)
+    options = {"cache": str(tmp_path), "refused": "raise"}
+    x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    found, expected = (
+        torch.autograd.grad(f(x).square().sum(), list(net.parameters()))
+        for f in (torch.compile(net, backend="hetero_tvm", options=options), net)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -19,10 +19,45 @@ def plain_ends(model: onnx.ModelProto) -> onnx.ModelProto:
 
     A list of maps from label to score (``ZipMap``) becomes the tensor of scores, [n, classes] in the order of
     the labels, under the name that the list had.  A classifier whose labels are text gives their index in the
-    file's list of labels, int64.  A result that is listed again (PyTorch's exporter writes so what a module
-    returns twice) has a number behind its name the second time: ``y``, ``y_2``.
+    file's list of labels, int64.  A list that the last node makes of tensors is these tensors, ``y_0`` and
+    ``y_1``.  A result that is listed again (PyTorch's exporter writes so what a module returns twice) has a
+    number behind its name the second time: ``y``, ``y_2``.
     """
-    return _listed_once(_numbers(model))
+    return _listed_once(_apart(_numbers(model)))
+
+
+def _apart(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model itself, or a copy that gives the tensors of a list apart (several classifiers' scores)."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    lists = {
+        value.name: list(makers[value.name].input)
+        for value in model.graph.output
+        if value.type.HasField("sequence_type")
+        and value.name in makers
+        and makers[value.name].op_type == "SequenceConstruct"
+    }
+    if not lists:
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    taken = {name for node in graph.node for name in (*node.input, *node.output)}
+    results = []
+    for value in made.graph.output:
+        if value.name not in lists:
+            results.append(value)
+            continue
+        kind = value.type.sequence_type.elem_type.tensor_type.elem_type
+        for place, element in enumerate(lists[value.name]):
+            name = f"{value.name}_{place}"
+            while name in taken:
+                name += "_"
+            results.append(onnx.ValueInfoProto(name=name, type=_tensor(kind)))
+            graph.node.append(helper.make_node("Identity", [element], [name], name))
+    kept = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in results]
+    del graph.output[:]
+    graph.output.extend(kept)
+    return made
 
 
 def _listed_once(model: onnx.ModelProto) -> onnx.ModelProto:

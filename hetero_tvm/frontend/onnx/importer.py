@@ -21,6 +21,7 @@ from hetero_tvm.frontend.onnx.graph.bags import bags_at_once
 from hetero_tvm.frontend.onnx.graph.detach import detached
 from hetero_tvm.frontend.onnx.graph.draws import warn_of_draws
 from hetero_tvm.frontend.onnx.graph.spelling import spelled_out
+from hetero_tvm.frontend.onnx.graph.texts import numbered_texts
 from hetero_tvm.frontend.onnx.load import load_stored, tensors
 from hetero_tvm.frontend.onnx.operators.common import fixed_extents
 from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
@@ -83,6 +84,7 @@ def import_onnx(
             stored = source
         else:
             stored = load_stored(Path(source))
+        stored = dataclasses.replace(stored, proto=numbered_texts(stored.proto))
         check_imports(stored.proto)
         check_scales(stored)
         stored = dataclasses.replace(
@@ -151,6 +153,7 @@ def open_onnx(
         stored, name = detached(source), source.graph.name or "model"
     else:
         stored, name = load_stored(Path(source)), Path(source).stem
+    stored = dataclasses.replace(stored, proto=numbered_texts(stored.proto))
 
     def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
         return import_onnx(

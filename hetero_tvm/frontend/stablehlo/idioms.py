@@ -102,9 +102,17 @@ def _is_lowest(value: Any) -> bool:
 
 def _splat(value: Any) -> float | None:
     """The number that a constant is everywhere; None for what is no such constant."""
-    while (broadcast := _made_by(value, "stablehlo.broadcast_in_dim")) is not None:
-        value = broadcast.operands[0]
+    while (spread := _passed_on(value)) is not None:
+        value = spread
     constant = _made_by(value, "stablehlo.constant")
     if constant is None or not constant.attributes["value"].is_splat:
         return None
     return float(getattr(constant.attributes["value"].get_splat_value(), "value", math.nan))
+
+
+def _passed_on(value: Any) -> Any:
+    """Source of a copy: spread, or of another type (a size, once it is known); None for what is no copy."""
+    for kind in ("stablehlo.broadcast_in_dim", "stablehlo.convert"):
+        if (made := _made_by(value, kind)) is not None:
+            return made.operands[0]
+    return None

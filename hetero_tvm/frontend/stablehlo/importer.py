@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from hetero_tvm.frontend.stablehlo.load import bindings, read_program, written_n
 from hetero_tvm.frontend.stablehlo.op import Op, Written, dtype_of, narrow_of, shape_of
 from hetero_tvm.frontend.stablehlo.operators import SEVERAL, TRANSLATIONS
 from hetero_tvm.frontend.stablehlo.run import StableHloProgram
+from hetero_tvm.frontend.stablehlo.sizes import Dims, declared_sizes, main_of, sized
 
 _OPSET, _OPSET_OF_BITS = 20, 26
 _DEEPEST = 64
@@ -40,28 +41,61 @@ _KEEPING = frozenset(
 """Operators that do not compute with numbers whose type others carry, or that round them."""
 
 
-def import_stablehlo(source: str | Path | Any, *, name: str | None = None) -> ImportedModel:
-    """Import a program of fixed shapes.
+def import_stablehlo(
+    source: str | Path | Any, *, shapes: Mapping[str, Sequence[int]] | None = None, name: str | None = None
+) -> ImportedModel:
+    """Import a program.
 
     Parameters
     ----------
     source : path of a ``.mlir`` (text or bytecode), ``.mlirbc`` or ``.stablehlo`` file, or what
         ``jax.export.export`` gives.
+    shapes : of inputs whose sizes the program leaves open, by name.
     name : of the result; by default the stem of the file, or the function's name.
 
     Raises
     ------
     UsageError : jaxlib, whose MLIR reads programs, is not installed.
-    ModelError : the file is no StableHLO program, or its shapes are open.
+    ModelError : the file is no StableHLO program.
+    ShapeError : sizes that the program does not take, or that are missing.
     UnsupportedOperatorError : operators without a translation (all are listed, with their places).
     """
+    return open_stablehlo(source, name=name)[1](shapes or {})
+
+
+def open_stablehlo(
+    source: str | Path | Any, *, name: str | None = None
+) -> tuple[dict[str, Dims], Callable[[Mapping[str, Sequence[int]]], ImportedModel]]:
+    """Read a program, to import it at several sizes; the rest is as :func:`import_stablehlo` has it.
+
+    Returns
+    -------
+    Dimensions of its inputs, by name, and what imports it with given shapes.
+    """
     source = Path(source) if isinstance(source, str) else source
-    module = read_program(source)
-    with module.context:
-        model = _Translation(module).model()
+    first = [read_program(source)]
+    if main_of(first[0]) is None:
+        raise ModelError("this StableHLO module has no function main")
+    names = _input_names(main_of(first[0]).regions[0].blocks[0])
+    declared = declared_sizes(first[0], names)
     default = source.stem if isinstance(source, Path) else getattr(source, "fun_name", "program")
-    imported = import_onnx(model, name=name or re.sub(r"\W", "_", default))
-    return dataclasses.replace(imported, original=StableHloProgram(module, model))
+
+    where = str(source) if isinstance(source, Path) else "the program"
+    is_open = any(not isinstance(dim, int) for dims in declared.values() for dim in dims)
+
+    def at(shapes: Mapping[str, Sequence[int]]) -> Any:
+        module = first.pop() if first else read_program(source)  # which is changed
+        return sized(module, declared, shapes, where)
+
+    def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
+        module = at(shapes)
+        with module.context:
+            model = _Translation(module, names).model()
+        imported = import_onnx(model, name=name or re.sub(r"\W", "_", default))
+        others = (lambda sizes: at(dict(zip(names, sizes, strict=True)))) if is_open else None
+        return dataclasses.replace(imported, original=StableHloProgram(module, model, others))
+
+    return declared, load
 
 
 _REASONS = {
@@ -74,7 +108,8 @@ _REASONS = {
 class _Translation:
     """One module on its way to ONNX."""
 
-    def __init__(self, module: Any):
+    def __init__(self, module: Any, names: Sequence[str]):
+        self._names = names
         self._ir, self._dialects, _ = bindings()
         self._nodes = Nodes()
         self._functions = {
@@ -89,10 +124,7 @@ class _Translation:
 
     def model(self) -> onnx.ModelProto:
         """The program as ONNX."""
-        main = self._functions.get("main")
-        if main is None:
-            raise ModelError("this StableHLO module has no function main")
-        block = main.regions[0].blocks[0]
+        block = self._functions["main"].regions[0].blocks[0]
         try:
             types = [(shape_of(kind), _end_dtype(kind)) for kind in (a.type for a in block.arguments)]
         except Untranslatable as error:
@@ -100,9 +132,7 @@ class _Translation:
                 f"an input of main has {error}",
                 hint="export the function for fixed shapes; take complex numbers as two inputs",
             ) from error
-        names = [_input_name(argument, i) for i, argument in enumerate(block.arguments)]
-        names = [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]
-        inputs = [(name, *kind) for name, kind in zip(names, types, strict=True)]
+        inputs = [(name, *kind) for name, kind in zip(self._names, types, strict=True)]
         results = self._block(block, ChainMap(_of(block, [name for name, _, _ in inputs])), 0)
         if self._faults:
             raise UnsupportedOperatorError(
@@ -246,6 +276,12 @@ def _end_dtype(kind: Any) -> str:
 def _of(block: Any, names: Sequence[str]) -> dict[Any, str]:
     """Arguments of a block, by what they are."""
     return dict(zip(block.arguments, names, strict=True))
+
+
+def _input_names(block: Any) -> list[str]:
+    """Names of the parameters of main, each once."""
+    names = [_input_name(argument, i) for i, argument in enumerate(block.arguments)]
+    return [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]
 
 
 def _input_name(argument: Any, index: int) -> str:

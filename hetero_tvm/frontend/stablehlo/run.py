@@ -11,6 +11,10 @@ import onnx
 
 from hetero_tvm.errors import ModelError, last_line
 from hetero_tvm.frontend.stablehlo.load import bindings
+from hetero_tvm.frontend.stablehlo.sizes import main_of
+
+_MOST_SIZES = 8
+"""Sets of sizes for which a program of open ones is kept compiled."""
 
 
 class StableHloProgram:
@@ -24,12 +28,19 @@ class StableHloProgram:
     ----------
     module : the MLIR module.
     model : the same program in ONNX, for other runtimes.
+    at : gives the module for inputs of other shapes, where the program leaves sizes open.
     """
 
     available = True
 
-    def __init__(self, module: Any, model: onnx.ModelProto):
-        self._module, self._model = module, model
+    def __init__(
+        self,
+        module: Any,
+        model: onnx.ModelProto,
+        at: Callable[[Sequence[Sequence[int]]], Any] | None = None,
+    ):
+        self._module, self._model, self._at = module, model, at
+        self._others: dict[tuple[tuple[int, ...], ...], StableHloProgram] = {}
         self.coarse = _has_narrow_floats(model)
         self.exact = not self.coarse
         self.engine, self._run = self._made()
@@ -69,10 +80,23 @@ class StableHloProgram:
             given = [ir.DenseElementsAttr.get(np.ascontiguousarray(array)) for array in arrays]
             return [np.array(found) for found in stablehlo.eval_module(self._module, given)]
 
+    def _sized(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Results for inputs of these shapes, which may be others than the module's."""
+        block = main_of(self._module).regions[0].blocks[0]
+        shapes = tuple(array.shape for array in arrays)
+        own = tuple(tuple(argument.type.shape) for argument in block.arguments)
+        if self._at is None or shapes == own:
+            return self._run(arrays)
+        if shapes not in self._others:
+            while len(self._others) >= _MOST_SIZES:
+                self._others.pop(next(iter(self._others)))
+            self._others[shapes] = StableHloProgram(self._at(shapes), self._model)
+        return self._others[shapes]._run(arrays)
+
     def run(self, inputs: Mapping[str, np.ndarray], *, double: bool = False) -> tuple[np.ndarray, ...]:
         """Outputs in signature order, floats widened to float64 for ``double``."""
         try:
-            arrays = self._run(list(inputs.values()))
+            arrays = self._sized(list(inputs.values()))
         except Exception as error:  # both raise kinds of their own
             raise ModelError(f"{self.engine} cannot run this program: {last_line(error)}") from error
         return tuple(x.astype(np.float64) if double and x.dtype.kind == "f" else x for x in arrays)

@@ -51,6 +51,22 @@ def test_a_classifier_gives_tensors_of_numbers(labels):
     np.testing.assert_allclose(scores, [[row[name] for name in names] for row in maps], rtol=1e-5, atol=1e-6)
 
 
+def test_a_list_of_tensors_is_its_tensors():
+    """As the scores of a MultiOutputClassifier."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y_0"]),
+        helper.make_node("Neg", ["y_0"], ["n"]),
+        helper.make_node("SequenceConstruct", ["n", "y_0"], ["y"]),
+    ]
+    listed = onnx.ValueInfoProto(name="y")
+    listed.type.sequence_type.elem_type.tensor_type.elem_type = TensorProto.FLOAT
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [3])], [listed])
+    model = import_model(helper.make_model(graph, opset_imports=ML, ir_version=10))
+    assert [spec.name for spec in model.signature.outputs] == ["y_0_", "y_1"]
+    negative, positive = build_model(optimize_model(model)).run({"x": np.array([1, -2, 3], "float32")})
+    assert (list(negative), list(positive)) == ([-1, 0, -3], [1, 0, 3])
+
+
 def test_other_models_stay_as_they_are():
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])], "g",
