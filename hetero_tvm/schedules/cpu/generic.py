@@ -88,7 +88,7 @@ def _schedule_block(sch: Schedule, block: Block, machine: CpuModel) -> None:
         return
     if not reduced:
         _spatial(sch, spatial, work, machine)
-    elif _contiguous_over(sch, block, spatial[-1]) and _width(_extent(sch, spatial[-1]), machine) >= 4:
+    elif contiguous_over(sch, block, spatial[-1]) and width_of(_extent(sch, spatial[-1]), machine) >= 4:
         _tiled_reduction(sch, block, spatial, reduced, work, machine)
     else:
         _row_reduction(sch, block, spatial, reduced, work, machine)
@@ -97,7 +97,7 @@ def _schedule_block(sch: Schedule, block: Block, machine: CpuModel) -> None:
 def _spatial(sch: Schedule, loops: list[Loop], work: int, machine: CpuModel) -> None:
     """``parallel(outer) . vector``, or ``parallel(rows) . vectors of a row`` where there are rows for all
     threads: what only rows decide (the place that a row is gathered from) is computed once for each."""
-    width = _width(_extent(sch, loops[-1]), machine)
+    width = width_of(_extent(sch, loops[-1]), machine)
     *outer, inner = loops
     rows = math.prod(_extent(sch, loop) for loop in outer)
     if width > 1:
@@ -114,7 +114,7 @@ def _tiled_reduction(
     sch: Schedule, block: Block, spatial: list[Loop], reduced: list[Loop], work: int, machine: CpuModel
 ) -> None:
     """``parallel(outer) . reduce . unroll(rows) . vector`` with the tile in registers."""
-    width = _width(_extent(sch, spatial[-1]), machine)
+    width = width_of(_extent(sch, spatial[-1]), machine)
     *outer, last = spatial
     more, lanes = sch.split(last, [None, width])
     rows = []
@@ -144,7 +144,7 @@ def _row_reduction(
     sch: Schedule, block: Block, spatial: list[Loop], reduced: list[Loop], work: int, machine: CpuModel
 ) -> None:
     """``parallel(rows) . reduce in vector lanes . fold the lanes``."""
-    width = _width(_extent(sch, reduced[-1]), machine)
+    width = width_of(_extent(sch, reduced[-1]), machine)
     sch.reorder(*spatial, *reduced)
     rows = sch.fuse(*spatial)
     if width >= 4:
@@ -162,7 +162,7 @@ def _parallel(sch: Schedule, loop: Loop, work: int) -> None:
         sch.parallel(loop)
 
 
-def _width(extent: int, machine: CpuModel) -> int:
+def width_of(extent: int, machine: CpuModel) -> int:
     """Vector length of a loop: its largest divisor up to two registers; 1 when none is worth it."""
     best = max(d for d in range(1, 2 * machine.lanes + 1) if extent % d == 0)
     return best if best >= 4 else 1
@@ -198,7 +198,7 @@ def _iter_values(sch: Schedule, block: Block) -> list[Expr]:
     return list(inner.iter_values)
 
 
-def _contiguous_over(sch: Schedule, block: Block, loop: Loop) -> bool:
+def contiguous_over(sch: Schedule, block: Block, loop: Loop) -> bool:
     """Whether what the block reads is contiguous, or constant, along ``loop``."""
     stmt, values = sch.get(block), _iter_values(sch, block)
     variable = sch.get(loop).loop_var

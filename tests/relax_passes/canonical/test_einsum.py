@@ -40,6 +40,14 @@ def test_einsum_of_two(subscripts):
     assert found["matmul"] == 1 and set(found) <= {"matmul", "permute_dims", "reshape"}
 
 
+@pytest.mark.parametrize("subscripts", ["bjd,bjid->bid", "bijd,dj->dbi", "jd,jd->d", "bhjd,hbjd->dbh"])
+def test_a_row_for_each_of_an_innermost_batch_is_a_sum_of_products(subscripts):
+    terms = subscripts.split("->")[0].split(",")
+    inputs = {name: tuple(EXTENTS[letter] for letter in term) for name, term in zip("xy", terms, strict=True)}
+    found = simplified(lambda e, x, y: e(op.einsum((x, y), subscripts)), ExpandEinsum(), inputs=inputs)
+    assert found["multiply"] == found["sum"] == 1 and "matmul" not in found
+
+
 @pytest.mark.parametrize("left", [True, False])
 def test_einsum_with_a_weight_is_a_product_with_a_constant_matrix(left):
     """XLNet's projections, whichever side the weight is written on."""

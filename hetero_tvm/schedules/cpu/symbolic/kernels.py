@@ -11,10 +11,16 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.base import DesignSpace, Point
+from hetero_tvm.schedules.cpu.generic import contiguous_over, width_of
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.products import few_rows
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
-from hetero_tvm.schedules.cpu.programs.long_sums import is_long, with_own_accumulator, without_rounding
+from hetero_tvm.schedules.cpu.programs.long_sums import (
+    accumulate_in_double,
+    is_long,
+    with_own_accumulator,
+    without_rounding,
+)
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
@@ -206,7 +212,8 @@ def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:
     for block in sch.get_child_blocks(root):
         terms = _loop_of_terms(sch, block)
         try:
-            _schedule_block(sch, block, work, machine)
+            if _schedule_block(sch, block, work, machine):
+                continue
         except ScheduleError:
             pass  # the block keeps the steps that succeeded before
         if terms is not None:  # it would begin at its first term, and of an empty axis there is none
@@ -226,17 +233,20 @@ def _loop_of_terms(sch: Schedule, block):
     return None if known else terms[0]
 
 
-def _schedule_block(sch: Schedule, block, work: int, machine: CpuModel) -> None:
+def _schedule_block(sch: Schedule, block, work: int, machine: CpuModel) -> bool:
+    """Schedule one block; whether its first terms are apart from the others by now."""
     loops = sch.get_loops(block)
     iterators = sch.get(block).iter_vars
     if not loops or len(iterators) != len(loops):
-        return
+        return False
     spatial = [
         loop for loop, i in zip(loops, iterators, strict=True) if int(i.iter_type) == tirx.IterVar.DataPar
     ]
     if loops[: len(spatial)] != spatial:
-        return
+        return False
     outer = spatial
+    if len(spatial) < len(loops) and _in_strips(sch, block, spatial, loops[len(spatial) :], work, machine):
+        return True
     if len(spatial) == len(loops):
         extent = sch.get(loops[-1]).extent
         if isinstance(extent, tirx.IntImm) and len(spatial) > 1:
@@ -256,6 +266,41 @@ def _schedule_block(sch: Schedule, block, work: int, machine: CpuModel) -> None:
         sch.parallel(outer[0])
     if is_long(sch, block):
         with_own_accumulator(sch, block, outer[-1] if outer else None)
+    return False
+
+
+def _in_strips(sch: Schedule, block, spatial: list, reduced: list, work: int, machine: CpuModel) -> bool:
+    """Whether a reduction is scheduled now as ``parallel(outer) . reduce . vector``: the last axis of its
+    results has a known extent, and what is read lies one after another along it."""
+    extent = sch.get(spatial[-1]).extent if spatial else None
+    if not isinstance(extent, tirx.IntImm) or not contiguous_over(sch, block, spatial[-1]):
+        return False
+    width = width_of(int(extent), machine)
+    if width == 1:
+        return False
+    try:
+        _cut_strips(sch.copy(), block, spatial, reduced, width, work)
+    except (ScheduleError, ValueError, RuntimeError):
+        return False
+    _cut_strips(sch, block, spatial, reduced, width, work)
+    return True
+
+
+def _cut_strips(sch: Schedule, block, spatial: list, reduced: list, width: int, work: int) -> None:
+    *outer, last = spatial
+    more, lanes = sch.split(last, [None, width])
+    sch.reorder(*outer, more, *reduced, lanes)
+    outer = _fused(sch, [*outer, more])
+    results = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(results, outer[-1])
+    if is_long(sch, block):
+        accumulate_in_double(sch, block)
+    sch.vectorize(sch.get_loops(results)[-1])
+    sch.vectorize(lanes)
+    if work >= _PARALLEL_WORTH:
+        sch.parallel(outer[0])
+    start = sch.decompose_reduction(block, reduced[0])
+    sch.vectorize(sch.get_loops(start)[-1])
 
 
 def _fused(sch: Schedule, loops: list) -> list:

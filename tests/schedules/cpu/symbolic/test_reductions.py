@@ -128,6 +128,27 @@ def test_other_nests_are_scheduled():
         )
 
 
+@pytest.mark.parametrize("rows", [1, 300])
+@pytest.mark.parametrize("columns", [24, 20, 7])
+def test_sums_of_products_hold_neighbouring_results_in_vectors(rows, columns):
+    """Those of a last axis of known extent; 7 columns fill none."""
+    x, y = te.placeholder((A, B, C, columns), name="x"), te.placeholder((A, B, columns), name="y")
+    term = te.reduce_axis((0, B), name="k")
+    sums = te.compute((A, C, columns), lambda a, c, d: te.sum(x[a, term, c, d] * y[a, term, d], axis=term))
+    function = te.create_prim_func([x, y, sums]).without_attr("global_symbol")
+    scheduled = kernels.schedule(function, 1 << 20, MACHINES["avx2"])
+    assert ("T.vectorized" in scheduled.script()) == (columns > 7)
+    run = compile_kernels(scheduled, TARGET).jit()["main"]
+    random = np.random.default_rng(0)
+    for batch, places in ((1, 1), (2, 5), (3, 0)):
+        left = random.standard_normal((batch, rows, places, columns)).astype("float32")
+        right = random.standard_normal((batch, rows, columns)).astype("float32")
+        result = tvm.runtime.tensor(np.full((batch, places, columns), UNWRITTEN, "float32"))
+        run(tvm.runtime.tensor(left), tvm.runtime.tensor(right), result)
+        wanted = np.einsum("abcd,abd->acd", left.astype("float64"), right)
+        np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-5, atol=1e-5 * rows**0.5)
+
+
 @pytest.mark.parametrize("axes", [(1,), (2,), (1, 2), (0, 2)])
 @pytest.mark.parametrize("form", ["part", "border"])
 def test_parts_and_borders(axes, form):
