@@ -12,6 +12,7 @@ from hetero_tvm.frontend.onnx.evaluator import (
     LRN,
     REFERENCE_OPS,
     AveragePool,
+    DeformConv,
     GlobalMaxPool,
     LpNormalization,
 )
@@ -70,6 +71,10 @@ def test_elements_of_a_long_axis_are_gathered():
         ("MaxPool", {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1], "strides": [3, 3], "ceil_mode": 1}, None),
         ("MaxPool", {"kernel_shape": [3, 3], "dilations": [2, 3], "ceil_mode": 1, "strides": [2, 2]}, None),
         ("MaxPool", {"kernel_shape": [3, 4], "pads": [1, 1, 1, 1], "ceil_mode": 1}, None),
+        ("AveragePool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 2]}, None),
+        ("AveragePool", {"kernel_shape": [3, 2], "pads": [1, 0, 2, 1], "count_include_pad": 1}, None),
+        ("AveragePool", {"kernel_shape": [3, 2], "strides": [3, 2], "ceil_mode": 1}, None),
+        ("AveragePool", {"kernel_shape": [2, 4], "strides": [2, 3], "ceil_mode": 1}, None),
     ],
 )
 def test_convolutions_and_pools(op, attributes, weight):
@@ -145,7 +150,7 @@ def test_other_means_are_those_of_onnx(attributes):
     node = onnx.helper.make_node("AveragePool", ["x"], ["y"], **attributes)
     (ours,) = onnx.reference.ReferenceEvaluator(node, new_ops=[AveragePool]).run(None, {"x": x})
     (theirs,) = onnx.reference.ReferenceEvaluator(node).run(None, {"x": x})
-    np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7)  # sums of 49 in another order
 
 
 @pytest.mark.parametrize("rank", [3, 4, 5])
@@ -365,3 +370,31 @@ def test_negative_pads_cut(mode, opset):
     session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
     (wanted,) = session.run(None, {"x": x})
     np.testing.assert_array_equal(run_double(detached(source), {"x": x}, ["y"])["y"], wanted)
+
+
+@pytest.mark.parametrize(
+    ("groups", "moved", "attributes"),
+    [(1, 1, {"pads": [1, 1, 1, 1]}), (2, 2, {"pads": [0, 1, 2, 1], "strides": [2, 1], "dilations": [1, 2]})],
+)
+def test_deformable_convolutions(groups, moved, attributes):
+    """onnx's own takes places in float32."""
+    random = np.random.default_rng(0)
+    given = {
+        "x": random.standard_normal((2, 4, 6, 5)),
+        "w": random.standard_normal((6, 4 // groups, 3, 2)),
+        "b": random.standard_normal(6),
+    }
+    names = ["x", "w", "o", "b", "m"]
+    node = onnx.helper.make_node("DeformConv", names, ["y"], group=groups, offset_group=moved, **attributes)
+    pads, strides, dilations = (attributes.get(n, [1, 1]) for n in ("pads", "strides", "dilations"))
+    sizes = [
+        (extent + before + after - (k - 1) * d - 1) // s + 1
+        for extent, before, after, k, d, s in zip(
+            (6, 5), pads[:2], pads[2:], (3, 2), dilations, strides, strict=True
+        )
+    ]
+    given["o"] = 2 * random.standard_normal((2, moved * 12, *sizes))
+    given["m"] = random.random((2, moved * 6, *sizes))
+    (ours,) = onnx.reference.ReferenceEvaluator(node, new_ops=[DeformConv]).run(None, given)
+    (theirs,) = onnx.reference.ReferenceEvaluator(node).run(None, given)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)

@@ -17,7 +17,7 @@ from hetero_tvm.frontend.onnx.evaluator.elements import (
     Resize,
     Softmax,
 )
-from hetero_tvm.frontend.onnx.evaluator.grids import GridSample
+from hetero_tvm.frontend.onnx.evaluator.grids import DeformConv, GridSample
 from hetero_tvm.frontend.onnx.evaluator.quantized import (
     ConvInteger,
     DequantizeLinear,
@@ -37,5 +37,5 @@ from hetero_tvm.frontend.onnx.evaluator.windows import (
 REFERENCE_OPS: tuple[type[OpRun], ...] = (
     *(Erf, Conv, ConvTranspose, MaxPool, BatchNormalization, GatherElements, OneHot, LRN),
     *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization, Resize, DequantizeLinear),
-    *(GridSample, Pad, QLinearConv, ConvInteger, MatMulInteger, QLinearMatMul),
+    *(DeformConv, GridSample, Pad, QLinearConv, ConvInteger, MatMulInteger, QLinearMatMul),
 )

@@ -44,6 +44,60 @@ class GridSample(OpRun):
         return (np.moveaxis(result, -1, 1),)
 
 
+class DeformConv(OpRun):
+    """Deformable convolution of images (Dai et al., 2017): pixels at moved places, by one matrix product per
+    position of the kernel; onnx's own samples a grid for each product."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x,
+        weight,
+        offset,
+        bias=None,
+        mask=None,
+        dilations=None,
+        group=None,
+        kernel_shape=None,
+        offset_group=None,
+        pads=None,
+        strides=None,
+    ):
+        batch, channels, *extents = x.shape
+        kernel, parts, moved = weight.shape[2:], group or 1, offset_group or 1
+        (top, left), strides, dilations = (pads or [0] * 4)[:2], strides or [1, 1], dilations or [1, 1]
+        sizes = offset.shape[2:]
+        offset = offset.reshape(batch, moved, *kernel, 2, *sizes)
+        mask = None if mask is None else mask.reshape(batch, moved, *kernel, *sizes)
+        planes = x.reshape(batch, moved, channels // moved, *extents)
+        images, sets = np.ogrid[:batch, :moved]
+        lead = images[..., None, None], sets[..., None, None]
+        weight = weight.reshape(parts, -1, channels // parts, *kernel)
+        result = np.zeros((batch, parts, weight.shape[1], math.prod(sizes)), x.dtype)
+        for i, j in itertools.product(*map(range, kernel)):
+            starts = (i * dilations[0] - top, j * dilations[1] - left)
+            places = [
+                start + stride * at + offset[:, :, i, j, axis]
+                for axis, (start, stride, at) in enumerate(
+                    zip(starts, strides, np.ogrid[: sizes[0], : sizes[1]], strict=True)
+                )
+            ]
+            pixels = np.zeros((batch, moved, *sizes, channels // moved), x.dtype)
+            for corner in itertools.product((0, 1), repeat=2):
+                scale, at = 1.0 if mask is None else mask[:, :, i, j], []
+                for place, side, extent in zip(places, corner, extents, strict=True):
+                    base = np.floor(place)
+                    near = place - base if side else 1 - (place - base)
+                    scale = scale * np.where((base + side >= 0) & (base + side < extent), near, 0)
+                    at.append(np.clip(base + side, 0, extent - 1).astype(np.int64))
+                pixels += scale[..., None] * np.moveaxis(planes, 2, -1)[(*lead, *at)]
+            columns = np.moveaxis(pixels, -1, 2).reshape(batch, parts, channels // parts, -1)
+            result += np.matmul(weight[..., i, j], columns)
+        result = result.reshape(batch, -1, *sizes)
+        return (result if bias is None else result + bias.reshape(-1, 1, 1),)
+
+
 def _weights(mode: str, rest: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Offsets of the pixels around a position, ``rest`` behind the first of them, and their weights (cubic
     ones by Keys, 1981, with a = -0.75)."""

@@ -144,20 +144,45 @@ class MaxPool(_SlowMaxPool):
 
 
 class AveragePool(_SlowAveragePool):
-    """Means of windows.  A single window over the whole image is one mean here: onnx pads the image to the
-    window, which is slow, and takes the mean of another part."""
+    """Means of windows, a sum for each position of the kernel: onnx goes from window to window.
+
+    A single window over the whole image is one mean here: onnx pads the image to the window, which is slow,
+    and takes the mean of another part, as it does of windows that ``ceil_mode`` adds.  Borders of
+    ``auto_pad`` are left to onnx.
+    """
 
     op_domain = ""
 
     def _run(self, x, **given):
-        kernel, strides = given["kernel_shape"], given.get("strides") or [1] * (x.ndim - 2)
+        spatial = x.ndim - 2
+        kernel, strides = given["kernel_shape"], given.get("strides") or [1] * spatial
         reach = strides if given.get("ceil_mode") else [1] * len(strides)
         beyond = [k - extent for k, extent in zip(kernel, x.shape[2:], strict=True)]
         reaches = all(0 <= rest < most for rest, most in zip(beyond, reach, strict=True))
         unpadded = not any(given.get("pads") or ()) and given.get("auto_pad") in (None, "NOTSET")
         if reaches and unpadded and {*(given.get("dilations") or ()), 1} == {1}:
             return (x.mean(axis=tuple(range(2, x.ndim)), keepdims=True),)
-        return super()._run(x, **given)
+        if given.get("auto_pad") not in (None, "NOTSET"):
+            return super()._run(x, **given)
+        dilations = given.get("dilations") or [1] * spatial
+        pads = list(given.get("pads") or [0] * (2 * spatial))
+        whole = (
+            _whole_windows(x.shape[2:], kernel, strides, dilations, pads) if given.get("ceil_mode") else pads
+        )
+        beyond = [more - own for more, own in zip(whole, pads, strict=True)]
+
+        def sums(values: np.ndarray, border: int) -> np.ndarray:
+            values = _padded(values, kernel, strides, dilations, pads, None, fill=border)
+            values = _padded(values, kernel, strides, dilations, beyond, None, fill=0)
+            sizes = _output_sizes(values.shape[2:], kernel, strides, dilations)
+            total = np.zeros((*values.shape[:2], *sizes), values.dtype)
+            for _, window in _windows(values, kernel, strides, dilations, sizes):
+                total += window
+            return total
+
+        # What a last window has beyond the borders counts never.
+        counts = sums(np.ones((1, 1, *x.shape[2:]), x.dtype), int(bool(given.get("count_include_pad"))))
+        return (sums(x, 0) / counts,)
 
 
 class GlobalMaxPool(OpRun):
