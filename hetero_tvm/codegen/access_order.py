@@ -1,7 +1,7 @@
 """Alias analysis of TensorIR: may the output of a kernel lie in the memory of one of its inputs?
 
 It may when no element of the input is read after the output's element in the same place has been
-written.  Shapes are static, so the question has an exact answer: the kernel is walked with all
+written.  Shapes are static, so the question has an exact answer: the kernel is walked with many
 iterations of its loops at once (arrays of loop variables), and only the statements that touch the
 two buffers are looked at.  Whatever the indices are (views of other shapes, strided or overlapping
 slices, row tails, blocks of a schedule), each access becomes the elements that it touches and the
@@ -49,6 +49,8 @@ _MOST_ELEMENTS = 1 << 23
 _MOST_READS = 24
 """Reads of an element, on average, beyond which the walk is not worth its time: no kernel that could
 work in place comes near (normalisation reads a row four times)."""
+_TOGETHER = 1 << 16
+"""Accesses that are looked at together: their arrays stay in a cache."""
 _UNORDERED = ("PARALLEL", "VECTORIZED", "THREAD_BINDING")
 _NEVER = np.iinfo(np.int64).max
 _PREFETCH = "llvm.prefetch"
@@ -126,6 +128,8 @@ class _Walk:
         self._output = {output: 0}
         self._analyzer = tvm.sym.Analyzer()
         self._spans: dict[int, int] = {}
+        self._known: dict[int, set[Var]] = {}
+        self._read: dict[int, list[Expr]] = {}
         self.reads_bound = 0
         self._prefetch = tvm.target.codegen.llvm_lookup_intrinsic_id(_PREFETCH)
         self._measure(body, 1)
@@ -261,20 +265,28 @@ class _Walk:
         elif isinstance(stmt, SBlockRealize):
             self._block(stmt, points)
         elif isinstance(stmt, tirx.BufferStore):
-            self._loads([*stmt.indices, stmt.value], points)
+            self._loads(stmt, [*stmt.indices, stmt.value], points)
             if stmt.buffer in self._inputs:
                 raise Unprovable("the input is written")
             if self._writes and stmt.buffer in self._output:
                 self._visit(flat_elements(stmt.buffer, stmt.indices, points), points)
         else:
-            self._loads([stmt.value], points)
+            self._loads(stmt, [stmt.value], points)
 
     def _loop(self, stmt: tirx.For, points: Points) -> None:
         extent = np.broadcast_to(evaluate(stmt.extent, points)[:, 0], len(points)).clip(0)
         first = evaluate(stmt.min, points)
         index = np.repeat(np.arange(len(points)), extent)
         step = np.arange(len(index)) - np.repeat(np.cumsum(extent) - extent, extent)
-        inner = points.take(index)
+        each = max(1, _TOGETHER // max(1, self._spans[stmt.body.id_]))
+        for begin in range(0, len(index), each):
+            self._iterations(stmt, points, first, index[begin : begin + each], step[begin : begin + each])
+
+    def _iterations(
+        self, stmt: tirx.For, points: Points, first: np.ndarray, index: np.ndarray, step: np.ndarray
+    ) -> None:
+        """Visit iterations ``step`` of a loop, each at the point ``index``, which begins at ``first``."""
+        inner = points.take(index, self._variables(stmt.body))
         value = (first[index] if len(first) > 1 else first) + step[:, None]
         time = inner.time + step * self._spans[stmt.body.id_]
         worker, epoch = inner.worker, np.where(inner.worker < 0, time, inner.epoch)
@@ -283,8 +295,14 @@ class _Walk:
             worker = time
         self._stmt(stmt.body, Points({**inner.env, stmt.loop_var: value}, time, worker, epoch))
 
+    def _variables(self, stmt: Stmt) -> set[Var]:
+        """Variables that a statement mentions."""
+        if stmt.id_ not in self._known:
+            self._known[stmt.id_] = {part for part in _nodes([stmt]) if isinstance(part, tvm.ir.Var)}
+        return self._known[stmt.id_]
+
     def _branches(self, stmt: tirx.IfThenElse, points: Points) -> None:
-        self._loads([stmt.condition], points)
+        self._loads(stmt, [stmt.condition], points)
         after_then = self._spans[stmt.then_case.id_]
         after_else = self._spans[stmt.else_case.id_] if stmt.else_case is not None else 0
         points = points.at(self._spans[stmt.id_] - after_then - after_else)
@@ -318,16 +336,19 @@ class _Walk:
         later = points.at(delay)
         self._stmt(block.body, replace(later, env=dict(later.env)))
 
-    def _loads(self, exprs: list[Expr], points: Points) -> None:
+    def _loads(self, stmt: Stmt, exprs: list[Expr], points: Points) -> None:
+        """Visit what the expressions of a statement load."""
         if self._writes:
             return
-
-        for node in _nodes(exprs):
+        if stmt.id_ not in self._read:
+            nodes = [n for n in _nodes(exprs) if isinstance(n, tirx.Let | TensorLoad)]
+            self._read[stmt.id_] = [n for n in nodes if isinstance(n, tirx.Let) or n.source in self._inputs]
+        for node in self._read[stmt.id_]:
             if isinstance(node, tirx.Let):
                 value = try_evaluate(node.value, points)
                 if value is not None:
                     points.env[node.var] = value  # type: ignore[index]
-            elif isinstance(node, TensorLoad) and node.source in self._inputs:
+            else:
                 self._visit(flat_elements(node.source, node.indices, points), points)
 
 

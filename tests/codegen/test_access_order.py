@@ -296,3 +296,22 @@ def test_scheduled_transposition_is_refused():
     c = te.compute((16, 16), lambda i, j: a(j, i), name="c")
     function = generic.schedule(te.create_prim_func([a, c]).without_attr("global_symbol"), MACHINES["avx2"])
     assert why_not_in_place(function, [0], 1) is not None
+
+
+@pytest.mark.parametrize("distance", [0, 1, 1000, 150_000])
+def test_accesses_far_apart_are_compared(distance):
+    """Loops of more iterations than are looked at together: an element that is read later than it is written,
+    or by another thread, is found wherever it is."""
+    size = 200_000
+
+    def copied(k, x, y):
+        with k.serial(size) as i:
+            k.store(y, k.load(x, [tirx.floormod(i + (size - distance), int32(size))]), [i])
+
+    def shared(k, x, y):
+        with k.parallel(size // 100) as row, k.serial(100) as i:
+            k.store(y, k.load(x, [tirx.min(row * 100 + i + distance, int32(size - 1))]), [row * 100 + i])
+
+    for body in (copied, shared):
+        reason = why_not_in_place(kernel(body, (size, size)), [0], 1)
+        assert (reason is None) == (distance == 0), reason
