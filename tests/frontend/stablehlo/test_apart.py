@@ -9,7 +9,7 @@ from tests.import_graph import ROOT
 
 QUICK = (
     "block or rows or judges or listed or refused or looks or same or einsum or transposed or pooling "
-    "or taking or other_convolutions or names_of_sizes"
+    "or taking or other_convolutions or names_of_sizes or sizes_are_given or sizes_that_are_missing"
 )
 """Names of the tests that run every time; the others are in the exhaustive selection."""
 
