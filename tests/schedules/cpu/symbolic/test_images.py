@@ -73,6 +73,23 @@ def test_depthwise_convolutions(strides, tile):
     _check(make, DepthwiseSpace(), {"tile": tile, "blocks": 2})
 
 
+@pytest.mark.parametrize("space", [BlockedConv2dSpace(), DepthwiseSpace()], ids=["conv", "depthwise"])
+def test_threads_share_a_single_row_of_any_width(space):
+    """Zeros around the result are written once, above and below it as well."""
+    groups = 12 if isinstance(space, DepthwiseSpace) else 1
+    halos = {**BLOCKS, "x_layout": "NCHW8c+0,2,0,2", "y_layout": "NCHW8c+1,2,3,1"}
+    point = {"tile": (1, 6), "blocks": 7} if groups > 1 else _ROW_POINT
+
+    def make(b, s):
+        row = {"kernel": (1, 5), "padding": (0, 2, 0, 2), "groups": groups, "epilogue": ("bias", "residual")}
+        return Conv2d(b, 12, 1, s, 12, **row, **halos)
+
+    _check(make, space, point)
+
+
+_ROW_POINT = {"method": "direct", "tile": (1, 5, 2), "blocks": 7, "groups": 1}
+
+
 @pytest.mark.parametrize("mode", ["max", "avg"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_pooling(mode, whole):
