@@ -209,7 +209,12 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
             [*passes, tirx.transform.StmtSimplify(), tirx.transform.LowerIntrin()]
         )
 
-    semantics = [begin_at_infinity, wrapping_pass(Fence(_fence, shows_signs=False)), divide_as_if_wrapped, keep_cancellation]
+    semantics = [
+        begin_at_infinity,
+        wrapping_pass(Fence(_fence, shows_signs=False)),
+        divide_as_if_wrapped,
+        keep_cancellation,
+    ]
     lowering = [*semantics, divide_what_rises, lower_for_cuda]
     return tvm.ir.transform.Sequential(lowering), finalize_host, finalize_device
 
