@@ -33,7 +33,7 @@ _READING_CALLS = ("prim.if_then_else", "tirx.popcount", "tirx.clz", "tirx.pow")
 
 @dataclass(frozen=True)
 class Fence:
-    """What makes of a number of 32 or 64 bits one that neither TVM nor the compiler behind it looks into."""
+    """A barrier for numbers of 32 or 64 bits that neither TVM nor the compiler behind it looks into."""
 
     make: Callable[[Expr], Expr]
     shows_signs: bool
