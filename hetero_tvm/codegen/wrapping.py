@@ -259,11 +259,19 @@ def _reading(node: Expr, fence: Fence) -> Expr:
         return node if a.same_as(node.a) else tirx.BitwiseNot(a)
     a, b = _kept(node.a, fence), _kept(node.b, fence)
     narrow = tvm.DataType(str(a.ty.dtype))
+    if isinstance(node, _COMPARED):
+        # The simplifier multiplies the other side by the divisor.
+        a, b = (fence(side) if _is_quotient(side) else side for side in (a, b))
     if isinstance(node, _COMPARED) and str(narrow) in ("uint8", "uint16"):
         # TVM does not compare sums of these.
         a, b = (tirx.Cast("int32", side) if isinstance(side, _SUMS) else side for side in (a, b))
         a, b = (side if str(side.ty.dtype) == "int32" else tirx.Cast("int32", side) for side in (a, b))
     return node if a.same_as(node.a) and b.same_as(node.b) else type(node)(a, b)
+
+
+def _is_quotient(value: Expr) -> bool:
+    """Whether a value is a quotient of integers of data."""
+    return isinstance(value, (tirx.Div, tirx.FloorDiv)) and _is_integer(value) and _of_data(value)
 
 
 def _converted(node: tirx.Cast, fence: Fence) -> Expr:
@@ -287,8 +295,8 @@ def _fits(value: Expr, dtype: str) -> bool:
     """Whether all that a number may be is in a type of integers."""
     bound, bits = tvm.sym.Analyzer().const_int_bound(value), tvm.DataType(dtype).bits
     least, most = (0, 2**bits - 1) if dtype.startswith("uint") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    # No bound at all is the largest number of int64.
-    return least <= bound.min_value and bound.max_value <= min(most, 2**63 - 2)
+    # No bound at all is the largest number of int64, and less than none its negative.
+    return max(least, 2 - 2**63) <= bound.min_value and bound.max_value <= min(most, 2**63 - 2)
 
 
 def wrapping(expression: Expr, fence: Fence = LLVM) -> Expr:
