@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from hetero_tvm import Span
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.codegen.wrapping import wrapping
@@ -191,3 +192,75 @@ def test_conversions_of_what_does_not_fit(given, wanted, compute):
     (y,) = build_model(optimize_model(import_model(source))).run({"x": x})
     function = np.mod if compute == "Mod" else np.less
     assert np.array_equal(y, function(x.astype(wanted), np.array(16, wanted)))
+
+
+@pytest.mark.parametrize(
+    "dtype, result, constants, nodes, expected",
+    [
+        ("int64", "bool", "c = {-128}", "a = Abs(x) y = Less(a, c)", lambda x: np.abs(x) < -128),
+        (
+            "int64",
+            "int64",
+            "c = {4611686018427387904}, d = {127}, e = {3}",
+            "a = BitwiseAnd(x, c) b = Mul(a, d) y = Mod(b, e)",
+            lambda x: np.mod((x & 2**62) * np.int64(127), np.int64(3)),
+        ),
+        (
+            "uint32",
+            "uint32",
+            "c = {2147483648}, d = {4294967295}",
+            "a = Add(x, c) y = Sub(d, a)",
+            lambda x: np.uint32(2**32 - 1) - (x + np.uint32(2**31)),
+        ),
+        (
+            "uint32",
+            "uint32",
+            "c = {7}, d = {2147483648}",
+            "a = Mul(x, c) b = Add(a, d) y = BitwiseNot(b)",
+            lambda x: ~(x * np.uint32(7) + np.uint32(2**31)),
+        ),
+        (
+            "int32",
+            "int32",
+            "c = {-2}, d = {-16}, e = {31}",
+            "a = Div(x, c) b = Mul(a, d) s = BitwiseOr(b, e) y = Sign(s)",
+            lambda x: np.sign((truncated(x, np.int32(-2)) * np.int32(-16)) | np.int32(31)),
+        ),
+        (
+            "uint8",
+            "bool",
+            "c = {0}, d = {254}",
+            "a = Sub(c, x) y = LessOrEqual(a, d)",
+            lambda x: np.uint8(0) - x <= np.uint8(254),
+        ),
+        (
+            "uint8",
+            "bool",
+            "c = {0}, d = {5}",
+            "a = Sub(c, x) s = Min(a, c) y = Less(s, d)",
+            lambda x: np.full(x.shape, True),
+        ),
+        (
+            "uint64",
+            "uint64",
+            "c = {0}, d = {9}",
+            "a = BitwiseAnd(x, c) s = Greater(a, d) y = Where(s, x, d)",
+            lambda x: np.full(x.shape, 9, np.uint64),
+        ),
+    ],
+)
+@pytest.mark.thorough
+@pytest.mark.parametrize("dim", ["24", "N"])
+def test_what_reads_a_number_that_has_wrapped(dtype, result, constants, nodes, expected, dim):
+    """Bits, signs and absolute values were those of numbers that do not overflow."""
+    constants = ", ".join(f"{dtype} {one.strip()}" for one in constants.split(","))
+    source = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 18]> g ({dtype}[{dim}] x) => ({result}[{dim}] y) '
+        f"<{constants}> {{ {nodes} }}"
+    )
+    x = np.concatenate([numbers(dtype)[0][:20], np.array([0, 1, 3, np.iinfo(dtype).max // 2 + 1], dtype)])
+    (y,) = build_model(
+        optimize_model(import_model(source, shapes={"x": (Span(1, 64),) if dim == "N" else (24,)}))
+    ).run({"x": x})
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(y, expected(x))

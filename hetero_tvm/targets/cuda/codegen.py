@@ -12,7 +12,7 @@ from hetero_tvm.codegen.cancellation import keep_cancellation
 from hetero_tvm.codegen.extremes import begin_at_infinity
 from hetero_tvm.codegen.quotients.divided_indices import divide_what_rises
 from hetero_tvm.codegen.quotients.divisions import DIVISIONS, reads_memory
-from hetero_tvm.codegen.wrapping import wrapping_pass
+from hetero_tvm.codegen.wrapping import Fence, wrapping_pass
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.host.tvm import (
     Executable,
@@ -209,7 +209,12 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
             [*passes, tirx.transform.StmtSimplify(), tirx.transform.LowerIntrin()]
         )
 
-    semantics = [begin_at_infinity, wrapping_pass(_fence), divide_as_if_wrapped, keep_cancellation]
+    semantics = [
+        begin_at_infinity,
+        wrapping_pass(Fence(_fence, shows_signs=False)),
+        divide_as_if_wrapped,
+        keep_cancellation,
+    ]
     lowering = [*semantics, divide_what_rises, lower_for_cuda]
     return tvm.ir.transform.Sequential(lowering), finalize_host, finalize_device
 

@@ -62,7 +62,8 @@ def _box(nest: Nest, box: tuple[tuple[int, int], ...]) -> Nest:
 
 def _changes(node: Any, variables: list[Var]) -> list[tuple[Var, int]]:
     """Positions of one axis at which a comparison of it with a constant changes."""
-    if "int" not in str(node.a.ty.dtype):
+    # Positions are signed; of unsigned constants TVM makes no difference below 0.
+    if not str(node.a.ty.dtype).startswith("int"):
         return []
     used = [v for v in tirx.analysis.undefined_vars(node) if v in variables]
     if len(used) != 1:

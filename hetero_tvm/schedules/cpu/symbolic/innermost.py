@@ -160,6 +160,8 @@ def _parts(loop: tirx.For, axis: Var) -> list[tuple[Expr, Expr, SBlockRealize]]:
 def _place(node: Expr, axis: Var) -> Expr | None:
     """The first place along the axis at which a comparison is other than before it; None where it asks for
     something else, or for more."""
+    if not str(node.a.ty.dtype).startswith("int"):
+        return None  # no place: of unsigned constants TVM makes no difference below 0
     difference = tvm.sym.detect_linear_equation(node.a - node.b, [axis])
     if len(difference) != 2:
         return None
