@@ -19,7 +19,7 @@ from hetero_tvm.frontend.onnx.relax import source_names
 from hetero_tvm.frontend.ranges import LEAST_TELLING, import_open
 from hetero_tvm.frontend.signature import ImportedModel, Signature, Span, TensorSpec, parse_shape_option
 from hetero_tvm.frontend.stablehlo.importer import import_stablehlo, open_stablehlo
-from hetero_tvm.frontend.stablehlo.load import SUFFIXES
+from hetero_tvm.frontend.stablehlo.load import SUFFIXES, is_serialized
 from hetero_tvm.frontend.tflite.importer import import_tflite, open_tflite
 from hetero_tvm.frontend.tflite.load import SUFFIX as TFLITE
 
@@ -36,6 +36,8 @@ __all__ = [
 
 
 _TORCH = (".pt2", ".pt", ".pth")
+_OTHERS = (*_TORCH, ".json", TFLITE, *SUFFIXES)
+"""Endings of files that are no ONNX models."""
 _PROGRAM = "torch.export.exported_program.ExportedProgram"
 
 
@@ -87,7 +89,7 @@ def import_model(
     if isinstance(source, ModelProto):
         return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence, values=values)
     if isinstance(source, str | Path):
-        suffix = Path(source).suffix.lower()
+        suffix = _ending(source)
         if suffix in _TORCH:
             return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence, trust=trust)
         if suffix == ".json":
@@ -134,7 +136,7 @@ def _dimensions(name: str, sizes: Any) -> tuple[int | str | Span, ...]:
 def _are_open(source: Any, shapes: Shapes) -> bool:
     """Whether ``shapes`` hold ranges or sums, or may name dimensions."""
     is_path = isinstance(source, str | Path)
-    suffix = Path(source).suffix.lower() if is_path else ""
+    suffix = _ending(source)
     is_torch = suffix in _TORCH or _kind(source) == _PROGRAM
     if not (is_path or isinstance(source, ModelProto) or is_torch or _is_jax(source)):
         return False
@@ -178,7 +180,7 @@ def _import_open(
         return import_open(
             shapes, declared, lambda fixed: _import_zoo(zoo_name, fixed, batch, sequence, seed)
         )
-    suffix = Path(source).suffix.lower() if isinstance(source, str | Path) else ""
+    suffix = _ending(source)
     by_places: set[str] = set()
     if suffix in _TORCH or _kind(source) == _PROGRAM:
         from hetero_tvm.frontend.torch.importer import open_torch
@@ -201,8 +203,15 @@ def _is_onnx(source: Any) -> bool:
     """Whether a source is an ONNX model: in memory, or a file that is nothing else by its name."""
     if not isinstance(source, str | Path):
         return isinstance(source, ModelProto)
-    others = (*_TORCH, ".json", TFLITE, *SUFFIXES)
-    return not str(source).startswith("zoo:") and Path(source).suffix.lower() not in others
+    return not str(source).startswith("zoo:") and _ending(source) not in _OTHERS
+
+
+def _ending(source: Any) -> str:
+    """Ending of a file's name, or the one that it would have by its content; empty for what is no path."""
+    if not isinstance(source, str | Path):
+        return ""
+    ending = Path(source).suffix.lower()
+    return ending if ending in _OTHERS or not is_serialized(Path(source)) else SUFFIXES[-1]
 
 
 def _import_torch(source: Any, **options: Any) -> ImportedModel:

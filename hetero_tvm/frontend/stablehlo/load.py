@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import subprocess
@@ -37,6 +38,18 @@ def bindings() -> tuple[Any, Any, Any]:
     return ir, stablehlo, chlo
 
 
+def is_serialized(path: Path) -> bool:
+    """Whether a file is what ``jax.export.Exported.serialize`` gives, by its content."""
+    try:
+        with path.open("rb") as file:
+            if file.read(4)[1:] != bytes(3):  # the place of a FlatBuffer's first table
+                return False
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return content.find(parse.BYTECODE) > 4
+    except (OSError, ValueError):  # no file, or none that can be read: who reads it says so
+        return False
+
+
 def read_program(source: Any) -> Any:
     """Module of a file, or of a ``jax.export.Exported``.
 
@@ -51,7 +64,7 @@ def read_program(source: Any) -> Any:
     if isinstance(source, Path):
         where = str(source)
         try:
-            data = source.read_bytes()
+            data = parse.program_in(source.read_bytes())
         except FileNotFoundError as error:
             raise no_such_file(source, f"*{source.suffix}") from error
         except OSError as error:

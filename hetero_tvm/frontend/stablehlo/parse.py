@@ -17,6 +17,13 @@ _SECONDS, _RATE = 5, 10 << 20
 files are read without end."""
 
 
+def program_in(data: bytes) -> bytes:
+    """Bytecode inside of what ``jax.export.Exported.serialize`` gives, a FlatBuffer of which it is one vector
+    (its length, then its bytes); other data as they are."""
+    at = data.find(BYTECODE) if data[1:4] == bytes(3) else -1
+    return data[at : at + int.from_bytes(data[at - 4 : at], "little")] if at > 4 else data
+
+
 def parsed(data: bytes) -> Any:
     """Module of a program as text or bytecode; whatever jaxlib raises where it is none.
 
@@ -42,7 +49,7 @@ def parsed(data: bytes) -> Any:
 
 
 if __name__ == "__main__":
-    program = Path(sys.argv[1]).read_bytes()
+    program = program_in(Path(sys.argv[1]).read_bytes())
     seconds = _SECONDS + len(program) // _RATE
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     parsed(program)

@@ -11,7 +11,7 @@ from jax import export  # noqa: E402
 
 from hetero_tvm import Span  # noqa: E402
 from hetero_tvm.api import build_model, import_model, optimize_model  # noqa: E402
-from hetero_tvm.errors import ShapeError  # noqa: E402
+from hetero_tvm.errors import ModelError, ShapeError  # noqa: E402
 from hetero_tvm.frontend.stablehlo.importer import import_stablehlo, open_stablehlo  # noqa: E402
 
 
@@ -33,7 +33,8 @@ def opened():
 def test_names_of_sizes_are_read_from_every_form(opened, tmp_path):
     (tmp_path / "text.mlir").write_text(opened.mlir_module())
     (tmp_path / "bytes.mlirbc").write_bytes(opened.mlir_module_serialized)
-    for source in (opened, tmp_path / "text.mlir", tmp_path / "bytes.mlirbc"):
+    (tmp_path / "whole.stablehlo").write_bytes(opened.serialize())
+    for source in (opened, *tmp_path.iterdir()):
         declared, _ = open_stablehlo(source)
         assert declared == {"arg0": ["b", 4], "arg1": [4]}
     two = program("a,3,b", "b", "2*a", of=lambda x, y, z: (x * y, z))
@@ -61,3 +62,18 @@ def test_sizes_that_are_missing_or_do_not_fit_are_refused(opened):
     least = program("b,4", of=lambda x: x * 2, constraints=("b >= 3",))
     with pytest.raises(ShapeError, match="does not take these sizes"):
         import_stablehlo(least, shapes={"arg0": (2, 4)})
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model", "model.jax"])
+def test_what_jax_serializes_is_known_by_its_content(tmp_path, name, opened):
+    (tmp_path / name).write_bytes(opened.serialize())
+    for shapes in ({"arg0": (3, 4)}, {"arg0": (Span(1, 8), 4)}):
+        model = import_model(tmp_path / name, shapes=shapes)
+        x, y = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float32")
+        found = build_model(optimize_model(model)).run({"arg0": x, "arg1": y[0]})
+        for one, wanted in zip(found, function(x, y[0]), strict=True):
+            np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-5)
+    whole = bytes(opened.serialize())
+    (tmp_path / name).write_bytes(whole[: whole.index(b"ML\xefR") + 200])
+    with pytest.raises(ModelError, match="no StableHLO program"):
+        import_model(tmp_path / name, shapes={"arg0": (3, 4)})
