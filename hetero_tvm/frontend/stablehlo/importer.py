@@ -48,9 +48,8 @@ def import_stablehlo(
 
     Parameters
     ----------
-    source : path of a ``.mlir`` (text or bytecode), ``.mlirbc`` or ``.stablehlo`` file, of one of any name that
-        ``jax.export`` has serialised, or what
-        ``jax.export.export`` gives.
+    source : path of a ``.mlir`` (text or bytecode), ``.mlirbc`` or ``.stablehlo`` file, or of one of any name
+        that ``jax.export`` has serialised; or what ``jax.export.export`` gives.
     shapes : of inputs whose sizes the program leaves open, by name.
     name : of the result; by default the stem of the file, or the function's name.
 
