@@ -27,7 +27,8 @@ _READERS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max
 """Operations whose results depend on whether their operands have wrapped around."""
 _OF_MORE = (tirx.BitwiseNot, tirx.Cast, tirx.Select, tvm.ir.Call)
 """Others that may, by what they are of."""
-_READING_CALLS = ("prim.if_then_else", "tirx.popcount", "tirx.clz", "tirx.pow")
+_CHOICE = "prim.if_then_else"
+_READING_CALLS = (_CHOICE, "tirx.popcount", "tirx.clz", "tirx.pow")
 """Functions of integers of which the same is true."""
 
 
@@ -154,7 +155,7 @@ def _anchor(value: Expr, bits: int) -> Expr | None:
         signed = value if str(dtype) == own else tirx.call_intrin(own, _REINTERPRET, value)
         return signed if own == wanted else tirx.Cast(wanted, signed)
     if _call_of(value) is not None:
-        operands = list(value.args[:1] if _call_of(value) == "prim.if_then_else" else value.args)
+        operands = list(value.args[:1] if _call_of(value) == _CHOICE else value.args)
     else:
         names = ("a", "b", "value", "condition", "true_value", "false_value")
         operands = [getattr(value, name) for name in names if hasattr(value, name)]
@@ -249,7 +250,9 @@ def _reading(node: Expr, fence: Fence) -> Expr:
         same = chosen[0].same_as(node.true_value) and chosen[1].same_as(node.false_value)
         return node if same else tirx.Select(node.condition, *chosen)
     if isinstance(node, tvm.ir.Call):
-        if _call_of(node) not in _READING_CALLS:
+        name = _call_of(node)
+        if name not in _READING_CALLS or (name == _CHOICE and not fence.shows_signs):
+            # In CUDA places go that way, and a barrier makes a branch of what a predicate would choose.
             return node
         operands = [_kept(operand, fence) for operand in node.args]
         same = all(new.same_as(old) for new, old in zip(operands, node.args, strict=True))

@@ -146,7 +146,7 @@ def test_sizes_that_an_exporter_fixed_are_asked_for(body, match):
 def test_invalid_attributes_and_types():
     with pytest.raises(ModelError, match="not valid ONNX.*sideways"):
         import_onnx(text_model("g (float[2] x) => (float[2] y) { y = Softmax<sideways = 1>(x) }"))
-    with pytest.raises(ModelError, match="holds strings"):
+    with pytest.raises(ModelError, match="is text of input"):
         import_onnx(text_model("g (string[2] x) => (string[2] y) { y = Identity(x) }"))
     with pytest.raises(ModelError, match="is not a tensor"):
         import_onnx(text_model("g (seq(float[2]) x) => (int64 y) { y = SequenceLength(x) }"))
