@@ -245,14 +245,14 @@ def _reading(node: Expr, fence: Fence) -> Expr:
     """An operation with its operands behind fences."""
     if isinstance(node, tirx.Cast):
         return _converted(node, fence)
+    if not fence.shows_signs and (isinstance(node, tirx.Select) or _call_of(node) == _CHOICE):
+        return node  # in CUDA places go that way: a barrier would make a branch of what a predicate chooses
     if isinstance(node, tirx.Select):
         chosen = _kept(node.true_value, fence), _kept(node.false_value, fence)
         same = chosen[0].same_as(node.true_value) and chosen[1].same_as(node.false_value)
         return node if same else tirx.Select(node.condition, *chosen)
     if isinstance(node, tvm.ir.Call):
-        name = _call_of(node)
-        if name not in _READING_CALLS or (name == _CHOICE and not fence.shows_signs):
-            # In CUDA places go that way, and a barrier makes a branch of what a predicate would choose.
+        if _call_of(node) not in _READING_CALLS:
             return node
         operands = [_kept(operand, fence) for operand in node.args]
         same = all(new.same_as(old) for new, old in zip(operands, node.args, strict=True))
