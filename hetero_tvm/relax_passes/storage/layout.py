@@ -29,7 +29,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
 from hetero_tvm.relax_passes.storage.concatenation import JoinParts
 from hetero_tvm.relax_passes.storage.image_nodes import NO_HALO, ConvNode, Image, ImageNode, node_of
-from hetero_tvm.relax_passes.storage.plain_islands import LayoutCosts, may_waste, plain_islands
+from hetero_tvm.relax_passes.storage.plain_islands import LayoutCosts, plain_islands
 
 
 class BlockImages(GraphPass):
@@ -99,10 +99,7 @@ class BlockImages(GraphPass):
         forms = {
             var: (node.op, self._blocked_form(node))
             for var, node in nodes.items()
-            if isinstance(node, ConvNode)
-            and not node.op.depthwise
-            and may_waste(node.op, self.block)
-            and self.serves(node.op)
+            if isinstance(node, ConvNode) and not node.op.depthwise and self.serves(node.op)
         }
         return plain_islands(
             graph, nodes, forms, lambda node, n: _stays_plain(node, n, self.block, self.halos), self.costs

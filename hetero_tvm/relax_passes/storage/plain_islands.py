@@ -22,9 +22,6 @@ from hetero_tvm.relax_passes.storage.image_nodes import ConvNode, ImageNode
 _CLEAR = 0.6
 """Time of the plain kernel, by the blocked one's, below which it may be chosen: estimates are rough."""
 
-_WASTED = 1.25
-"""Channels of the blocks that a convolution writes, by its filters, below which it is not asked for."""
-
 _UNITS = 1e8
 """Units that all costs together have in the cut, whose capacities are integers of 32 bits."""
 
@@ -35,14 +32,9 @@ class LayoutCosts(NamedTuple):
     """Cycles of the kernels of a target."""
 
     kernels: Callable[[Conv2d, Conv2d], tuple[float, float] | None]
-    """Cycles of a convolution's plain form and of its blocked one; None where they are not known."""
+    """Cycles of a convolution's plain form and of its blocked one; None where it stays as it is."""
     conversion: Callable[[tuple[int, ...], bool], float]
     """Cycles of an image's way from plain to blocks (True) or back."""
-
-
-def may_waste(op: Conv2d, block: int) -> bool:
-    """Whether many products of a convolution on blocks may be with zeros."""
-    return op.groups > 1 or -(-op.filters // block) * block >= _WASTED * op.filters
 
 
 def plain_islands(

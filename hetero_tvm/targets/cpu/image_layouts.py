@@ -8,6 +8,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.relax_passes.storage.plain_islands import LayoutCosts
 from hetero_tvm.schedules.cpu.halves.conv2d import half_cycles
+from hetero_tvm.schedules.cpu.images.conv2d_few_kernel import MOST_FILTERS
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay, conversion_cycles, cycles_of_layouts
 
 _FEW_IMAGES = 4
@@ -18,6 +19,9 @@ _USUAL_EXTENT = 64
 
 _USUAL_LENGTH = 1024
 """Columns of images of one row, where kernels are weighed."""
+
+_WASTED = 1.5
+"""Lanes by those that hold something, below which a convolution stays on blocks."""
 
 _OPEN = 1.3
 """Time of the plain kernel of any size by that of a fixed one."""
@@ -49,6 +53,8 @@ class ImageLayouts:
         return LayoutCosts(self._kernels, self._conversion)
 
     def _kernels(self, plain: Conv2d, blocked: Conv2d) -> tuple[float, float] | None:
+        if not _wastes(plain, self.machine.lanes):
+            return None
         plain, blocked = self._weighed(plain), self._weighed(blocked)
         known = cycles_of_layouts(plain, blocked, self.machine, self._rounded(blocked))
         return known if known is None or not self.any_images else (_OPEN * known[0], known[1])
@@ -84,6 +90,13 @@ class ImageLayouts:
         if self.any_rows:
             op = replace(op, batch=_FEW_IMAGES)
         return _usual_image(op, self.any_images > 1) if self.any_images else op
+
+
+def _wastes(op: Conv2d, lanes: int) -> bool:
+    """Whether many products of a convolution on blocks are with zeros: in lanes of filters that do not exist,
+    or of channels (see ``conv2d_few_kernel.py``), or of the channels of other groups."""
+    across = op.channels if op.filters <= MOST_FILTERS else op.filters
+    return op.groups > 1 or -(-across // lanes) * lanes >= _WASTED * across
 
 
 def _usual_image(op: Conv2d, alike: bool) -> Conv2d:
