@@ -128,7 +128,6 @@ class _Walk:
         self._output = {output: 0}
         self._analyzer = tvm.sym.Analyzer()
         self._spans: dict[int, int] = {}
-        self._known: dict[int, set[Var]] = {}
         self._read: dict[int, list[Expr]] = {}
         self.reads_bound = 0
         self._prefetch = tvm.target.codegen.llvm_lookup_intrinsic_id(_PREFETCH)
@@ -286,7 +285,7 @@ class _Walk:
         self, stmt: tirx.For, points: Points, first: np.ndarray, index: np.ndarray, step: np.ndarray
     ) -> None:
         """Visit iterations ``step`` of a loop, each at the point ``index``, which begins at ``first``."""
-        inner = points.take(index, self._variables(stmt.body))
+        inner = points.take(index)
         value = (first[index] if len(first) > 1 else first) + step[:, None]
         time = inner.time + step * self._spans[stmt.body.id_]
         worker, epoch = inner.worker, np.where(inner.worker < 0, time, inner.epoch)
@@ -294,12 +293,6 @@ class _Walk:
             epoch = np.where(inner.worker < 0, inner.time, inner.epoch)
             worker = time
         self._stmt(stmt.body, Points({**inner.env, stmt.loop_var: value}, time, worker, epoch))
-
-    def _variables(self, stmt: Stmt) -> set[Var]:
-        """Variables that a statement mentions."""
-        if stmt.id_ not in self._known:
-            self._known[stmt.id_] = {part for part in _nodes([stmt]) if isinstance(part, tvm.ir.Var)}
-        return self._known[stmt.id_]
 
     def _branches(self, stmt: tirx.IfThenElse, points: Points) -> None:
         self._loads(stmt, [stmt.condition], points)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,10 +30,9 @@ class Points:
     def __len__(self) -> int:
         return len(self.time)
 
-    def take(self, index: np.ndarray, among: Collection[Var] | None = None) -> Points:
-        """The iterations at these indices, with the variables ``among`` some, or with all."""
-        known = self.env.items() if among is None else [(v, self.env[v]) for v in among if v in self.env]
-        env = {var: value[index] if len(value) > 1 else value for var, value in known}
+    def take(self, index: np.ndarray) -> Points:
+        """The iterations at these indices."""
+        env = {var: value[index] if len(value) > 1 else value for var, value in self.env.items()}
         return Points(env, self.time[index], self.worker[index], self.epoch[index])
 
     def at(self, delay: int) -> Points:

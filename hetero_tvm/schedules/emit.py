@@ -282,6 +282,11 @@ def pieces_of(extent: Index, size: int) -> Index:
     return tirx.truncdiv(extent + (size - 1), int32(size))
 
 
+def is_single(extent: Index) -> bool:
+    """Whether an extent is known to be 1."""
+    return isinstance(extent, int) and extent == 1
+
+
 def share(index: Index, total: Index, pieces: Index) -> tuple[Index, Index]:
     """First and count of piece ``index`` when ``total`` are cut into ``pieces``."""
     if isinstance(pieces, int) and pieces == 1:

@@ -67,9 +67,13 @@ def plain_islands(
         image = shape_of(var)
         cut.forwards(cut.number[var], asked, costs.conversion(image, True))
         cut.backwards(var, inside, len(inside) < len(readers), costs.conversion(image, False))
-    for x in {x for node in nodes.values() for x in node.images if x not in nodes}:
-        asked = [u for u in nodes if x in nodes[u].images and not _takes_plain(nodes[u], x, reads_plain)]
-        cut.forwards(_SOURCE, asked, costs.conversion(shape_of(x), True))
+    outside: dict[Var, dict[Var, None]] = {}
+    for var, node in nodes.items():
+        for x in node.images:
+            if x not in nodes and not _takes_plain(node, x, reads_plain):
+                outside.setdefault(x, {})[var] = None
+    for x, asked in outside.items():
+        cut.forwards(_SOURCE, list(asked), costs.conversion(shape_of(x), True))
     plain_side = cut.source_side()
     return {var for var in clear if cut.number[var] in plain_side}
 

@@ -126,17 +126,22 @@ def _tiled_reduction(
     outer = [*outer, more]
     sch.reorder(*outer, *reduced, *rows, lanes)
     fused = sch.fuse(*outer)
-    tile_block = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(tile_block, fused)
-    if is_long(sch, block):
-        accumulate_in_double(sch, block)
-    written = sch.get_loops(tile_block)
-    sch.vectorize(written[-1])
     for row in rows:
         sch.unroll(row)
-    sch.vectorize(lanes)
     _parallel(sch, fused, work)  # before the next step, whose blocks are no complete ones
-    start = sch.decompose_reduction(block, reduced[0])
+    reduce_in_registers(sch, block, fused, reduced[0], lanes)
+
+
+def reduce_in_registers(sch: Schedule, block: Block, within: Loop, terms: Loop, lanes: Loop) -> None:
+    """Let a reduction over ``terms`` keep the vectors of its results, ``lanes``, in registers, of its own for
+    each iteration of ``within``."""
+    results = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(results, within)
+    if is_long(sch, block):
+        accumulate_in_double(sch, block)
+    sch.vectorize(sch.get_loops(results)[-1])
+    sch.vectorize(lanes)
+    start = sch.decompose_reduction(block, terms)
     sch.vectorize(sch.get_loops(start)[-1])
 
 

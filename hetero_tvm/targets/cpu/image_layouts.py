@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hetero_tvm.machines.cpu import CpuModel
@@ -64,13 +65,7 @@ class ImageLayouts:
         return conversion_cycles((self._batch(batch), channels, *self._extents(height, width)), to_blocks)
 
     def _weighed(self, op: Conv2d) -> Conv2d:
-        height, width = (
-            max(extent, (taps - 1) * apart + 1)
-            for extent, taps, apart in zip(
-                self._extents(op.height, op.width), op.kernel, op.dilation, strict=True
-            )
-        )
-        return replace(op, batch=self._batch(op.batch), height=height, width=width)
+        return _of_size(replace(op, batch=self._batch(op.batch)), self._extents(op.height, op.width))
 
     def _batch(self, batch: int) -> int:
         """Images at once: one where their sizes differ from call to call."""
@@ -102,8 +97,17 @@ def _wastes(op: Conv2d, lanes: int) -> bool:
 def _usual_image(op: Conv2d, alike: bool) -> Conv2d:
     """The convolution with as many rows and columns as many images have; a small one keeps its own, unless
     ``alike``."""
+    usual = (
+        _USUAL_EXTENT if alike and extent > 1 else min(extent, _USUAL_EXTENT)
+        for extent in (op.height, op.width)
+    )
+    return _of_size(op, usual)
+
+
+def _of_size(op: Conv2d, extents: Iterable[int]) -> Conv2d:
+    """The convolution of images with these rows and columns, or as many as its filter needs."""
     height, width = (
-        max(_USUAL_EXTENT if alike and extent > 1 else min(extent, _USUAL_EXTENT), (taps - 1) * apart + 1)
-        for extent, taps, apart in zip((op.height, op.width), op.kernel, op.dilation, strict=True)
+        max(extent, (taps - 1) * apart + 1)
+        for extent, taps, apart in zip(extents, op.kernel, op.dilation, strict=True)
     )
     return replace(op, height=height, width=width)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+
+Tap = tuple[np.ndarray, np.ndarray | bool, np.ndarray]
+"""Index of a pixel along an axis, whether it is one of the image, and its weight."""
 
 
 class GridSample(OpRun):
@@ -19,7 +23,7 @@ class GridSample(OpRun):
         mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode or "linear")
         extents = x.shape[2:]
         batch = np.arange(len(x)).reshape(-1, *[1] * len(extents))
-        taps = []  # per axis: (index, inside, weight) of each pixel that counts
+        taps = []
         for axis, extent in enumerate(extents):
             unit = (grid[..., len(extents) - 1 - axis].astype(x.dtype) + 1) / 2
             low, high = (0.0, extent - 1.0) if align_corners else (-0.5, extent - 0.5)
@@ -35,13 +39,8 @@ class GridSample(OpRun):
                 at = _reflected(at, low, high) if padding_mode == "reflection" else at
                 found.append((np.clip(at, 0, extent - 1).astype(np.int64), inside, weight))
             taps.append(found)
-        result = np.zeros((len(x), *grid.shape[1:-1], x.shape[1]), x.dtype)
-        for chosen in itertools.product(*taps):
-            weight = math.prod((np.where(inside, weight, 0) for _, inside, weight in chosen), start=1)
-            # The channels come last: the image and its places are indices beside one another.
-            pixels = np.moveaxis(x, 1, -1)[(batch, *(at for at, _, _ in chosen))]
-            result += weight[..., None].astype(x.dtype) * pixels
-        return (np.moveaxis(result, -1, 1),)
+        # The channels come last: the image and its places are indices beside one another.
+        return (np.moveaxis(_pixels(np.moveaxis(x, 1, -1), (batch,), taps), -1, 1),)
 
 
 class DeformConv(OpRun):
@@ -70,7 +69,7 @@ class DeformConv(OpRun):
         sizes = offset.shape[2:]
         offset = offset.reshape(batch, moved, *kernel, 2, *sizes)
         mask = None if mask is None else mask.reshape(batch, moved, *kernel, *sizes)
-        planes = x.reshape(batch, moved, channels // moved, *extents)
+        planes = np.moveaxis(x.reshape(batch, moved, channels // moved, *extents), 2, -1)
         images, sets = np.ogrid[:batch, :moved]
         lead = images[..., None, None], sets[..., None, None]
         weight = weight.reshape(parts, -1, channels // parts, *kernel)
@@ -83,19 +82,34 @@ class DeformConv(OpRun):
                     zip(starts, strides, np.ogrid[: sizes[0], : sizes[1]], strict=True)
                 )
             ]
-            pixels = np.zeros((batch, moved, *sizes, channels // moved), x.dtype)
-            for corner in itertools.product((0, 1), repeat=2):
-                scale, at = 1.0 if mask is None else mask[:, :, i, j], []
-                for place, side, extent in zip(places, corner, extents, strict=True):
-                    base = np.floor(place)
-                    near = place - base if side else 1 - (place - base)
-                    scale = scale * np.where((base + side >= 0) & (base + side < extent), near, 0)
-                    at.append(np.clip(base + side, 0, extent - 1).astype(np.int64))
-                pixels += scale[..., None] * np.moveaxis(planes, 2, -1)[(*lead, *at)]
+            taps = []
+            for place, extent in zip(places, extents, strict=True):
+                base = np.floor(place)
+                near = [(base + side, weight) for side, weight in _weights("linear", place - base)]
+                taps.append(
+                    [
+                        (np.clip(at, 0, extent - 1).astype(np.int64), (at >= 0) & (at < extent), weight)
+                        for at, weight in near
+                    ]
+                )
+            pixels = _pixels(planes, lead, taps)
+            pixels *= 1 if mask is None else mask[:, :, i, j, ..., None]
             columns = np.moveaxis(pixels, -1, 2).reshape(batch, parts, channels // parts, -1)
             result += np.matmul(weight[..., i, j], columns)
         result = result.reshape(batch, -1, *sizes)
         return (result if bias is None else result + bias.reshape(-1, 1, 1),)
+
+
+def _pixels(images: np.ndarray, lead: tuple[np.ndarray, ...], taps: Sequence[Sequence[Tap]]) -> np.ndarray:
+    """Sums of pixels of images, whose channels come last, by the products of their weights.
+
+    ``lead`` : indices of the axes before those of pixels; ``taps`` : of each of these, the ones that count.
+    """
+    total = 0.0
+    for chosen in itertools.product(*taps):
+        weight = math.prod((np.where(inside, weight, 0) for _, inside, weight in chosen), start=1)
+        total = total + weight[..., None].astype(images.dtype) * images[(*lead, *(at for at, _, _ in chosen))]
+    return total
 
 
 def _weights(mode: str, rest: np.ndarray) -> list[tuple[int, np.ndarray]]:

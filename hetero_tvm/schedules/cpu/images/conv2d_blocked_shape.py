@@ -12,7 +12,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import tensors_of
 from hetero_tvm.ops.volumes.conv3d import Conv3d
-from hetero_tvm.schedules.emit import Index, pieces_of
+from hetero_tvm.schedules.emit import Index, is_single, pieces_of
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class BlockedShape:
         self.height, self.width = op.out_height, op.out_width
         if self.flat:
             self.height, self.width = 1, self.height * self.width
-        one_row = isinstance(self.height, int) and self.height == 1
-        self.by_columns = self.flat or (one_row and self.shares_row)
+        self.by_columns = self.flat or (is_single(self.height) and self.shares_row)
         top, left = self.x.halo[0] - op.padding[0], self.x.halo[1] - op.padding[1]
         self.taps = [
             (top + i * op.dilation[0], left + j * op.dilation[1])

@@ -42,7 +42,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     each_tile,
 )
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, pieces_of, share, smallest
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, is_single, pieces_of, share, smallest
 
 _UNROLLED = 800
 """Most FMAs of one tile: the whole tile is straight-line code."""
@@ -74,7 +74,7 @@ class DepthwiseSpace(DesignSpace):
         return None
 
     def knobs(self, op: Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
-        most = op.out_width // 4 + 1 if _by_columns(op) else op.out_height
+        most = op.out_width // 4 + 1 if is_single(op.out_height) else op.out_height
         blocks = tuple(b for b in (1, 2, 4, 7, 14, 28) if b <= most)
         return (Knob("tile", tuple(_tiles(op, machine))), Knob("blocks", blocks))
 
@@ -153,11 +153,6 @@ def _reach(op: Conv2d, rows: int, columns: int) -> int:
     return len(used)
 
 
-def _by_columns(op: Conv2d) -> bool:
-    """Whether threads share the columns of an output of one row."""
-    return isinstance(op.out_height, int) and op.out_height == 1
-
-
 _CROWDED = 0.5
 """Share of a tile's products that load their weight again where registers do not hold them."""
 
@@ -185,7 +180,7 @@ def _cost(op: Conv2d, point: Point, machine: CpuModel) -> float:
     low, narrow = op.out_height % rows, op.out_width % columns
     plane = high * wide * tile(rows, columns) + high * tile(rows, narrow)
     plane += wide * tile(low, columns) + tile(low, narrow)
-    units = -(-op.out_width // columns) if _by_columns(op) else -(-op.out_height // rows)
+    units = -(-op.out_width // columns) if is_single(op.out_height) else -(-op.out_height // rows)
     work = min(point["blocks"], units) * -(-op.filters // machine.lanes) * op.batch
     total = plane * -(-op.filters // machine.lanes) * op.batch
     # What is before it and behind it shares out rows.
@@ -200,7 +195,7 @@ class DepthwiseKernel:
 
     def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, machine: CpuModel, k: Kernel | None = None):
         self.op, self.lanes, self.tile = op, machine.lanes, tile
-        self.by_columns = _by_columns(op)
+        self.by_columns = is_single(op.out_height)
         along = (op.out_width, tile.columns) if self.by_columns else (op.out_height, tile.rows)
         self.tiles = pieces_of(*along)
         self.blocks = smallest(blocks, self.tiles)

@@ -27,7 +27,7 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu.images.blocked import Plane
-from hetero_tvm.schedules.emit import Kernel, as_index, int32, share, smallest
+from hetero_tvm.schedules.emit import Kernel, as_index, int32, is_single, share, smallest
 
 _PIECES = 8
 """Pieces of a single row that threads share."""
@@ -96,7 +96,7 @@ class PoolKernel:
         x, y = k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)
         self.x, self.y = self.input.view(x), self.output.view(y)
         planes = self.input.layout.blocks(op.channels)
-        one_row = isinstance(op.out[0], int) and op.out[0] == 1
+        one_row = is_single(op.out[0])
         pieces = k.named(smallest(_PIECES, op.out[1])) if one_row else op.out[0]
         with k.parallel(op.batch * planes * pieces, op.flops * 4) as item:
             number = k.let(tirx.floordiv(item, planes))

@@ -11,16 +11,11 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.base import DesignSpace, Point
-from hetero_tvm.schedules.cpu.generic import contiguous_over, width_of
+from hetero_tvm.schedules.cpu.generic import contiguous_over, reduce_in_registers, width_of
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.products import few_rows
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
-from hetero_tvm.schedules.cpu.programs.long_sums import (
-    accumulate_in_double,
-    is_long,
-    with_own_accumulator,
-    without_rounding,
-)
+from hetero_tvm.schedules.cpu.programs.long_sums import is_long, with_own_accumulator, without_rounding
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
@@ -291,16 +286,9 @@ def _cut_strips(sch: Schedule, block, spatial: list, reduced: list, width: int, 
     more, lanes = sch.split(last, [None, width])
     sch.reorder(*outer, more, *reduced, lanes)
     outer = _fused(sch, [*outer, more])
-    results = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(results, outer[-1])
-    if is_long(sch, block):
-        accumulate_in_double(sch, block)
-    sch.vectorize(sch.get_loops(results)[-1])
-    sch.vectorize(lanes)
     if work >= _PARALLEL_WORTH:
         sch.parallel(outer[0])
-    start = sch.decompose_reduction(block, reduced[0])
-    sch.vectorize(sch.get_loops(start)[-1])
+    reduce_in_registers(sch, block, outer[-1], reduced[0], lanes)
 
 
 def _fused(sch: Schedule, loops: list) -> list:
