@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero_tvm.host.constants import constant
-from hetero_tvm.host.tvm import Call, Var, relax
+from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -39,8 +39,20 @@ def paddings(values: Iterable[Any], axes: int) -> list[int]:
     return given * (2 * axes // len(given))
 
 
+def unpadded(graph: Graph, x: Expr) -> tuple[Expr, list[int]]:
+    """The tensor [N, C, ...] that zeros were put around, and how many: before each axis, then after each."""
+    pad, axes = graph.call(x, "relax.nn.pad"), len(shape_of(x)) - 2
+    if pad is None or str(pad.attrs.pad_mode) != "constant" or float(pad.attrs.pad_value) != 0.0:
+        return x, [0] * (2 * axes)
+    widths = integers(pad.attrs.pad_width)
+    if any(widths[:4]) or min(widths) < 0:
+        return x, [0] * (2 * axes)
+    return pad.args[0], [*widths[4::2], *widths[5::2]]
+
+
 class Conv1dAsConv2d(Rule):
-    """``conv1d(x [N, C, W], w)`` -> a convolution of images with one row, with the bias behind it.
+    """``conv1d(x [N, C, W], w)`` -> a convolution of images with one row, with the bias behind it; zeros that
+    were put around the rows are its padding.
 
     ``w`` is constant, or with ``computed`` any other.
     """
@@ -66,21 +78,22 @@ class Conv1dAsConv2d(Rule):
     def rewrite(self, graph: Graph, var: Var, found: tuple[Call, Var, np.ndarray | None]) -> None:
         call, top, bias = found
         attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
-        batch, channels, width = shape_of(call.args[0])
-        before = (*integers(attrs.padding), *integers(attrs.padding))[:2]
+        x, more = unpadded(graph, call.args[0])
+        batch, channels, width = shape_of(x)
+        before, after = (own + zeros for own, zeros in zip(paddings(attrs.padding, 1), more, strict=True))
         bind = graph.binder(top, [var])
         if weight is None:
             filters, depth, taps = shape_of(call.args[1])
             kernel = bind(relax.op.reshape(call.args[1], (filters, depth, 1, taps)), "kernel")
         else:
             kernel = constant(np.ascontiguousarray(weight[:, :, None, :]))
-        image = bind(relax.op.reshape(call.args[0], (batch, channels, 1, width)), "image")
+        image = bind(relax.op.reshape(x, (batch, channels, 1, width)), "image")
         y = bind(
             relax.op.nn.conv2d(
                 image,
                 kernel,
                 strides=(1, *integers(attrs.strides)),
-                padding=(0, before[0], 0, before[1]),
+                padding=(0, before, 0, after),
                 dilation=(1, *integers(attrs.dilation)),
                 groups=int(attrs.groups),
             ),

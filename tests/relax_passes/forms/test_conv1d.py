@@ -18,6 +18,12 @@ from tests.relax_passes.rewrite import Rewrite
 
 CASES = {
     "conv1d": ((2, 6, 11), lambda x: relax.op.nn.conv1d(x, constant(weights(8, 6, 3)), strides=2, padding=1)),
+    "conv1d of padded rows": (
+        (2, 6, 11),
+        lambda x: relax.op.nn.conv1d(
+            relax.op.nn.pad(x, (0, 0, 0, 0, 3, 1)), constant(weights(8, 6, 5)), padding=(1, 0)
+        ),
+    ),
     "conv1d dilated, grouped": (
         (1, 6, 11),
         lambda x: relax.op.nn.conv1d(x, constant(weights(4, 3, 3)), padding=(2, 1), dilation=2, groups=2),
@@ -47,6 +53,19 @@ def test_a_bias_behind_a_conv1d_stays_behind_the_convolution():
 
     names = check_convolution((1, 6, 11), build, [Conv1dAsConv2d()])
     assert names[names.index("relax.nn.conv2d") + 1] == "relax.add"
+
+
+@pytest.mark.parametrize(
+    ("width", "value", "folded"),
+    [([0, 0, 0, 0, 3, 1], 0.0, True), ([0, 0, 0, 0, 3, 1], 1.0, False), ([0, 0, 0, 1, 3, 1], 0.0, False)],
+)
+def test_zeros_around_rows_are_padding(width, value, folded):
+    def build(x):
+        padded = relax.op.nn.pad(x, width, "constant", value)
+        return relax.op.nn.conv1d(padded, constant(weights(8, 6 + width[3], 3)))
+
+    names = check_convolution((1, 6, 11), build, [Conv1dAsConv2d()])
+    assert ("relax.nn.pad" in names) is not folded
 
 
 class TestConv1dAsConv2d(Rewrite):

@@ -12,7 +12,7 @@ from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.ops.volumes.slice_windows import SliceWindows
-from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers, paddings
+from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers, paddings, unpadded
 from hetero_tvm.relax_passes.forms.volumes.images import images_of, volume_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -51,7 +51,7 @@ class Conv3dAsConv2d(Rule):
         if str(call.attrs.data_layout) != "NCDHW" or str(call.attrs.kernel_layout) != "OIDHW":
             return None
         padding = paddings(call.attrs.padding, 3)
-        x, more = _unpadded(graph, call.args[0])
+        x, more = unpadded(graph, call.args[0])
         padding = [own + added for own, added in zip(padding, more, strict=True)]
         found = _Volume(call, x, weight, padding, *channel_bias(graph, var))
         if weight.shape[1] == 1 and int(call.attrs.groups) > 1:
@@ -118,14 +118,3 @@ def _windows(found: _Volume) -> SliceWindows:
         after=found.padding[3],
         groups=int(attrs.groups),
     )
-
-
-def _unpadded(graph: Graph, x: Expr) -> tuple[Expr, list[int]]:
-    """The volume that zeros were put around, and how many: before each axis, then after each."""
-    pad = graph.call(x, "relax.nn.pad")
-    if pad is None or str(pad.attrs.pad_mode) != "constant" or float(pad.attrs.pad_value) != 0.0:
-        return x, [0] * 6
-    widths = integers(pad.attrs.pad_width)
-    if any(widths[:4]) or min(widths) < 0:
-        return x, [0] * 6
-    return pad.args[0], [*widths[4::2], *widths[5::2]]

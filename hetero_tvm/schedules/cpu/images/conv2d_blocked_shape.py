@@ -125,6 +125,19 @@ class BlockedShape:
         across = 1 if self.by_columns else -(-self.width // columns)
         return -(-self.tile_units(rows, columns) * across // blocks)
 
+    def share_outside(self, axis: int, count: int) -> float:
+        """Share of an undilated filter's taps along an axis that find no pixel of the image from any of
+        ``count`` neighbouring output pixels; 0 where extents are known at run time."""
+        op = self.op
+        extent, outputs = (op.height, op.width)[axis], (op.out_height, op.out_width)[axis]
+        if not isinstance(extent, int) or not isinstance(outputs, int):
+            return 0.0
+        taps, step, before = op.kernel[axis], op.strides[axis], op.padding[axis]
+        starts = [first * step - before for first in range(0, outputs, count)]
+        reach = (count - 1) * step
+        outside = sum(max(0, -start - reach) + max(0, start + taps - extent) for start in starts)
+        return outside / (taps * len(starts))
+
     @property
     def input_bytes(self) -> int:
         """Bytes of what one image of Y reads of X, halo included."""

@@ -13,6 +13,7 @@ from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.images.helpers import PAD, WINOGRAD_ERROR, on, random_blocks, random_conv2d
 from tests.schedules.cpu.running import (
@@ -72,6 +73,10 @@ def test_method_by_size_of_the_image():
         (Conv2d(1, 9, 7, 29, 9, (3, 3), (1, 1), (6, 19, 6, 19), (6, 19), epilogue=("bias",)), "+6,19,7,19"),
         (Conv2d(1, 9, 4, 5, 9, (3, 2), (2, 1), (9, 8, 9, 8), (9, 7)), None),
         (Conv2d(1, 12, 9, 9, 3, (3, 3), (2, 3), (2, 2, 2, 2), (2, 1)), "+2,3,2,2"),
+        # long filters that reach far out of the image, on one side farther than it is wide
+        (Conv2d(1, 9, 5, 6, 9, (7, 5), (1, 1), (3, 2, 3, 2), epilogue=("bias",)), "+3,2,3,3"),
+        (Conv2d(2, 9, 1, 19, 9, (1, 16), (1, 1), (0, 7, 0, 30)), "+0,7,0,30"),
+        (Conv2d(1, 12, 8, 9, 3, (5, 9), (2, 3), (4, 8, 0, 1)), "+4,8,0,1"),
         (Conv2d(1, 3, 20, 20, 5, (4, 4), (4, 4)), None),
         (Conv2d(2, 5, 6, 7, 5, (3, 3), padding=(0, 1, 2, 0)), None),
         (Conv2d(1, 64, 6, 6, 8, (1, 1), padding=PAD, epilogue=("gelu_erf",)), "+1,1,1,1"),
@@ -89,6 +94,15 @@ def test_unusual_shapes(op, x):
             check_points(SPACE, blocked, [SPACE.default(blocked, machine)], machine, tolerance=WINOGRAD_ERROR)
         else:
             assert op.groups == 3 and machine.lanes == 16
+
+
+def test_taps_that_find_no_pixel():
+    """All outputs are one tile, then each is a tile of its own."""
+    shape = BlockedShape(Conv2d(1, 8, 4, 20, 8, (3, 5), (1, 2), (1, 4, 1, 0), x_layout="NCHW8c"), 8)
+    assert shape.share_outside(0, 4) == 0.0
+    assert shape.share_outside(0, 1) == 2 / (3 * 4)
+    assert shape.share_outside(1, 1) == (4 + 2) / (5 * shape.width)
+    assert shape.share_outside(1, 2) == 2 / (5 * 5)
 
 
 def test_threads_share_a_single_row():
