@@ -232,8 +232,10 @@ def test_zoo_nets_need_no_conversion(name, convolutions, added):
     plan = optimize_model(import_model(zoo.build(name)))
     assert plan.report.fusions["conv_bn"] == plan.report.fusions["conv_epilogue"] == convolutions
     assert plan.report.conversions == []
-    convs = [task for task in plan.tasks if task.op is not None and task.op.kind == "conv2d"]
-    assert sum(task.count for task in convs) == convolutions
+    kinds = [task.op.kind if task.op is not None else "" for task in plan.tasks]
+    convs = [task for task, kind in zip(plan.tasks, kinds, strict=True) if kind == "conv2d"]
+    pairs = [task for task, kind in zip(plan.tasks, kinds, strict=True) if kind == "expand_depthwise"]
+    assert sum(task.count for task in convs) + 2 * sum(task.count for task in pairs) == convolutions
     assert sum(task.count for task in convs if "residual" in task.op.epilogue) == added
     assert not any(task.op.plain for task in convs) and all(task.space for task in plan.tasks)
 
