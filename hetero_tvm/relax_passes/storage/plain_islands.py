@@ -19,8 +19,9 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.storage.image_nodes import ConvNode, ImageNode
 
-_CLEAR = 0.6
-"""Time of the plain kernel, by the blocked one's, below which it may be chosen: estimates are rough."""
+_CLEAR, _CLEAR_OF_LARGE, _LARGE = 0.6, 0.7, 3e5
+"""Time of the plain kernel, by the blocked one's, below which it may be chosen, as estimates are rough; and
+where it saves many cycles, of which conversions that run worse than thought take a small part."""
 
 _UNITS = 1e8
 """Units that all costs together have in the cut, whose capacities are integers of 32 bits."""
@@ -55,7 +56,7 @@ def plain_islands(
     clear = {}
     for var, (plain, blocked) in forms.items():
         known = costs.kernels(plain, blocked)
-        if known is not None and known[0] < _CLEAR * known[1]:
+        if known is not None and _is_clear(*known):
             clear[var] = known
     if not clear:
         return set()
@@ -76,6 +77,10 @@ def plain_islands(
         cut.forwards(_SOURCE, list(asked), costs.conversion(shape_of(x), True))
     plain_side = cut.source_side()
     return {var for var in clear if cut.number[var] in plain_side}
+
+
+def _is_clear(plain: float, blocked: float) -> bool:
+    return plain < (_CLEAR_OF_LARGE if blocked - plain > _LARGE else _CLEAR) * blocked
 
 
 def _takes_plain(node: ImageNode, x: Var, reads_plain: Callable[[ImageNode, int], bool]) -> bool:

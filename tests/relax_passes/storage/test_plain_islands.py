@@ -63,7 +63,9 @@ def test_what_stands_between_is_asked_for_once():
 
 
 def test_estimates_must_differ_clearly():
-    assert layouts(chain(8, 3, 12), {3: (70.0, 100.0)}, 0.0)[1] == (3, False)
+    assert layouts(chain(8, 3, 12), {3: (65.0, 100.0)}, 0.0)[1] == (3, False)
+    assert layouts(chain(8, 3, 12), {3: (75e6, 100e6)}, 0.0)[1] == (3, False)
+    assert layouts(chain(8, 3, 12), {3: (65e6, 100e6)}, 0.0)[1] == (3, True)  # much is saved
 
 
 def test_unknown_kernels_are_left_on_blocks():
