@@ -1,14 +1,16 @@
-"""Lookups at constant, evenly spaced places become slices, which other rules read through."""
+"""Lookups at constant, evenly spaced places become slices, and views behind slices move before them."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Var, relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
+from hetero_tvm.relax_passes.rewriting.views import RESHAPES
 
 
 class _Found(NamedTuple):
@@ -55,3 +57,50 @@ class SliceOfTake(Rule):
             graph.forward(var, x)
         else:
             graph.replace(var, relax.op.strided_slice(x, [axis], [begin], [end], [step]))
+
+
+class _Pieces(NamedTuple):
+    x: Expr
+    shape: list[int]
+    """Of x, with the cut axis in pieces."""
+    axis: int
+    first: int
+    count: int
+
+
+class SliceOfPieces(Rule):
+    """``reshape(strided_slice(x))`` that cuts the sliced axis into pieces -> ``strided_slice(reshape(x))``
+    of whole pieces, for concatenations: one kernel copies slices and concatenates them, and no view may lie
+    between (windows that overlap, as of local attention).
+
+    It runs after the fusions, which read slices where they lie.
+    """
+
+    name = "slice_of_pieces"
+    counted = False
+    anchors = RESHAPES
+
+    def match(self, graph: Graph, var: Var) -> _Pieces | None:
+        cut = graph.call(graph.value(var).args[0], "relax.strided_slice")
+        readers = graph.users(var)
+        if cut is None or not readers or any(graph.op_name(user) != "relax.concat" for user in readers):
+            return None
+        axes, begins, _, *steps = ([int(getattr(v, "value", v)) for v in arg.fields] for arg in cut.args[1:])
+        whole, part, shape = list(shape_of(cut.args[0])), list(shape_of(cut)), list(shape_of(var))
+        if len(axes) != 1 or any(step != [1] for step in steps):
+            return None
+        axis = axes[0] % len(whole)
+        pieces = shape[axis : len(shape) - (len(whole) - axis - 1)]
+        piece = math.prod(pieces[1:])
+        if len(pieces) < 2 or shape[:axis] != part[:axis] or math.prod(pieces) != part[axis] or not piece:
+            return None
+        if shape[axis + len(pieces) :] != part[axis + 1 :] or begins[0] % piece or whole[axis] % piece:
+            return None
+        first = begins[0] % whole[axis] // piece
+        in_pieces = [*whole[:axis], whole[axis] // piece, *pieces[1:], *whole[axis + 1 :]]
+        return _Pieces(cut.args[0], in_pieces, axis, first, pieces[0])
+
+    def rewrite(self, graph: Graph, var: Var, found: _Pieces) -> None:
+        in_pieces = graph.insert_before(var, relax.op.reshape(found.x, found.shape), f"{var.name}#pieces")
+        end = found.first + found.count
+        graph.replace(var, relax.op.strided_slice(in_pieces, [found.axis], [found.first], [end], [1]))

@@ -1,12 +1,14 @@
-"""Lookups at constant, evenly spaced places are slices."""
+"""Lookups at constant, evenly spaced places are slices, and views behind slices move before them."""
 
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.canonical.slices import SliceOfTake
+from hetero_tvm.relax_passes.canonical.slices import SliceOfPieces, SliceOfTake
+from hetero_tvm.relax_passes.rewriting.graph import Graph
 from tests.relax_passes.canonical.simplified import simplified
 from tests.relax_passes.graphs import (
     constant,
+    module,
     op,
     relax,
 )
@@ -60,3 +62,38 @@ class TestSliceOfTake(Rewrite):
 
     def expected(self, x):
         return op.strided_slice(x, [1], [0], [3], [2])
+
+
+@pytest.mark.parametrize(
+    ("axis", "begin", "end", "shape", "moved"),
+    [
+        (1, 2, 8, (2, 3, 2, 5), True),
+        (-2, 0, 8, (2, 4, 2, 1, 5), True),
+        (2, 0, 4, (2, 10, 2, 2), False),  # 5 columns are no whole pieces of 2
+        (1, 1, 9, (2, 4, 2, 5), False),  # begins within a piece
+        (1, 2, 8, (12, 5), False),  # joins axes
+        (1, 2, 8, (2, 6, 5, 1), False),
+    ],
+)
+def test_slices_in_pieces_before_a_concatenation(axis, begin, end, shape, moved):
+    def body(emit, x):
+        part = emit(op.reshape(emit(op.strided_slice(x, [axis], [begin], [end], [1])), shape))
+        return emit(op.concat([part, part], 1))
+
+    graph = Graph(module({"x": (2, 10, 5)}, body))
+    (view,) = (var for var in graph.bindings() if graph.op_name(var) == "relax.reshape")
+    assert (SliceOfPieces().match(graph, view) is not None) is moved
+    simplified(body, SliceOfPieces(), inputs={"x": (2, 10, 5)})
+
+
+class TestSliceOfPieces(Rewrite):
+    rule = SliceOfPieces()
+    inputs = {"x": (2, 10, 4)}
+
+    def before(self, x):
+        windows = [op.reshape(op.strided_slice(x, [1], [n], [n + 6], [1]), (2, 3, 2, 4)) for n in (0, 2)]
+        return op.concat(windows, 2)
+
+    def expected(self, x):
+        pieces = [op.reshape(x, (2, 5, 2, 4)) for _ in range(2)]
+        return op.concat([op.strided_slice(p, [1], [n], [n + 3], [1]) for n, p in enumerate(pieces)], 2)
