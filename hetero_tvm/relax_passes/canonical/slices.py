@@ -62,7 +62,7 @@ class SliceOfTake(Rule):
 class _Pieces(NamedTuple):
     x: Expr
     shape: list[int]
-    """Of x, with the cut axis in pieces."""
+    """Shape of x with the cut axis in pieces."""
     axis: int
     first: int
     count: int

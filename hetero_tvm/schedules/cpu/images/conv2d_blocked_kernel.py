@@ -29,9 +29,6 @@ from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, share, sma
 _PREFETCHED = 8 << 10
 """Bytes of a panel below which it is fetched soon enough."""
 
-_WORTH_LEAVING_OUT = 0.05
-"""Share of products with zeros around an image from which on they are left out."""
-
 
 class BlockedConvKernel:
     """Emits one convolution.
@@ -376,7 +373,7 @@ class BlockedConvKernel:
         output pixels [first, first + count): those of a dilated or of a long filter may lie outside of it."""
         op, k = self.op, self.k
         extent, taps, dilation = (op.height, op.width)[axis], op.kernel[axis], op.dilation[axis]
-        if self.shape.flat or (dilation == 1 and self.shape.share_outside(axis, count) < _WORTH_LEAVING_OUT):
+        if self.shape.flat or (dilation == 1 and not self.shape.leaves_taps_out(axis, count)):
             return 0, taps
         place, last = first * op.strides[axis] - op.padding[axis], (count - 1) * op.strides[axis]
         begin = tirx.max(tirx.floordiv(dilation - 1 - place - last, int32(dilation)), int32(0))

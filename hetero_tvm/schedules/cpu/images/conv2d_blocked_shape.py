@@ -14,6 +14,9 @@ from hetero_tvm.ops.matmul import tensors_of
 from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.emit import Index, is_single, pieces_of
 
+_WORTH_LEAVING_OUT = 0.05
+"""Share of products with zeros around an image from which on they are left out."""
+
 
 @dataclass(frozen=True)
 class GroupBlocks:
@@ -124,6 +127,10 @@ class BlockedShape:
         """Most tiles of ``rows`` x ``columns`` pixels in one of ``blocks`` pieces of the image."""
         across = 1 if self.by_columns else -(-self.width // columns)
         return -(-self.tile_units(rows, columns) * across // blocks)
+
+    def leaves_taps_out(self, axis: int, count: int) -> bool:
+        """Whether tiles of ``count`` neighbouring output pixels leave out taps that find no pixel."""
+        return self.share_outside(axis, count) >= _WORTH_LEAVING_OUT
 
     def share_outside(self, axis: int, count: int) -> float:
         """Share of an undilated filter's taps along an axis that find no pixel of the image from any of
