@@ -1,7 +1,8 @@
-"""Winograd's minimal filtering: 3x3 convolutions with fewer products.
+"""Winograd's minimal filtering: convolutions of 3x3 and of rows of taps with fewer products.
 
 ``Y = A^T ((G g G^T) * (B^T d B)) A`` gives m x m outputs of a 3x3 filter g from an (m + 2) x (m + 2)
 input tile d with (m + 2)^2 products instead of 9 m^2: 2.25 times fewer for m = 2, 4 times for m = 4.
+A row of three taps needs m + 2 products instead of 3 m: 1.5 and 2 times fewer.
 The matrices come from the Toom-Cook construction (Lavin and Gray, "Fast Algorithms for Convolutional
 Neural Networks", 2015) over m + 1 finite points and infinity.
 

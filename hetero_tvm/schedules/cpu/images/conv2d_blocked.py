@@ -290,17 +290,18 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     lines = height / LINE * 4  # per channel
     per_k = RegisterTile(height, vectors).step_cycles(machine, machine.load_cycles, LINE_CYCLES * lines)
     per_k *= machine.waits_of_rows(height)
-    weights = tiles.points * op.per_filter * vectors * lanes * 4  # of one panel
+    weights = tiles.points * tiles.depth * vectors * lanes * 4  # of one panel
     from_l2 = 0.25 * vectors * lanes / 16
-    piece = (per_k + from_l2) * op.per_filter + 20 + 2.0 * height * vectors
-    finish = 6.0 * tiles.points * machine.transform_cycles
+    piece = (per_k + from_l2) * tiles.depth + 20 + 2.0 * height * vectors
+    # Squares are transformed down and across.
+    finish, begins = (steps * tiles.points * machine.transform_cycles for steps in _TRANSFORM[tiles.square])
     groups = min(point["groups"], panels)
     share = busiest_share(panels, groups, blocks, blocks, op.batch, machine)
     products = panels * blocks * op.batch * (pieces * tiles.points * piece + block * vectors * finish)
     # Windows of slices share what all threads have transformed.
     times = shape.channel_blocks * op.batch if groups == 1 else math.prod(shape.x.shape(op.image)[:2])
-    begin = times * tiles.count * 7.0 * tiles.points * machine.transform_cycles
-    transformed = tiles.points * shape.channel_blocks * lanes * 4  # of one tile
+    begin = times * tiles.parts * tiles.count * begins
+    transformed = tiles.points * tiles.parts * shape.channel_blocks * lanes * 4  # of one tile
     compute = products * share + begin * (share if groups == 1 else 1 / machine.threads) + 600.0
     sums = 4 * block * tiles.points * vectors * lanes
     spilled = max(0, sums - machine.l2 / 2) / 8 * panels * blocks
@@ -320,6 +321,9 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     waits = image_cycles(shape, groups, blocks, machine)
     return max(compute, fetched + rereads * panels * weights / far) + 0.3 * fetched + spilled + again + waits
 
+
+_TRANSFORM = {True: (6.0, 7.0), False: (3.5, 4.0)}
+"""Cycles per point that transforms of a square tile (of one row) take: of sums, of pixels."""
 
 _EXPOSED_COPY = 0.5
 """Least share of the time of reads that shows in planes of single channels, of which few products are made:

@@ -1,4 +1,4 @@
-"""The kernel of a 3x3 convolution on channel blocks by Winograd's method.
+"""The kernel of a 3x3 convolution on channel blocks, or of one along rows, by Winograd's method.
 
 Loop structure::
 
@@ -23,10 +23,15 @@ memory faster than they are used, which is while an image has many tiles.
 
 A tile at the border reads the last row or column again instead of what lies outside; what comes of it
 is not stored.  A NaN or an infinity spreads over its whole tile, not only over the filter's window.
+
+Filters of one row have tiles of m x 1 outputs and m + 2 points: half the products (m = 4).  Longer rows than
+three taps are parts of three, side by side in the depth of the products, the last one with zeros; outputs of
+a tile are as far apart as the taps of a dilated filter.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -57,12 +62,19 @@ from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, largest, p
 _OF_L2 = 0.4
 """Share of L2 that transformed pixels and sums of a block take."""
 
+_MOST_TAPS = 12
+"""Taps of a row beyond which its parts transform the same pixels too often."""
+
 
 def applies(op: Conv2d) -> bool:
     """Whether Winograd's method computes the operator (on an input in blocks)."""
-    square = op.kernel == (FILTER, FILTER) and op.strides == op.dilation == (1, 1) and op.groups == 1
-    x = Layout.parse(op.x_layout)
-    return square and x.blocked and not (type(op) is Conv3d and op.channels % x.block)
+    x, (down, across) = Layout.parse(op.x_layout), op.kernel
+    if op.groups > 1 or op.strides != (1, 1) or not x.blocked:
+        return False
+    if down == 1:
+        return FILTER <= across <= _MOST_TAPS and type(op) is Conv2d
+    square = op.kernel == (FILTER, FILTER) and op.dilation == (1, 1)
+    return square and not (type(op) is Conv3d and op.channels % x.block)
 
 
 class TileGrid:
@@ -70,37 +82,47 @@ class TileGrid:
 
     Attributes
     ----------
+    square : whether tiles have as many rows as columns; else one row.
+    down, apart : rows of a tile; pixels from one column of it to the next.
+    parts : of a filter's row, of three taps each.
     rows, columns, count : of tiles in one image.
-    points : products per tile and channel.
+    points : products per tile and channel of a part.
+    depth : channels of all parts.
     """
 
     def __init__(self, op: Conv2d, size: int):
-        self.form = winograd(size)
-        self.rows, self.columns = pieces_of(op.out_height, size), pieces_of(op.out_width, size)
+        self.form, self.square = winograd(size), op.kernel[0] > 1
+        self.down, self.apart = (size, 1) if self.square else (1, op.dilation[1])
+        self.parts = -(-op.kernel[1] // FILTER)
+        self.rows = pieces_of(op.out_height, self.down)
+        self.columns = self.apart * pieces_of(op.out_width, size * self.apart)
         self.count = self.rows * self.columns
-        self.points = self.form.reach**2
+        self.points = self.form.reach ** (2 if self.square else 1)
+        self.depth = self.parts * op.per_filter
 
     def pack_weight(self, op: Conv2d, w: np.ndarray, lanes: int, vectors: int) -> Expanded:
-        """[O, C, 3, 3] -> U, [panels, points, channels, NR], transformed in float64; zeros past O."""
+        """[O, C, 3, 3] or [O, C, 1, KW] -> U, [panels, points, parts * channels, NR], transformed in float64;
+        zeros past O and KW."""
         columns = vectors * lanes
         panels = -(-op.filters // columns)
-        taps = FILTER * FILTER
-        depth = op.per_filter
-        plain = mapped.empty((panels, taps, depth * columns), np.float32)
+        matrix = np.kron(self.form.filters, self.form.filters) if self.square else self.form.filters
+        taps = matrix.shape[1]
+        plain = mapped.empty((panels, taps, self.depth * columns), np.float32)
         plain[:] = 0
-        split = plain.reshape(panels, taps, depth, columns)
+        split = plain.reshape(panels, taps, self.parts, op.per_filter, columns)
         for panel in range(panels):
-            part = w[panel * columns : (panel + 1) * columns].reshape(-1, depth, taps)
-            split[panel, :, :, : len(part)] = part.transpose(2, 1, 0)
-        u = expanded(np.kron(self.form.filters, self.form.filters), plain)
-        return u.reshape(panels, self.points, depth, columns)
+            part = w[panel * columns : (panel + 1) * columns].reshape(-1, op.per_filter, w[0, 0].size)
+            for n in range(self.parts):
+                some = part[..., n * taps : (n + 1) * taps]
+                split[panel, : some.shape[2], n, :, : len(some)] = some.transpose(2, 1, 0)
+        return expanded(matrix, plain).reshape(panels, self.points, self.depth, columns)
 
 
 def most_tiles(op: Conv2d, size: int, registers: RegisterTile, machine: CpuModel) -> int:
     """Tiles of a block at most, a whole number of register tiles, of an image of any size: so many that what
     a thread keeps of them stays in L2."""
-    points = winograd(size).reach ** 2
-    each = 4 * points * (op.per_filter + registers.vectors * machine.lanes)
+    grid = TileGrid(op, size)
+    each = 4 * grid.points * (grid.depth + registers.vectors * machine.lanes)
     return max(1, int(_OF_L2 * machine.l2 / each / registers.rows)) * registers.rows
 
 
@@ -175,11 +197,11 @@ class WinogradKernel:
         op, k, shape, points = self.op, self.k, self.shape, self.tiles.points
         columns = self.vectors * self.lanes
         x = k.argument("X", op.inputs[0].shape)
-        self.u = k.argument("W", (self.panels, points, op.per_filter, columns))
+        self.u = k.argument("W", (self.panels, points, self.tiles.depth, columns))
         self.out.declare(self.panels * columns)
         self.x = Plane(k, shape.x, op.height, op.width).view(x)
         if not self.own:
-            planes = math.prod(shape.x.shape(self.room.image)[:2])
+            planes = self.tiles.parts * math.prod(shape.x.shape(self.room.image)[:2])
             count = TileGrid(self.room, self.form.size).count
             self.v = k.scratch((points, planes * count * self.lanes))
         if self.open:
@@ -197,20 +219,39 @@ class WinogradKernel:
         with k.parallel(planes * self.tiles.rows, self.op.flops) as item:
             plane, row = tirx.floordiv(item, self.tiles.rows), tirx.floormod(item, self.tiles.rows)
             with k.serial(self.tiles.columns) as column:
-                self._transform_input(plane, row, column, plane, row * self.tiles.columns + column)
+                self._transform_inputs(plane, row, column, plane, row * self.tiles.columns + column)
 
     def _transform_block(self, first_tile: Expr, tiles: Expr) -> None:
         """V of the tiles of one block; a line between points, as whole pages would share few sets of L1."""
         k, blocks = self.k, self.shape.channel_blocks
         self.v_plane = self.most * self.lanes
-        self.v = k.scratch((self.tiles.points, blocks * self.v_plane + self.lanes))
+        self.v = k.scratch((self.tiles.points, self.tiles.parts * blocks * self.v_plane + self.lanes))
         begin, some = self.slice_planes.inside(int32(0), blocks)
         with k.serial(some) as number, k.serial(tiles) as t:
             block, tile = begin + number, first_tile + t
             row, column = self._place(tile)
-            self._transform_input(self.slice_planes.first + block, row, column, block, t)
+            self._transform_inputs(self.slice_planes.first + block, row, column, block, t)
 
-    def _transform_input(self, plane: Expr, row: Expr, column: Expr, to_plane: Expr, to_tile: Expr) -> None:
+    def _transform_inputs(self, plane: Expr, row: Expr, column: Expr, to_plane: Expr, to_tile: Expr) -> None:
+        """Transform one tile of one channel block for each part: V[:, to_plane * parts + part, to_tile]."""
+        parts = self.tiles.parts
+        if self.tiles.square:
+            self._transform_square(plane, row, column, to_plane, to_tile)
+            return
+        k, form, lanes, apart = self.k, self.form, self.lanes, self.tiles.apart
+        (top, left), pitch = self.shape.taps[0], self.shape.pitch
+        end = left + self.tiles.columns * form.size + (parts * FILTER - 1) * apart
+        first = k.let(self._first_column(column) + left)
+        for part in range(parts):
+            xs = [self._inside(first + (part * FILTER + j) * apart, end, pitch) for j in range(form.reach)]
+            loaded = [
+                k.let(k.load(self.x, [plane, k.ramp(((row + top) * pitch + x) * lanes, lanes)])) for x in xs
+            ]
+            for j, value in enumerate(form.input_side(k, loaded)):
+                at = (to_plane * parts + part) * self.v_plane + to_tile * lanes
+                k.store(self.v, value, [int32(j), k.ramp(at, lanes)])
+
+    def _transform_square(self, plane: Expr, row: Expr, column: Expr, to_plane: Expr, to_tile: Expr) -> None:
         """Transform one tile of one channel block: V[:, to_plane, to_tile]."""
         op, k, shape, form, lanes = self.op, self.k, self.shape, self.form, self.lanes
         (top, left), size, reach = shape.taps[0], form.size, form.reach
@@ -243,6 +284,13 @@ class WinogradKernel:
         """Row and column of a tile."""
         columns = as_index(self.tiles.columns)
         return self.k.let(tirx.floordiv(tile, columns)), self.k.let(tirx.floormod(tile, columns))
+
+    def _first_column(self, column: Expr) -> Expr:
+        """First output pixel of a tile; those of dilated taps lie between one another."""
+        size, apart = self.form.size, self.tiles.apart
+        if apart == 1:
+            return column * size
+        return tirx.floordiv(column, apart) * (size * apart) + tirx.floormod(column, apart)
 
     def _item(self, item: Expr) -> None:
         """Emit one block of tiles for one group of filter panels."""
@@ -307,29 +355,40 @@ class WinogradKernel:
         last = self.panels * self.tiles.points - 1
         following = k.let(tirx.min(following, int32(last)))
         ahead = [tirx.floordiv(following, self.tiles.points), tirx.floormod(following, self.tiles.points)]
-        parts = -(-self.most // self.height)
+        passes = -(-self.most // self.height)
 
-        def channels(block: Expr, count: int) -> None:
-            if parts <= FEW_PASSES:
-                part = tirx.floordiv(as_index(start), self.height)
-                prefetch_lines(k, self.u, ahead, block * lanes, count, part, parts)
+        def channels(part: Index, block: Expr, count: int) -> None:
+            depth = part * op.per_filter + block * lanes
+            if passes <= FEW_PASSES:
+                prefetch_lines(
+                    k, self.u, ahead, depth, count, tirx.floordiv(as_index(start), self.height), passes
+                )
+            v_plane = (plane + block) * self.tiles.parts + part
             with k.unroll(count) as c:
 
                 def product(t: Expr, column: Expr) -> None:
-                    at = [point, (plane + block) * self.v_plane + (before + t) * lanes + c]
+                    at = [point, v_plane * self.v_plane + (before + t) * lanes + c]
                     value = k.splat(k.load(self.v, at), lanes)
-                    value = value * k.load(self.u, [panel, point, block * lanes + c, column])
+                    value = value * k.load(self.u, [panel, point, depth + c, column])
                     k.store(acc, k.load(acc, [t, column]) + value, [t, column])
 
                 each(product)
 
         full, rest = divmod(op.per_filter, lanes)
-        if full:
-            begin, some = self.slice_planes.inside(int32(0), full)
-            with k.serial(some) as number:
-                channels(begin + number, lanes)
-        if rest:
-            channels(int32(full), rest)
+
+        def each_block(part: Index) -> None:
+            if full:
+                begin, some = self.slice_planes.inside(int32(0), full)
+                with k.serial(some) as number:
+                    channels(part, begin + number, lanes)
+            if rest:
+                channels(part, int32(full), rest)
+
+        if self.tiles.parts == 1:
+            each_block(0)
+        else:
+            with k.serial(self.tiles.parts) as part:
+                each_block(part)
         with k.unroll(tiles) as t, k.unroll(self.vectors) as v:
             sums = k.load(acc, [t, k.ramp(v * lanes, lanes)])
             k.store(m, sums, [point, self._sums_at(start + t, v)])
@@ -340,37 +399,31 @@ class WinogradKernel:
 
     def _finish(self, m: Buffer, panel: Expr, first_tile: Expr, t: Expr, v: int) -> None:
         """Store the outputs of one tile and one block of filters."""
-        op, k, form, lanes = self.op, self.k, self.form, self.lanes
-        size, reach = form.size, form.reach
-        lane = k.ramp(0, lanes)
-        half = k.scratch((size * reach, lanes))
+        op, k, form, lanes, grid = self.op, self.k, self.form, self.lanes, self.tiles
+        reach, lane = form.reach, k.ramp(0, lanes)
+        half = k.scratch((grid.down * reach, lanes))
         for j in range(reach):
-            values = [k.let(k.load(m, [i * reach + j, self._sums_at(t, v)])) for i in range(reach)]
-            for i, value in enumerate(form.output_side(k, values)):
+            points = [i * reach + j for i in range(reach)] if grid.square else [j]
+            values = [k.let(k.load(m, [point, self._sums_at(t, v)])) for point in points]
+            for i, value in enumerate(form.output_side(k, values) if grid.square else values):
                 k.store(half, value, [i * reach + j, lane])
         filter_block = panel * self.vectors + v
         plane = self.batch * self.shape.filter_blocks + filter_block
         bias = self.out.start(filter_block)
-        tile = first_tile + t
-        y, x = (place * size for place in self._place(tile))
-
-        def put(i: int, j: int, value: Expr) -> None:
-            self.out.put(value + bias, plane, filter_block, y + i, x + j)
-
-        for i in range(size):
-            values = [k.load(half, [i * reach + j, lane]) for j in range(reach)]
-            results = form.output_side(k, values)
+        row, column = self._place(first_tile + t)
+        y, x = row * grid.down, self._first_column(column)
+        whole_rows = self._divides(grid.down, op.out_height)
+        whole_columns = self._divides(form.size * grid.apart, op.out_width)
+        for i in range(grid.down):
+            results = form.output_side(k, [k.load(half, [i * reach + j, lane]) for j in range(reach)])
             for j, value in enumerate(results):
                 conditions = []
-                if i and not self._divides(size, op.out_height):
+                if i and not whole_rows:
                     conditions.append(y + i < op.out_height)
-                if j and not self._divides(size, op.out_width):
-                    conditions.append(x + j < op.out_width)
-                if conditions:
-                    with k.when(tirx.all(*conditions)):
-                        put(i, j, value)
-                else:
-                    put(i, j, value)
+                if (j or grid.apart > 1) and not whole_columns:
+                    conditions.append(x + j * grid.apart < op.out_width)
+                with k.when(tirx.all(*conditions)) if conditions else contextlib.nullcontext():
+                    self.out.put(value + bias, plane, filter_block, y + i, x + j * grid.apart)
 
     @staticmethod
     def _divides(size: int, extent: Index) -> bool:

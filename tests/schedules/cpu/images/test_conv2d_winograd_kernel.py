@@ -44,3 +44,44 @@ def test_it_is_exact_enough_over_many_channels():
     op = on(AVX2, Conv2d(1, 64, 12, 12, 8, (3, 3), padding=PAD), "+1,1,1,1")
     point = {**SPACE.default(op, AVX2), "method": "winograd4"}
     check_points(SPACE, op, [point], AVX2, tolerance=3e-6)
+
+
+PAD1 = (0, 1, 0, 1)
+ROWS = [
+    (
+        Conv2d(1, 20, 1, 37, 35, (1, 3), padding=(0, 1, 0, 1), epilogue=("bias", "residual", "relu")),
+        "+0,1,0,1",
+    ),
+    (Conv2d(2, 16, 1, 40, 32, (1, 5), padding=(0, 2, 0, 2)), "+0,2,0,3"),
+    (Conv2d(1, 24, 5, 31, 9, (1, 7), padding=(0, 3, 0, 3), epilogue=("bias",)), "+0,3,0,3"),
+    (Conv2d(1, 24, 1, 61, 9, (1, 9), (1, 1), (0, 12, 0, 12), (1, 3), epilogue=("gate",)), "+0,12,0,12"),
+    (Conv2d(1, 8, 2, 5, 9, (1, 3), (1, 1), (0, 4, 0, 0), (1, 2), epilogue=("bias",)), "+0,4,0,0"),
+    (Conv2d(1, 33, 1, 12, 17, (1, 12)), ""),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("machine", SWEPT)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].label)
+def test_rows(machine, row):
+    """Whole and partial parts of three taps, dilated ones, fewer pixels than a tile has, one row and more."""
+    op = on(machine, row[0], row[1], "+0,2,0,1", "+0,1,0,3")
+    assert set(WINOGRAD) < set(SPACE.knobs(op, machine)[0].choices)
+    tile = SPACE.knobs(op, machine)[1].choices[-1]
+    pieces = ((1, 1), (1, 2), (2, 1), (3, 2))
+    points = [{"method": m, "tile": tile, "blocks": b, "groups": g} for m in WINOGRAD for b, g in pieces]
+    check_points(SPACE, op, points, machine, tolerance=WINOGRAD_ERROR)
+
+
+def test_rows_of_many_channels_have_fewer_products():
+    machine = MACHINES["avx512"]
+    wide = Conv2d(1, 128, 1, 1000, 128, (1, 9), padding=(0, 4, 0, 4))
+    assert SPACE.default(on(machine, wide, "+0,4,0,4"), machine)["method"] == "winograd4"
+    for other in (
+        Conv2d(1, 128, 1, 1000, 128, (1, 9), strides=(1, 2)),
+        Conv2d(1, 128, 1, 1000, 128, (1, 9), groups=2),
+        Conv2d(1, 128, 1, 1000, 128, (1, 13)),
+        Conv2d(1, 128, 1, 1000, 128, (1, 2)),
+        Conv2d(1, 128, 20, 50, 128, (2, 3)),
+    ):
+        assert SPACE.knobs(on(machine, other, ""), machine)[0].choices == ("direct",)
