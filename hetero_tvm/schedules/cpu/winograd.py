@@ -19,8 +19,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Expr
-from hetero_tvm.schedules.emit import Kernel
+from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, pieces_of
 
 _POINTS = {
     2: (Fraction(0), Fraction(1), Fraction(-1)),
@@ -86,6 +86,63 @@ class Winograd:
 def winograd(size: int) -> Winograd:
     """The matrices for tiles of ``size`` x ``size`` outputs."""
     return Winograd(size)
+
+
+class TileAxis:
+    """Tiles along one axis of the output.
+
+    Attributes
+    ----------
+    form : the method along the axis; None where the filter has one tap.
+    size, reach : outputs and points of a tile.
+    apart : pixels from one output of a tile to the next.
+    parts : of the filter, of three taps each.
+    tiles, extent : in an image; outputs along the axis.
+    """
+
+    def __init__(self, taps: int, apart: int, extent: Index, size: int):
+        self.form = winograd(size) if taps > 1 else None
+        self.size, self.reach = (size, self.form.reach) if self.form else (1, 1)
+        self.apart = apart if self.form else 1
+        self.parts, self.extent = -(-taps // FILTER), extent
+        self.tiles = self.apart * pieces_of(extent, self.size * self.apart)
+
+    @property
+    def filters(self) -> np.ndarray:
+        """Matrix from the taps of a part to points."""
+        return self.form.filters if self.form else np.ones((1, 1))
+
+    def first(self, k: Kernel, tile: Expr) -> Expr:
+        """First output of a tile; those of dilated taps lie between one another."""
+        if self.apart == 1:
+            return k.let(tile * self.size)
+        step = self.size * self.apart
+        return k.let(tirx.floordiv(tile, self.apart) * step + tirx.floormod(tile, self.apart))
+
+    def pixels(self, k: Kernel, first: Expr, part: int, before: int, extent: Index) -> list[Expr]:
+        """Places of what the points of a part are made from, of ``extent``, with ``before`` ahead of the
+        first tap; the last place again instead of what lies outside."""
+        taps = FILTER if self.form else 1
+        furthest = before + self.tiles * self.size + (self.parts * taps - 1) * self.apart
+        places = [first + (before + (part * taps + n) * self.apart) for n in range(self.reach)]
+        if isinstance(furthest, int) and isinstance(extent, int) and furthest <= extent:
+            return places
+        return [k.let(tirx.min(place, as_index(extent - 1))) for place in places]
+
+    def inside(self, first: Expr, number: int) -> list[Expr]:
+        """Conditions under which output ``number`` of a tile exists."""
+        whole = isinstance(self.extent, int) and self.extent % (self.size * self.apart) == 0
+        if whole or (number == 0 and self.apart == 1):
+            return []
+        return [first + number * self.apart < self.extent]
+
+    def input_side(self, k: Kernel, values: list[Expr]) -> list[Expr]:
+        """Transformed pixels of a tile."""
+        return self.form.input_side(k, values) if self.form else values
+
+    def output_side(self, k: Kernel, values: list[Expr]) -> list[Expr]:
+        """Outputs of a tile from the sums of its points."""
+        return self.form.output_side(k, values) if self.form else values
 
 
 def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:

@@ -20,8 +20,8 @@ the planes come with X's halo (its producer wrote them), so there is no border c
 and columns are tiles of their own size, so nothing is computed twice or thrown away.  A 1x1
 convolution without halos is one long row.
 
-3x3 convolutions may use Winograd's method instead (see ``conv2d_winograd_kernel.py``), and those of few
-filters products of whole channels (``conv2d_few_kernel.py``): the method is one of the decisions.
+Convolutions without strides may use Winograd's method (see ``conv2d_winograd_kernel.py``), and
+those of few filters products of whole channels (``conv2d_few_kernel.py``): the method is one of the decisions.
 
 Weights are packed as [panels, channel blocks, taps, block, NR]: a panel is read front to back and
 stays in L2 while the pixels of the block pass over it; a deep one is taken in slices
@@ -293,8 +293,8 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     weights = tiles.points * tiles.depth * vectors * lanes * 4  # of one panel
     from_l2 = 0.25 * vectors * lanes / 16
     piece = (per_k + from_l2) * tiles.depth + 20 + 2.0 * height * vectors
-    # Squares are transformed down and across.
-    finish, begins = (steps * tiles.points * machine.transform_cycles for steps in _TRANSFORM[tiles.square])
+    steps = _TRANSFORM[sum(axis.form is not None for axis in tiles.axes)]
+    finish, begins = (each * tiles.points * machine.transform_cycles for each in steps)
     groups = min(point["groups"], panels)
     share = busiest_share(panels, groups, blocks, blocks, op.batch, machine)
     products = panels * blocks * op.batch * (pieces * tiles.points * piece + block * vectors * finish)
@@ -322,8 +322,8 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     return max(compute, fetched + rereads * panels * weights / far) + 0.3 * fetched + spilled + again + waits
 
 
-_TRANSFORM = {True: (6.0, 7.0), False: (3.5, 4.0)}
-"""Cycles per point that transforms of a square tile (of one row) take: of sums, of pixels."""
+_TRANSFORM = {1: (3.5, 4.0), 2: (6.0, 7.0)}
+"""Cycles per point that transforms along one axis, or both, take: of sums, of pixels."""
 
 _EXPOSED_COPY = 0.5
 """Least share of the time of reads that shows in planes of single channels, of which few products are made:

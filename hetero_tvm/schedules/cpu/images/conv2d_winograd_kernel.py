@@ -1,4 +1,4 @@
-"""The kernel of a 3x3 convolution on channel blocks, or of one along rows, by Winograd's method.
+"""The kernel of a convolution on channel blocks by Winograd's method.
 
 Loop structure::
 
@@ -24,9 +24,9 @@ memory faster than they are used, which is while an image has many tiles.
 A tile at the border reads the last row or column again instead of what lies outside; what comes of it
 is not stored.  A NaN or an infinity spreads over its whole tile, not only over the filter's window.
 
-Filters of one row have tiles of m x 1 outputs and m + 2 points: half the products (m = 4).  Longer rows than
-three taps are parts of three, side by side in the depth of the products, the last one with zeros; outputs of
-a tile are as far apart as the taps of a dilated filter.
+Filters of 3x3 are the usual case.  Longer ones are parts of three taps, side by side in the depth of the
+products, the last one with zeros; outputs of a tile are as far apart as the taps of a dilated filter.  Along
+an axis on which a filter has a single tap nothing is transformed: a row has m + 2 points, half the products.
 """
 
 from __future__ import annotations
@@ -56,25 +56,24 @@ from hetero_tvm.schedules.cpu.images.blocked import (
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.cpu.winograd import FILTER, winograd
+from hetero_tvm.schedules.cpu.winograd import FILTER, TileAxis
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, largest, pieces_of, share, smallest
 
 _OF_L2 = 0.4
 """Share of L2 that transformed pixels and sums of a block take."""
 
-_MOST_TAPS = 12
-"""Taps of a row beyond which its parts transform the same pixels too often."""
+_MOST_TAPS, _MOST_PARTS = 12, 9
+"""Taps along an axis, and parts of a filter, beyond which they transform the same pixels too often."""
 
 
 def applies(op: Conv2d) -> bool:
     """Whether Winograd's method computes the operator (on an input in blocks)."""
-    x, (down, across) = Layout.parse(op.x_layout), op.kernel
-    if op.groups > 1 or op.strides != (1, 1) or not x.blocked:
+    x, parts = Layout.parse(op.x_layout), math.prod(-(-taps // FILTER) for taps in op.kernel)
+    if op.groups > 1 or op.strides != (1, 1) or not x.blocked or parts > _MOST_PARTS:
         return False
-    if down == 1:
-        return FILTER <= across <= _MOST_TAPS and type(op) is Conv2d
-    square = op.kernel == (FILTER, FILTER) and op.dilation == (1, 1)
-    return square and not (type(op) is Conv3d and op.channels % x.block)
+    if type(op) is Conv3d:
+        return op.kernel == (FILTER, FILTER) and op.dilation == (1, 1) and op.channels % x.block == 0
+    return max(op.kernel) > 1 and all(taps == 1 or FILTER <= taps <= _MOST_TAPS for taps in op.kernel)
 
 
 class TileGrid:
@@ -82,39 +81,37 @@ class TileGrid:
 
     Attributes
     ----------
-    square : whether tiles have as many rows as columns; else one row.
-    down, apart : rows of a tile; pixels from one column of it to the next.
-    parts : of a filter's row, of three taps each.
+    axes : down and across.
     rows, columns, count : of tiles in one image.
+    parts : of a filter.
     points : products per tile and channel of a part.
     depth : channels of all parts.
     """
 
     def __init__(self, op: Conv2d, size: int):
-        self.form, self.square = winograd(size), op.kernel[0] > 1
-        self.down, self.apart = (size, 1) if self.square else (1, op.dilation[1])
-        self.parts = -(-op.kernel[1] // FILTER)
-        self.rows = pieces_of(op.out_height, self.down)
-        self.columns = self.apart * pieces_of(op.out_width, size * self.apart)
+        extents = (op.out_height, op.out_width)
+        self.axes = [TileAxis(*axis, size) for axis in zip(op.kernel, op.dilation, extents, strict=True)]
+        self.rows, self.columns = (axis.tiles for axis in self.axes)
         self.count = self.rows * self.columns
-        self.points = self.form.reach ** (2 if self.square else 1)
+        self.parts = math.prod(axis.parts for axis in self.axes)
+        self.points = math.prod(axis.reach for axis in self.axes)
         self.depth = self.parts * op.per_filter
 
     def pack_weight(self, op: Conv2d, w: np.ndarray, lanes: int, vectors: int) -> Expanded:
-        """[O, C, 3, 3] or [O, C, 1, KW] -> U, [panels, points, parts * channels, NR], transformed in float64;
-        zeros past O and KW."""
+        """[O, C, KH, KW] -> U, [panels, points, parts * channels, NR], transformed in float64; zeros past O
+        and past the taps."""
         columns = vectors * lanes
         panels = -(-op.filters // columns)
-        matrix = np.kron(self.form.filters, self.form.filters) if self.square else self.form.filters
-        taps = matrix.shape[1]
-        plain = mapped.empty((panels, taps, self.depth * columns), np.float32)
+        matrix = np.kron(*(axis.filters for axis in self.axes))
+        down, across = (axis.filters.shape[1] for axis in self.axes)
+        plain = mapped.empty((panels, down * across, self.depth * columns), np.float32)
         plain[:] = 0
-        split = plain.reshape(panels, taps, self.parts, op.per_filter, columns)
+        split = plain.reshape(panels, down, across, self.parts, op.per_filter, columns)
         for panel in range(panels):
-            part = w[panel * columns : (panel + 1) * columns].reshape(-1, op.per_filter, w[0, 0].size)
-            for n in range(self.parts):
-                some = part[..., n * taps : (n + 1) * taps]
-                split[panel, : some.shape[2], n, :, : len(some)] = some.transpose(2, 1, 0)
+            some = w[panel * columns : (panel + 1) * columns].reshape(-1, op.per_filter, *op.kernel)
+            for n, (i, j) in enumerate(np.ndindex(*(axis.parts for axis in self.axes))):
+                part = some[:, :, i * down : (i + 1) * down, j * across : (j + 1) * across]
+                split[panel, : part.shape[2], : part.shape[3], n, :, : len(part)] = part.transpose(2, 3, 1, 0)
         return expanded(matrix, plain).reshape(panels, self.points, self.depth, columns)
 
 
@@ -156,8 +153,7 @@ class WinogradKernel:
         room: Conv2d | None = None,
     ):
         self.op, self.lanes, self.room = op, machine.lanes, room or op
-        self.shape, self.tiles = BlockedShape(op, machine.lanes), TileGrid(op, size)
-        self.form = self.tiles.form
+        self.shape, self.tiles, self.size = BlockedShape(op, machine.lanes), TileGrid(op, size), size
         self.vectors = registers.vectors
         self.panels = -(-self.shape.filter_blocks // self.vectors)
         self.blocks, self.groups = blocks, min(groups, self.panels)
@@ -202,7 +198,7 @@ class WinogradKernel:
         self.x = Plane(k, shape.x, op.height, op.width).view(x)
         if not self.own:
             planes = self.tiles.parts * math.prod(shape.x.shape(self.room.image)[:2])
-            count = TileGrid(self.room, self.form.size).count
+            count = TileGrid(self.room, self.size).count
             self.v = k.scratch((points, planes * count * self.lanes))
         if self.open:
             self._measured()
@@ -234,63 +230,34 @@ class WinogradKernel:
 
     def _transform_inputs(self, plane: Expr, row: Expr, column: Expr, to_plane: Expr, to_tile: Expr) -> None:
         """Transform one tile of one channel block for each part: V[:, to_plane * parts + part, to_tile]."""
-        parts = self.tiles.parts
-        if self.tiles.square:
-            self._transform_square(plane, row, column, to_plane, to_tile)
-            return
-        k, form, lanes, apart = self.k, self.form, self.lanes, self.tiles.apart
+        op, k, lanes, (down, across) = self.op, self.k, self.lanes, self.tiles.axes
         (top, left), pitch = self.shape.taps[0], self.shape.pitch
-        end = left + self.tiles.columns * form.size + (parts * FILTER - 1) * apart
-        first = k.let(self._first_column(column) + left)
-        for part in range(parts):
-            xs = [self._inside(first + (part * FILTER + j) * apart, end, pitch) for j in range(form.reach)]
-            loaded = [
-                k.let(k.load(self.x, [plane, k.ramp(((row + top) * pitch + x) * lanes, lanes)])) for x in xs
-            ]
-            for j, value in enumerate(form.input_side(k, loaded)):
-                at = (to_plane * parts + part) * self.v_plane + to_tile * lanes
-                k.store(self.v, value, [int32(j), k.ramp(at, lanes)])
+        y, x = down.first(k, row), across.first(k, column)
+        for part, (i, j) in enumerate(np.ndindex(down.parts, across.parts)):
+            ys = down.pixels(k, y, i, top, self.shape.x.rows(op.height))
+            xs = across.pixels(k, x, j, left, pitch)
+            at = k.ramp((to_plane * self.tiles.parts + part) * self.v_plane + to_tile * lanes, lanes)
+            self._transform_input(plane, ys, xs, at)
 
-    def _transform_square(self, plane: Expr, row: Expr, column: Expr, to_plane: Expr, to_tile: Expr) -> None:
-        """Transform one tile of one channel block: V[:, to_plane, to_tile]."""
-        op, k, shape, form, lanes = self.op, self.k, self.shape, self.form, self.lanes
-        (top, left), size, reach = shape.taps[0], form.size, form.reach
+    def _transform_input(self, plane: Expr, ys: list[Expr], xs: list[Expr], at: Expr) -> None:
+        """V[:, at] from the pixels of one channel block in the rows ``ys`` and columns ``xs``."""
+        k, lanes, (down, across) = self.k, self.lanes, self.tiles.axes
         lane = k.ramp(0, lanes)
-        half = k.scratch((reach * reach, lanes))
-        rows, columns = shape.x.rows(op.height), shape.pitch
-        end = [top + self.tiles.rows * size + 2, left + self.tiles.columns * size + 2]
-        ys = [self._inside(row * size + top + i, end[0], rows) for i in range(reach)]
-        xs = [self._inside(column * size + left + j, end[1], columns) for j in range(reach)]
-        for j in range(reach):
-            loaded = [
-                k.let(k.load(self.x, [plane, k.ramp((ys[i] * columns + xs[j]) * lanes, lanes)]))
-                for i in range(reach)
-            ]
-            for i, value in enumerate(form.input_side(k, loaded)):
-                k.store(half, value, [i * reach + j, lane])
-        for i in range(reach):
-            values = [k.load(half, [i * reach + j, lane]) for j in range(reach)]
-            for j, value in enumerate(form.input_side(k, values)):
-                at = k.ramp(to_plane * self.v_plane + to_tile * lanes, lanes)
-                k.store(self.v, value, [i * reach + j, at])
-
-    def _inside(self, index: Expr, furthest: Index, extent: Index) -> Expr:
-        """``index``, or the last row or column when tiles reach past them."""
-        if isinstance(furthest, int) and isinstance(extent, int) and furthest <= extent:
-            return index
-        return self.k.let(tirx.min(index, as_index(extent - 1)))
+        half = k.scratch((self.tiles.points, lanes))
+        for j, x in enumerate(xs):
+            pixels = [[plane, k.ramp((y * self.shape.pitch + x) * lanes, lanes)] for y in ys]
+            loaded = [k.let(k.load(self.x, place)) for place in pixels]
+            for i, value in enumerate(down.input_side(k, loaded)):
+                k.store(half, value, [i * across.reach + j, lane])
+        for i in range(down.reach):
+            values = [k.load(half, [i * across.reach + j, lane]) for j in range(across.reach)]
+            for j, value in enumerate(across.input_side(k, values)):
+                k.store(self.v, value, [i * across.reach + j, at])
 
     def _place(self, tile: Expr) -> tuple[Expr, Expr]:
         """Row and column of a tile."""
         columns = as_index(self.tiles.columns)
         return self.k.let(tirx.floordiv(tile, columns)), self.k.let(tirx.floormod(tile, columns))
-
-    def _first_column(self, column: Expr) -> Expr:
-        """First output pixel of a tile; those of dilated taps lie between one another."""
-        size, apart = self.form.size, self.tiles.apart
-        if apart == 1:
-            return column * size
-        return tirx.floordiv(column, apart) * (size * apart) + tirx.floormod(column, apart)
 
     def _item(self, item: Expr) -> None:
         """Emit one block of tiles for one group of filter panels."""
@@ -399,35 +366,26 @@ class WinogradKernel:
 
     def _finish(self, m: Buffer, panel: Expr, first_tile: Expr, t: Expr, v: int) -> None:
         """Store the outputs of one tile and one block of filters."""
-        op, k, form, lanes, grid = self.op, self.k, self.form, self.lanes, self.tiles
-        reach, lane = form.reach, k.ramp(0, lanes)
-        half = k.scratch((grid.down * reach, lanes))
-        for j in range(reach):
-            points = [i * reach + j for i in range(reach)] if grid.square else [j]
+        k, lanes, (down, across) = self.k, self.lanes, self.tiles.axes
+        lane = k.ramp(0, lanes)
+        half = k.scratch((down.size * across.reach, lanes))
+        for j in range(across.reach):
+            points = range(j, self.tiles.points, across.reach)
             values = [k.let(k.load(m, [point, self._sums_at(t, v)])) for point in points]
-            for i, value in enumerate(form.output_side(k, values) if grid.square else values):
-                k.store(half, value, [i * reach + j, lane])
+            for i, value in enumerate(down.output_side(k, values)):
+                k.store(half, value, [i * across.reach + j, lane])
         filter_block = panel * self.vectors + v
         plane = self.batch * self.shape.filter_blocks + filter_block
         bias = self.out.start(filter_block)
         row, column = self._place(first_tile + t)
-        y, x = row * grid.down, self._first_column(column)
-        whole_rows = self._divides(grid.down, op.out_height)
-        whole_columns = self._divides(form.size * grid.apart, op.out_width)
-        for i in range(grid.down):
-            results = form.output_side(k, [k.load(half, [i * reach + j, lane]) for j in range(reach)])
-            for j, value in enumerate(results):
-                conditions = []
-                if i and not whole_rows:
-                    conditions.append(y + i < op.out_height)
-                if (j or grid.apart > 1) and not whole_columns:
-                    conditions.append(x + j * grid.apart < op.out_width)
+        y, x = down.first(k, row), across.first(k, column)
+        for i in range(down.size):
+            values = [k.load(half, [i * across.reach + j, lane]) for j in range(across.reach)]
+            for j, value in enumerate(across.output_side(k, values)):
+                conditions = [*down.inside(y, i), *across.inside(x, j)]
                 with k.when(tirx.all(*conditions)) if conditions else contextlib.nullcontext():
-                    self.out.put(value + bias, plane, filter_block, y + i, x + j * grid.apart)
-
-    @staticmethod
-    def _divides(size: int, extent: Index) -> bool:
-        return isinstance(extent, int) and extent % size == 0
+                    at = y + i * down.apart, x + j * across.apart
+                    self.out.put(value + bias, plane, filter_block, *at)
 
     def _clear_halo(self, panel: Expr, v: int) -> None:
         """Write zeros around the plane of one filter block."""

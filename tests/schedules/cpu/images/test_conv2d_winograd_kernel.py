@@ -47,7 +47,7 @@ def test_it_is_exact_enough_over_many_channels():
 
 
 PAD1 = (0, 1, 0, 1)
-ROWS = [
+FILTERS = [
     (
         Conv2d(1, 20, 1, 37, 35, (1, 3), padding=(0, 1, 0, 1), epilogue=("bias", "residual", "relu")),
         "+0,1,0,1",
@@ -57,15 +57,20 @@ ROWS = [
     (Conv2d(1, 24, 1, 61, 9, (1, 9), (1, 1), (0, 12, 0, 12), (1, 3), epilogue=("gate",)), "+0,12,0,12"),
     (Conv2d(1, 8, 2, 5, 9, (1, 3), (1, 1), (0, 4, 0, 0), (1, 2), epilogue=("bias",)), "+0,4,0,0"),
     (Conv2d(1, 33, 1, 12, 17, (1, 12)), ""),
+    (Conv2d(1, 24, 31, 5, 9, (7, 1), padding=(3, 0, 3, 0), epilogue=("bias",)), "+3,0,4,0"),
+    (Conv2d(1, 9, 13, 14, 9, (3, 3), (1, 1), (2, 3, 2, 3), (2, 3), epilogue=("residual",)), "+2,3,2,3"),
+    (Conv2d(2, 9, 11, 10, 20, (5, 5), padding=(2, 2, 2, 2)), "+2,2,2,3"),
+    (Conv2d(1, 17, 9, 12, 5, (3, 7), padding=(1, 3, 1, 3), dilation=(2, 1)), "+2,3,1,3"),
+    (Conv2d(1, 8, 4, 5, 9, (9, 4), (1, 1), (4, 2, 4, 1)), "+4,2,4,1"),
 ]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].label)
-def test_rows(machine, row):
-    """Whole and partial parts of three taps, dilated ones, fewer pixels than a tile has, one row and more."""
-    op = on(machine, row[0], row[1], "+0,2,0,1", "+0,1,0,3")
+@pytest.mark.parametrize("case", FILTERS, ids=lambda case: case[0].label)
+def test_filters_in_parts(machine, case):
+    """Whole and partial parts of three taps, dilated ones, fewer pixels than a tile has, one axis and both."""
+    op = on(machine, case[0], case[1], "+0,2,0,1", "+0,1,0,3")
     assert set(WINOGRAD) < set(SPACE.knobs(op, machine)[0].choices)
     tile = SPACE.knobs(op, machine)[1].choices[-1]
     pieces = ((1, 1), (1, 2), (2, 1), (3, 2))
