@@ -85,7 +85,7 @@ def test_a_target_judges_few_filters_and_groups():
         return plain / on_blocks
 
     same = {"padding": (0, 4, 0, 4)}
-    assert ratio(Conv2d(1, 8, 1, 16384, 8, (1, 9), **same)) < 0.6
+    assert ratio(Conv2d(1, 8, 1, 16384, 8, (1, 9), **same)) < 0.7
     assert ratio(Conv2d(1, 32, 1, 4000, 64, (1, 9), groups=8, **same)) < 0.6
     wide = Conv2d(1, 64, 1, 16384, 64, (1, 9), **same)
     last = Conv2d(1, 64, 1, 16384, 1, (1, 9), **same)  # whose channels fill vectors

@@ -69,7 +69,7 @@ FILTERS = [
 @pytest.mark.parametrize("machine", SWEPT)
 @pytest.mark.parametrize("case", FILTERS, ids=lambda case: case[0].label)
 def test_filters_in_parts(machine, case):
-    """Whole and partial parts of three taps, dilated ones, fewer pixels than a tile has, one axis and both."""
+    """Whole and partial parts of three taps, dilated ones, few pixels; one axis or both."""
     op = on(machine, case[0], case[1], "+0,2,0,1", "+0,1,0,3")
     assert set(WINOGRAD) < set(SPACE.knobs(op, machine)[0].choices)
     tile = SPACE.knobs(op, machine)[1].choices[-1]
