@@ -2,7 +2,8 @@
 
 ``Y = A^T ((G g G^T) * (B^T d B)) A`` gives m x m outputs of a 3x3 filter g from an (m + 2) x (m + 2)
 input tile d with (m + 2)^2 products instead of 9 m^2: 2.25 times fewer for m = 2, 4 times for m = 4.
-A row of three taps needs m + 2 products instead of 3 m: 1.5 and 2 times fewer.
+A row of three taps needs m + 2 products instead of 3 m: 1.5 and 2 times fewer.  With the same points two
+taps have one more output: 1.5 times fewer for m = 3, 1.67 times for m = 5.
 The matrices come from the Toom-Cook construction (Lavin and Gray, "Fast Algorithms for Convolutional
 Neural Networks", 2015) over m + 1 finite points and infinity.
 
@@ -31,17 +32,18 @@ FILTER = 3
 
 
 class Winograd:
-    """The matrices of F(m x m, 3 x 3).
+    """The matrices of F(m x m, r x r), of the points that F(``size`` x ``size``, 3 x 3) has.
 
     Attributes
     ----------
     size : outputs of a tile per side (m).
-    reach : inputs of a tile per side (m + 2).
+    reach : inputs of a tile per side (m + r - 1).
     """
 
-    def __init__(self, size: int):
-        self.size, self.reach = size, size + FILTER - 1
+    def __init__(self, size: int, taps: int = FILTER):
         points = _POINTS[size]
+        self.reach = len(points) + 1
+        size = self.size = self.reach - taps + 1
         outputs = [[p**i for p in points] + [Fraction(int(i == size - 1))] for i in range(size)]
         filters, inputs = [], []
         for j, p in enumerate(points):
@@ -49,9 +51,9 @@ class Winograd:
             scale = Fraction(1)
             for q in others:
                 scale *= p - q
-            filters.append([p**i / scale for i in range(FILTER)])
+            filters.append([p**i / scale for i in range(taps)])
             inputs.append([*_polynomial(others), Fraction(0)])
-        filters.append([Fraction(0)] * (FILTER - 1) + [Fraction(1)])
+        filters.append([Fraction(0)] * (taps - 1) + [Fraction(1)])
         inputs.append(_polynomial(points))
         self.filters = np.array(filters, dtype="float64")
         self._inputs = np.array(inputs, dtype="float64")
@@ -83,9 +85,15 @@ class Winograd:
 
 
 @functools.cache
-def winograd(size: int) -> Winograd:
-    """The matrices for tiles of ``size`` x ``size`` outputs."""
-    return Winograd(size)
+def winograd(size: int, taps: int = FILTER) -> Winograd:
+    """The matrices of a number of taps with the points of tiles of ``size`` x ``size`` outputs of 3x3."""
+    return Winograd(size, taps)
+
+
+def parts_of(taps: int) -> tuple[int, int]:
+    """Parts of a filter along an axis, and taps of each: those with the fewest products per output."""
+    each = 1 if taps == 1 else 2 if taps in (2, 4) else FILTER
+    return -(-taps // each), each
 
 
 class TileAxis:
@@ -96,15 +104,15 @@ class TileAxis:
     form : the method along the axis; None where the filter has one tap.
     size, reach : outputs and points of a tile.
     apart : pixels from one output of a tile to the next.
-    parts : of the filter, of three taps each.
+    parts, taps : of the filter; of each part.
     tiles, extent : in an image; outputs along the axis.
     """
 
     def __init__(self, taps: int, apart: int, extent: Index, size: int):
-        self.form = winograd(size) if taps > 1 else None
-        self.size, self.reach = (size, self.form.reach) if self.form else (1, 1)
-        self.apart = apart if self.form else 1
-        self.parts, self.extent = -(-taps // FILTER), extent
+        self.parts, self.taps = parts_of(taps)
+        self.form = winograd(size, self.taps) if taps > 1 else None
+        self.size, self.reach = (self.form.size, self.form.reach) if self.form else (1, 1)
+        self.apart, self.extent = apart if self.form else 1, extent
         self.tiles = self.apart * pieces_of(extent, self.size * self.apart)
 
     @property
@@ -122,9 +130,8 @@ class TileAxis:
     def pixels(self, k: Kernel, first: Expr, part: int, before: int, extent: Index) -> list[Expr]:
         """Places of what the points of a part are made from, of ``extent``, with ``before`` ahead of the
         first tap; the last place again instead of what lies outside."""
-        taps = FILTER if self.form else 1
-        furthest = before + self.tiles * self.size + (self.parts * taps - 1) * self.apart
-        places = [first + (before + (part * taps + n) * self.apart) for n in range(self.reach)]
+        furthest = before + self.tiles * self.size + (self.parts * self.taps - 1) * self.apart
+        places = [first + (before + (part * self.taps + n) * self.apart) for n in range(self.reach)]
         if isinstance(furthest, int) and isinstance(extent, int) and furthest <= extent:
             return places
         return [k.let(tirx.min(place, as_index(extent - 1))) for place in places]

@@ -25,8 +25,9 @@ A tile at the border reads the last row or column again instead of what lies out
 is not stored.  A NaN or an infinity spreads over its whole tile, not only over the filter's window.
 
 Filters of 3x3 are the usual case.  Longer ones are parts of three taps, side by side in the depth of the
-products, the last one with zeros; outputs of a tile are as far apart as the taps of a dilated filter.  Along
-an axis on which a filter has a single tap nothing is transformed: a row has m + 2 points, half the products.
+products, the last one with zeros; two taps, and parts of them, have one more output from as many points.
+Outputs of a tile are as far apart as the taps of a dilated filter.  Along an axis on which a filter has a
+single tap nothing is transformed: a row has m + 2 points, half the products.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.cpu.winograd import FILTER, TileAxis
+from hetero_tvm.schedules.cpu.winograd import FILTER, TileAxis, parts_of
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, largest, pieces_of, share, smallest
 
 _OF_L2 = 0.4
@@ -68,12 +69,12 @@ _MOST_TAPS, _MOST_PARTS = 12, 9
 
 def applies(op: Conv2d) -> bool:
     """Whether Winograd's method computes the operator (on an input in blocks)."""
-    x, parts = Layout.parse(op.x_layout), math.prod(-(-taps // FILTER) for taps in op.kernel)
-    if op.groups > 1 or op.strides != (1, 1) or not x.blocked or parts > _MOST_PARTS:
+    x, parts = Layout.parse(op.x_layout), [parts_of(taps)[0] for taps in op.kernel]
+    if op.groups > 1 or op.strides != (1, 1) or not x.blocked or math.prod(parts) > _MOST_PARTS:
         return False
     if type(op) is Conv3d:
         return op.kernel == (FILTER, FILTER) and op.dilation == (1, 1) and op.channels % x.block == 0
-    return max(op.kernel) > 1 and all(taps == 1 or FILTER <= taps <= _MOST_TAPS for taps in op.kernel)
+    return 1 < max(op.kernel) <= _MOST_TAPS
 
 
 class TileGrid:
@@ -103,7 +104,7 @@ class TileGrid:
         columns = vectors * lanes
         panels = -(-op.filters // columns)
         matrix = np.kron(*(axis.filters for axis in self.axes))
-        down, across = (axis.filters.shape[1] for axis in self.axes)
+        down, across = (axis.taps for axis in self.axes)
         plain = mapped.empty((panels, down * across, self.depth * columns), np.float32)
         plain[:] = 0
         split = plain.reshape(panels, down, across, self.parts, op.per_filter, columns)
