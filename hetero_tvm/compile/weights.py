@@ -60,6 +60,7 @@ class Weights:
         self.token = next(_tokens)
         self._stand_ins: list[Any] = []
         self._tensors: list[Any] = []
+        self._addresses: set[int] = set()
         self._numbers: dict[tuple[int, str, tuple[int, ...]], list[int]] = {}
         self._replaced: list[tuple[Any, int | None, list[int]]] = []
         _known[self.token] = self
@@ -81,6 +82,7 @@ class Weights:
         if number is None:
             number = len(self._tensors)
             self._tensors.append(value)
+            self._addresses.add(value.data_ptr())
             same.append(number)
         length = -(-_NUMBER.size // array.dtype.itemsize)
         data = np.zeros(length * array.dtype.itemsize, np.uint8)
@@ -103,7 +105,7 @@ class Weights:
 
     def holds(self, address: int | None) -> bool:
         """Whether a constant lies there."""
-        return any(address == value.data_ptr() for value in self._tensors)
+        return address in self._addresses
 
     def take_back(self) -> None:
         """Make stand-ins of this process what they were: they free their own memory, and are exported."""
@@ -242,9 +244,9 @@ def _call(stand_ins: Sequence[Any]) -> Any:
 
 @tvm_ffi.register_global_func(FUNCTION, override=True)
 def _give(*tensors: Any) -> None:
-    """The constants of an executable of this process."""
-    data = _Tensor.from_address(tensors[0].__chandle__() + _OBJECT).data
-    if any(weights.holds(data) for weights in list(_known.values())):
-        return
-    token, _ = _NUMBER.unpack(ctypes.string_at(data, _NUMBER.size))
-    _known[token].give(tensors)
+    """The constants of an executable of this process: functions share some, each looks for all of its own."""
+    known = list(_known.values())
+    missing = [one for one in tensors if not any(weights.holds(one.data_ptr()) for weights in known)]
+    if missing:
+        token, _ = _NUMBER.unpack(ctypes.string_at(missing[0].data_ptr(), _NUMBER.size))
+        _known[token].give(missing)

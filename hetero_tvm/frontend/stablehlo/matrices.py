@@ -7,7 +7,7 @@ reads it, and makes NaN of factors that there are not.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +15,11 @@ import numpy as np
 from hetero_tvm.frontend.nodes import Untranslatable, onnx_type
 from hetero_tvm.frontend.stablehlo.op import Op
 
-_MOST_ROWS = 64
-"""Rows or columns of a matrix, each of which is a step of its own."""
 _END = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class _Matrices:
+class Matrices:
     """Matrices along the last two axes, while an operator on them is written out."""
 
     op: Op
@@ -47,6 +45,13 @@ class _Matrices:
     def where(self, mask: np.ndarray, name: str, other: float = 0.0) -> str:
         return self.op.emit("Where", self.op.const(mask, "bool"), name, self.const(other))
 
+    def option(self, name: str) -> str:
+        """A letter that LAPACK takes as an option."""
+        found = re.search(rf"\b{name} = (\d+)", self.op.text("mhlo.backend_config"))
+        if found is None:
+            raise Untranslatable(f"the call {self.op.text('call_target_name')} without {name}")
+        return chr(int(found[1]))
+
     def first_bad(self, is_bad: str) -> str:
         """Number, from 1 on, of the first of the last axis' truths that holds; 0 where none does."""
         bad = self.op.emit("Cast", is_bad, to=onnx_type("int32"))
@@ -56,35 +61,10 @@ class _Matrices:
         return self.op.emit("Mul", found, self.op.emit("Add", place, self.op.const(1, "int32")))
 
 
-def called(op: Op) -> Sequence[str]:
-    """``custom_call``: a function of LAPACK; :class:`Untranslatable` names any other."""
-    target = op.text("call_target_name").strip('"')
-    if target == "Sharding":
-        return op.inputs
-    found = re.fullmatch(r"lapack_[sd](\w+?)(_ffi)?", target)
-    if found is None or found[1] not in _CALLS or found[2] is None:
-        raise Untranslatable(
-            f"no translation of the call {target}{_NAMED.get(found[1] if found else target, '')}"
-        )
-    shape = op.shape()
-    if max(shape[-2:]) > _MOST_ROWS:
-        raise Untranslatable(f"the call {target} of a matrix of more than {_MOST_ROWS} rows or columns")
-    if 0 in shape:
-        raise Untranslatable(f"the call {target} of no matrices")
-    return _CALLS[found[1]](op, _Matrices(op, op.dtype()))
-
-
-def _option(op: Op, name: str) -> str:
-    """A letter that LAPACK takes as an option."""
-    found = re.search(rf"\b{name} = (\d+)", op.text("mhlo.backend_config"))
-    if found is None:
-        raise Untranslatable(f"the call {op.text('call_target_name')} without {name}")
-    return chr(int(found[1]))
-
-
-def _cholesky(op: Op, m: _Matrices) -> Sequence[str]:
+def cholesky(op: Op) -> Sequence[str]:
+    m = Matrices(op, op.dtype())
     rank, rows = len(op.shape()), op.shape()[-1]
-    upper = _option(op, "uplo") == "U"
+    upper = m.option("uplo") == "U"
     rest = m.turned(op.inputs[0], rank) if upper else op.inputs[0]
     columns, pivots = [], []
     for step in range(rows):
@@ -100,14 +80,14 @@ def _cholesky(op: Op, m: _Matrices) -> Sequence[str]:
     return [m.turned(factor, rank) if upper else factor, m.first_bad(bad)]
 
 
-def _triangular(op: Op, m: _Matrices) -> Sequence[str]:
-    a, b = op.inputs
+def triangular(op: Op) -> Sequence[str]:
+    m, (a, b) = Matrices(op, op.dtype()), op.inputs
     rank, rows = len(op.shape()), op.shape()[-1]
-    right, lower = _option(op, "side") == "R", _option(op, "uplo") == "L"
-    if (_option(op, "trans_x") != "N") != right:  # X A = B by rows is A' X' = B'
+    right, lower = m.option("side") == "R", m.option("uplo") == "L"
+    if (m.option("trans_x") != "N") != right:  # X A = B by rows is A' X' = B'
         a, lower = m.turned(a, rank), not lower
     b = m.turned(b, rank) if right else b
-    unit = _option(op, "diag") == "U"
+    unit = m.option("diag") == "U"
 
     def solve(b: str, start: int, end: int) -> str:
         """Rows ``start`` to ``end`` of the solution, by halves: the later one after the earlier one."""
@@ -129,8 +109,9 @@ def _triangular(op: Op, m: _Matrices) -> Sequence[str]:
     return [m.turned(found, rank) if right else found]
 
 
-def _lu(op: Op, m: _Matrices) -> Sequence[str]:
+def lu(op: Op) -> Sequence[str]:
     """Both triangles in one matrix, the swaps of rows from 1 on, and the first pivot that is 0."""
+    m = Matrices(op, op.dtype())
     shape, a = op.shape(), op.inputs[0]
     rows, columns = shape[-2:]
     places = np.arange(rows)
@@ -159,10 +140,15 @@ def _lu(op: Op, m: _Matrices) -> Sequence[str]:
     return [a, op.emit("Cast", swaps, to=onnx_type("int32")), info]
 
 
-def _qr(op: Op, m: _Matrices) -> Sequence[str]:
-    """Householder's vectors below a triangle, and their factors."""
-    rank, (rows, columns) = len(op.shape()), op.shape()[-2:]
-    a, packed, factors = op.inputs[0], [], []
+def householder(op: Op) -> Sequence[str]:
+    """``geqrf``: see :func:`qr`."""
+    return qr(Matrices(op, op.dtype()), op.inputs[0], op.shape())
+
+
+def qr(m: Matrices, a: str, shape: Sequence[int]) -> tuple[str, str]:
+    """Householder's vectors below a triangle, and their factors, of matrices of a shape."""
+    op, rank, (rows, columns) = m.op, len(shape), shape[-2:]
+    packed, factors = [], []
     places, zero, one = np.arange(rows)[:, None], m.const(0.0), m.const(1.0)
     for step in range(columns):
         column = m.part(a, -1, step, step + 1)
@@ -189,50 +175,33 @@ def _qr(op: Op, m: _Matrices) -> Sequence[str]:
             )
         )
         factors.append(factor)
-        a = _reflected(op, m, a, _with_one(op, m, below, step), factor, rank)
+        a = _reflected(m, a, _with_one(m, below, step, rows), factor, rank)
     joined = op.emit("Concat", *factors, axis=-1)
-    return [op.emit("Concat", *packed, axis=-1), op.emit("Squeeze", joined, op.const([-2]))]
+    return op.emit("Concat", *packed, axis=-1), op.emit("Squeeze", joined, op.const([-2]))
 
 
-def _with_one(op: Op, m: _Matrices, below: str, step: int) -> str:
+def _with_one(m: Matrices, below: str, step: int, rows: int) -> str:
     """The vector of a reflection, of what is stored below the triangle."""
-    rows = op.shape()[-2]
-    return op.emit("Where", op.const(np.arange(rows)[:, None] == step, "bool"), m.const(1.0), below)
+    is_step = m.op.const(np.arange(rows)[:, None] == step, "bool")
+    return m.emit("Where", is_step, m.const(1.0), below)
 
 
-def _reflected(op: Op, m: _Matrices, a: str, vector: str, factor: str, rank: int) -> str:
-    along = op.emit("MatMul", m.turned(vector, rank), a)
-    return op.emit("Sub", a, op.emit("Mul", op.emit("Mul", vector, factor), along))
+def _reflected(m: Matrices, a: str, vector: str, factor: str, rank: int) -> str:
+    along = m.emit("MatMul", m.turned(vector, rank), a)
+    return m.emit("Sub", a, m.emit("Mul", m.emit("Mul", vector, factor), along))
 
 
-def _orthogonal(op: Op, m: _Matrices) -> Sequence[str]:
-    """The orthogonal matrix of Householder's vectors."""
-    packed, factors = op.inputs
-    shape, rank = op.shape(), len(op.shape())
-    rows, columns = shape[-2:]
+def reflections(op: Op) -> Sequence[str]:
+    """``orgqr``: see :func:`orthogonal`."""
+    return [orthogonal(Matrices(op, op.dtype()), *op.inputs, op.shape(1)[-1], op.shape())]
+
+
+def orthogonal(m: Matrices, packed: str, factors: str, count: int, shape: Sequence[int]) -> str:
+    """The orthogonal matrix, of a shape, of ``count`` of Householder's vectors."""
+    op, rank, (rows, columns) = m.op, len(shape), shape[-2:]
     found = op.emit("Expand", m.const(np.eye(rows, columns)), op.const(shape))
-    for step in reversed(range(op.shape(1)[-1])):
+    for step in reversed(range(count)):
         below = m.where(np.arange(rows)[:, None] > step, m.part(packed, -1, step, step + 1))
         factor = op.emit("Unsqueeze", m.part(factors, -1, step, step + 1), op.const([-1]))
-        found = _reflected(op, m, found, _with_one(op, m, below, step), factor, rank)
-    return [found]
-
-
-_CALLS: Mapping[str, Callable[[Op, _Matrices], Sequence[str]]] = {
-    "geqrf": _qr,
-    "getrf": _lu,
-    "orgqr": _orthogonal,
-    "potrf": _cholesky,
-    "trsm": _triangular,
-}
-_NAMED = {
-    "ApproxTopK": " (jax.lax.approx_max_k and approx_min_k; jax.lax.top_k is taken)",
-    "gebal": " (balancing of a matrix)",
-    "geev": " (eigenvalues of any matrix)",
-    "gees": " (Schur's form)",
-    "gehrd": " (Hessenberg's form)",
-    "gesdd": " (singular values, and what follows from them: least squares, pseudo-inverses, ranks)",
-    "gesvd": " (singular values, and what follows from them: least squares, pseudo-inverses, ranks)",
-    "syevd": " (eigenvalues of a symmetric matrix)",
-    "sytrd": " (tridiagonal form)",
-}
+        found = _reflected(m, found, _with_one(m, below, step, rows), factor, rank)
+    return found

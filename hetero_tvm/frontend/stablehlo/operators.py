@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hetero_tvm.frontend.nodes import onnx_type
-from hetero_tvm.frontend.stablehlo import bits, indexing, matrices, narrow, sorting, windows
+from hetero_tvm.frontend.stablehlo import bits, calls, indexing, narrow, sorting, windows
 from hetero_tvm.frontend.stablehlo.convolutions import (
     convolution,
     cropped,
@@ -258,7 +258,7 @@ TRANSLATIONS: Mapping[str, Callable[[Op], str]] = {
 """Translations of operators with one result."""
 
 SEVERAL: Mapping[str, Callable[[Op], Sequence[str]]] = {
-    "stablehlo.custom_call": matrices.called,
+    "stablehlo.custom_call": calls.called,
     "stablehlo.reduce": windows.reduce,
     "stablehlo.reduce_window": windows.reduce_window,
     "stablehlo.sort": sorting.sort,

@@ -3,7 +3,7 @@
 // The virtual machine would copy constants three times when it loads a library.  It therefore holds
 // stand-ins, with the number of a constant as their value, and every entry function begins with a call of
 // `hetero_tvm_constants` on all of them.  The first call reads the segment and gives the stand-ins their
-// values and shapes; later ones compare a pointer.  Constants that follow from fewer numbers by a small matrix
+// values and shapes; later ones compare pointers.  Constants that follow from fewer numbers by a small matrix
 // (filters that Winograd's method transforms) are computed meanwhile, from pages of the file.
 
 #include <sys/mman.h>
@@ -127,15 +127,19 @@ class Constants {
     return start && data >= start && data < start + size_;
   }
 
+  // Functions share some of their constants: that one of them is there tells nothing of the others.
+  bool HoldsAll(const Any* arguments, int32_t count) const {
+    return std::all_of(arguments, arguments + count, [this](const Any& one) { return Holds(TensorOf(one.value)); });
+  }
+
   const char* Give(const Any* arguments, int32_t count) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (Holds(TensorOf(arguments[0].value))) return nullptr;
     if (!start_) {
       if (const char* problem = Read()) return problem;
     }
     Head head;
     std::memcpy(&head, start_, sizeof head);
-    for (int32_t at = count; at-- > 0;) {  // the first one last: it tells that all are there
+    for (int32_t at = 0; at < count; ++at) {
       if (Holds(TensorOf(arguments[at].value))) continue;
       uint64_t number[2];
       std::memcpy(number, TensorOf(arguments[at].value)->data, sizeof number);
@@ -222,7 +226,7 @@ extern "C" __attribute__((visibility("default"), used)) int32_t __tvm_ffi_hetero
   const char* problem = nullptr;
   if (count < 1 || arguments[0].type != kTensor) {
     problem = "the constants of this library are damaged; export it again";
-  } else if (!constants.Holds(Constants::TensorOf(arguments[0].value))) {
+  } else if (!constants.HoldsAll(arguments, count)) {
     problem = constants.Give(arguments, count);
   }
   if (!problem) return 0;

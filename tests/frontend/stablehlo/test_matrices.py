@@ -9,9 +9,7 @@ pytestmark = pytest.mark.exhaustive  # by default in a process of their own: tes
 import jax.numpy as jnp  # noqa: E402
 import jax.scipy.linalg as jl  # noqa: E402
 
-from hetero_tvm.errors import UnsupportedOperatorError  # noqa: E402
-from hetero_tvm.frontend.stablehlo.importer import import_stablehlo  # noqa: E402
-from tests.frontend.stablehlo.test_importer import exported, same_as_jax  # noqa: E402
+from tests.frontend.stablehlo.test_importer import same_as_jax  # noqa: E402
 
 
 def positive(x):
@@ -55,13 +53,3 @@ def test_a_matrix_without_factors_has_the_pivot_of_lapack():
     """The last pivot of a singular matrix is 0, and so are its determinant and the sign."""
     singular = np.array([[1.0, 2.0], [2.0, 4.0]], np.float32)
     same_as_jax(lambda x: jnp.linalg.det(singular + 0 * x), [(2, 2)])
-
-
-def test_calls_are_refused_by_name_and_by_what_they_compute():
-    for function, shape, said in (
-        (jnp.linalg.eigh, (4, 4), r"lapack_ssyevd_ffi \(eigenvalues of a symmetric matrix\)"),
-        (jnp.linalg.svd, (4, 4), r"lapack_sgesdd_ffi \(singular values"),
-        (jnp.linalg.cholesky, (65, 65), "more than 64 rows"),
-    ):
-        with pytest.raises(UnsupportedOperatorError, match=said):
-            import_stablehlo(exported(function, [shape]))
