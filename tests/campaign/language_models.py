@@ -678,6 +678,27 @@ CASES |= {
     ),
 }
 
+_GEMMA3N = {
+    **_COMMON,
+    "num_hidden_layers": 7,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+    "head_dim": 16,
+    "sliding_window": 20,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": 211,
+    "laurel_rank": 6,
+    "num_kv_shared_layers": 3,
+    "activation_sparsity_pattern": [0.95, 0.6, 0.0, 0.95, 0.3, 0.0, 0.0],
+    "intermediate_size": [112, 112, 96, 112, 80, 112, 112],
+}
+CASES |= {
+    "gemma3n": ("Gemma3nTextConfig", _GEMMA3N),
+    "gemma3n_two_streams": (
+        "Gemma3nTextConfig",
+        {**_GEMMA3N, "altup_num_inputs": 2, "altup_correct_scale": False, "vocab_size_per_layer_input": 150},
+    ),
+}
+
 
 def reference(kind: str, folder: Path) -> tuple[list[int], list[list[int]]]:
     """Write a checkpoint; gives what transformers adds to the first prompt, and to all with padding."""

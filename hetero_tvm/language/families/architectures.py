@@ -102,10 +102,6 @@ _LACKING = {
         ),
         "linear attention, whose state is no list of keys and values: there are no kernels for it here",
     ),
-    **dict.fromkeys(
-        ("gemma3n", "gemma3n_text"),
-        "several streams and activations of a few channels, for which there are no kernels here",
-    ),
 }
 """Parts of models that nothing here computes, by the type of the model."""
 
@@ -189,6 +185,7 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "gemma2": gemmas.gemma2,
     "vaultgemma": gemmas.vaultgemma,
     "gemma3_text": gemmas.gemma3,
+    "gemma3n_text": gemmas.gemma3n,
     "gemma4_text": gemmas.gemma4,
     "gemma4_unified_text": gemmas.gemma4,
     "granite_swa": llamas.granite_swa,

@@ -42,6 +42,8 @@ class Layer:
         the decoder's; else 0.  A decoder whose layers differ has the largest.
     keys_of : number of the layer whose keys and values it attends to; -1 for its own.
     shares_keys : its values are made by the matrix of keys.
+    cut : deviations from the mean that a channel of the MLP's gate has to exceed, where most are 0
+        (:class:`hetero_tvm.ops.decoding.streams.SparseGate`); None where all count.
     """
 
     window: int = 0
@@ -57,6 +59,7 @@ class Layer:
     inner: int = 0
     keys_of: int = -1
     shares_keys: bool = False
+    cut: float | None = None
 
     @property
     def appends(self) -> bool:
@@ -195,6 +198,9 @@ class Decoder:
         beside them.
     layer_inputs : channels that each layer has of a token beside the stream; 0 for none.
     scaled_layers : the stream is multiplied by a number behind each layer.
+    streams : of which layers compute the first and correct the others by it (AltUp); 0 for one alone.
+    scaled_streams : what the layer's channels beside them are joined to is scaled.
+    low_rank : channels of a product beside attention (LAuReL); 0 for none.
     recurrence : of the layers with a state; None where there are none.
     parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi); each by a
         norm of its own with ``parallel_norm`` (GPT-NeoX).
@@ -252,6 +258,9 @@ class Decoder:
     mixtures_beside: bool = False
     layer_inputs: int = 0
     scaled_layers: bool = False
+    streams: int = 0
+    scaled_streams: bool = False
+    low_rank: int = 0
     recurrence: Recurrence | None = None
     parallel: bool = False
     parallel_norm: bool = False
@@ -319,6 +328,9 @@ class Names:
     layer_inputs : of what each layer has beside the stream: table, matrix and norm for all layers; of a
         layer, gate, matrix behind it and norm.
     layer_factor : number that the stream is multiplied by behind a layer.
+    streams : matrices to the other streams and from them; of a layer, norm and matrix of the router, matrices
+        of predictions and corrections, scales.
+    low_rank : of the product beside attention: its matrices and the norm behind them.
     beside : of mixtures beside an MLP: norm of what the MLP gives, norms before and behind the experts,
         scales of what judges them, factors of the experts.
     factors : end of a matrix's name -> runs of its rows and what they are multiplied by.
@@ -388,6 +400,8 @@ class Names:
     gate_rows: tuple[int, ...] = ()
     layer_inputs: tuple[str, ...] = ()
     layer_factor: str = ""
+    streams: tuple[str, ...] = ()
+    low_rank: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     factors: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
