@@ -160,6 +160,16 @@ class _Step(LayerBuilder):
         return self.norm(x, name, picked=picked, rows=self._picked, scale=scale)
 
     def _layer(self, x: Expr, pools: list[Expr], number: int, layer: Layer) -> tuple[Expr, list[Expr]]:
+        whole = self.decoder
+        if layer.norms_first:
+            self.decoder = dataclasses.replace(whole, pre_norms=True, post_norms=False)
+        x, pools = self._parts_of_layer(x, pools, number, layer)
+        self.decoder = whole
+        return x, pools
+
+    def _parts_of_layer(
+        self, x: Expr, pools: list[Expr], number: int, layer: Layer
+    ) -> tuple[Expr, list[Expr]]:
         d, names = self.decoder, self.weights.names
         base, beside, normed = names.layer.format(number), None, x
         if layer.recurs or layer.attends:

@@ -85,7 +85,7 @@ class StreamLayers:
         return layers.call(Rescale(width), [made, like], layers.type(layers.rows, width))
 
     def _shares(self, rows: Expr, base: str, weight: np.ndarray, bias: np.ndarray) -> Expr:
-        """What streams are mixed by, a small matrix times what a router says of rows; none is rounded."""
+        """Shares that streams are mixed by: a small matrix times what a router says of rows."""
         layers, d = self._layers, self._layers.decoder
         norm, router, *_ = self._names(base)
         scale = self._array(norm + ".weight", (d.width,)) / np.float32(d.width)
@@ -98,7 +98,7 @@ class StreamLayers:
         return layers.product(kinds, weight, Linear(len(weight), self._count, bias=True), bias=bias)
 
     def _of_inputs(self, first: Expr, inputs: Expr, base: str, number: int) -> Expr:
-        """What a layer makes of what it has of each token beside the streams, for all but the first."""
+        """Rows that a layer makes of what it has of each token beside the streams, for all but the first."""
         layers, d = self._layers, self._layers.decoder
         weights, width = layers.weights, d.layer_inputs
         gate, out, norm = (base + name for name in weights.names.layer_inputs[3:])

@@ -678,6 +678,41 @@ CASES |= {
     ),
 }
 
+_KIMI = {
+    **{name: value for name, value in _COMMON.items() if name != "max_position_embeddings"},
+    **_LATENT,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 8,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "model_max_length": 256,
+    "num_experts": 8,
+    "num_experts_per_token": 3,
+    "moe_intermediate_size": 48,
+    "num_shared_experts": 1,
+    "linear_head_dim": 24,
+    "linear_num_heads": 4,
+    "q_lora_rank": None,
+}
+_OLMO_HYBRID = {**_COMMON, "num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2}
+CASES |= {
+    "kimi_linear": ("KimiLinearConfig", _KIMI),
+    "olmo_hybrid": (
+        "OlmoHybridConfig",
+        {**_OLMO_HYBRID, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    ),
+    "olmo_hybrid_bare": (
+        "OlmoHybridConfig",
+        {
+            **_OLMO_HYBRID,
+            "rope_parameters": None,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 12,
+            "linear_value_head_dim": 16,
+            "linear_allow_neg_eigval": False,
+        },
+    ),
+}
 _GEMMA3N = {
     **_COMMON,
     "num_hidden_layers": 7,

@@ -208,6 +208,8 @@ def test_keys_and_values_of_8_bits(tmp_path):
         "gpt2",
         "gpt_oss",
         "granite",
+        "kimi_linear",
+        "olmo_hybrid",
         "phi",
     ],
 )

@@ -11,6 +11,7 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.language.families import (
     gemmas,
     gpts,
+    linear_attention,
     llamas,
     mixtures,
     modernberts,
@@ -95,9 +96,7 @@ _LACKING = {
     ),
     **dict.fromkeys(
         (
-            "kimi_linear",
             "minimax",
-            "olmo_hybrid",
             "bailing_hybrid",
         ),
         "linear attention, whose state is no list of keys and values: there are no kernels for it here",
@@ -231,9 +230,11 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "bamba": recurrent.bamba,
     "falcon_h1": recurrent.falcon_h1,
     "granitemoehybrid": recurrent.granite_hybrid,
-    "qwen3_next": recurrent.qwen3_next,
-    "qwen3_5_text": recurrent.qwen3_5,
-    "qwen3_5_moe_text": recurrent.qwen3_5_moe,
+    "qwen3_next": linear_attention.qwen3_next,
+    "qwen3_5_text": linear_attention.qwen3_5,
+    "qwen3_5_moe_text": linear_attention.qwen3_5_moe,
+    "olmo_hybrid": linear_attention.olmo_hybrid,
+    "kimi_linear": linear_attention.kimi_linear,
     "minicpm": llamas.minicpm,
     "minicpm3": mixtures.minicpm3,
     "internlm2": llamas.internlm2,

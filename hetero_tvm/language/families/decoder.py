@@ -42,6 +42,7 @@ class Layer:
         the decoder's; else 0.  A decoder whose layers differ has the largest.
     keys_of : number of the layer whose keys and values it attends to; -1 for its own.
     shares_keys : its values are made by the matrix of keys.
+    norms_first : its parts read normalised rows, where those of others are normalised behind.
     cut : deviations from the mean that a channel of the MLP's gate has to exceed, where most are 0
         (:class:`hetero_tvm.ops.decoding.streams.SparseGate`); None where all count.
     """
@@ -59,6 +60,7 @@ class Layer:
     inner: int = 0
     keys_of: int = -1
     shares_keys: bool = False
+    norms_first: bool = False
     cut: float | None = None
 
     @property
@@ -73,7 +75,8 @@ class Recurrence:
 
     Parameters
     ----------
-    kind : ``convolution`` (LFM2), ``mamba``, ``mamba2``, or ``delta`` (the linear attention of Qwen3-Next).
+    kind : ``convolution`` (LFM2), ``mamba``, ``mamba2``, ``delta`` (the linear attention of Qwen3-Next) or
+        ``channel_delta`` (that of Kimi Linear).
     inner, size : channels; rows that their convolution reads.
     heads, state, groups : heads that have a step, numbers of a channel's state, groups of heads with one B
         and one C (one query and one key); a Mamba has one head.
@@ -81,6 +84,7 @@ class Recurrence:
     eps : of the norms of B, C and what steps are made of in a Mamba, which may have scales (Jamba) or none
         (Falcon-Mamba); of the gated norm of a Mamba 2.  0 for none.
     before : that norm comes before the gate.
+    doubled : shares of new values in a delta rule are up to 2.
     """
 
     kind: str
@@ -92,11 +96,14 @@ class Recurrence:
     steps: int = 0
     eps: float = 0.0
     before: bool = False
+    doubled: bool = False
 
     @property
     def convolved(self) -> int:
         """Channels of the convolution."""
-        return self.inner + (2 * self.groups * self.state if self.kind in ("mamba2", "delta") else 0)
+        return self.inner + (
+            2 * self.groups * self.state if self.kind in ("mamba2", "delta", "channel_delta") else 0
+        )
 
     @property
     def numbers(self) -> int:
@@ -333,6 +340,9 @@ class Names:
     low_rank : of the product beside attention: its matrices and the norm behind them.
     beside : of mixtures beside an MLP: norm of what the MLP gives, norms before and behind the experts,
         scales of what judges them, factors of the experts.
+    recurrent_filters : short convolutions that are apart; ``recurrent_norm``, ``recurrent_out``: of its gated
+        norm and the matrix behind it.
+    aliases : parts of names, and what other checkpoints of the family have in their place.
     factors : end of a matrix's name -> runs of its rows and what they are multiplied by.
     """
 
@@ -402,6 +412,10 @@ class Names:
     layer_factor: str = ""
     streams: tuple[str, ...] = ()
     low_rank: tuple[str, ...] = ()
+    recurrent_filters: tuple[str, ...] = ()
+    recurrent_norm: str = "norm"
+    recurrent_out: str = "out_proj"
+    aliases: tuple[tuple[str, str], ...] = ()
     beside: tuple[str, ...] = ()
     factors: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
