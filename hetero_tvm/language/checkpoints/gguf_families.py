@@ -221,7 +221,10 @@ def _qwen3_next(get: Get, tensors: Mapping[str, Any]) -> Entries:
         "linear_num_key_heads": int(get("ssm.group_count")),
         "linear_num_value_heads": heads,
         "linear_value_head_dim": int(get("ssm.inner_size")) // heads,
-        "full_attention_interval": int(get("full_attention_interval") or 4),
+        "layer_types": [
+            "linear_attention" if f"blk.{i}.ssm_a" in tensors else "full_attention"
+            for i in range(int(get("block_count")) - int(get("nextn_predict_layers") or 0))
+        ],
     }
 
 

@@ -203,7 +203,6 @@ def test_linear_attention_of_qwen3_next(tmp_path):
         "ssm.group_count": 2,
         "ssm.time_step_rank": 4,
         "ssm.inner_size": 20,
-        "full_attention_interval": 2,
         "expert_count": 4,
         "expert_used_count": 2,
         "expert_feed_forward_length": 8,
@@ -219,7 +218,7 @@ def test_linear_attention_of_qwen3_next(tmp_path):
     checkpoint = file_of(tmp_path / "m.gguf", "qwen3next", SIZES | more, tensors)
     decoder, names = describe(checkpoint.config)
     assert decoder.recurrence == Recurrence("delta", 20, 4, 4, 6, 2, eps=decoder.eps)
-    assert [layer.attends for layer in decoder.layers] == [False, True] * 2
+    assert [layer.attends for layer in decoder.layers] == [False, True, True, True]
     assert decoder.experts.normalised and decoder.experts.shared_gated and decoder.rotated == 2
     names = checkpoint.names(names)
     assert names.recurrent_in == ("in_proj_qkv", "in_proj_z") and not names.recurrent_rows
