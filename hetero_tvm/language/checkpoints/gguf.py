@@ -16,6 +16,7 @@ import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.host.install import extra_command
+from hetero_tvm.language.checkpoints.checkpoint import refuse_pointer
 from hetero_tvm.language.checkpoints.gguf_families import FAMILIES, MIXTURES, expert_names
 from hetero_tvm.language.checkpoints.gguf_words import EXPERTS
 from hetero_tvm.language.families.decoder import Names
@@ -47,6 +48,7 @@ class GgufFile:
         self.path = path
         self._gguf = _package()
         try:
+            refuse_pointer(path)
             reader = self._gguf.GGUFReader(path)
             self._fields = {name: field.contents() for name, field in reader.fields.items() if field.types}
             self._tensors = {tensor.name: tensor for tensor in reader.tensors}
