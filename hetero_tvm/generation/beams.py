@@ -45,13 +45,15 @@ class BeamSearch:
     ----------
     count : texts that are continued at a time, and results at most.
     length_penalty : power of the length that a score is divided by; more than 0 favours long texts.
-    early : end as soon as ``count`` texts have ended; otherwise when no other can overtake them.
+    early : end as soon as ``count`` texts have ended; otherwise when none that goes on has a better score
+        than the last of these by its length so far, or, where early is ``never``, by the greatest length that
+        it may have and that favours it.
     repetition_penalty : as of :class:`~hetero_tvm.generation.sampling.Sampling`.
     """
 
     count: int = 4
     length_penalty: float = 1.0
-    early: bool = False
+    early: bool | str = False
     repetition_penalty: float | None = None
 
     def __post_init__(self) -> None:
@@ -60,6 +62,8 @@ class BeamSearch:
             problems.append(f"count is {self.count}, expected 1 or more")
         if not np.isfinite(self.length_penalty):
             problems.append(f"length_penalty is {self.length_penalty}, expected a finite number")
+        if self.early not in (False, True, "never"):
+            problems.append(f"early is {self.early!r}, expected True, False or 'never'")
         if self.repetition_penalty is not None and not 0 < self.repetition_penalty < float("inf"):
             problems.append(f"repetition_penalty is {self.repetition_penalty}, expected more than 0")
         if problems:
@@ -175,8 +179,10 @@ class _Search:
                 going.append((chance, number, token))
         self._ended = sorted(self._ended, key=lambda beam: -beam.score)[: self._search.count]
         if len(self._ended) == self._search.count and going:
-            best = self._search.score(going[0][0], length)
-            if self._search.early or best <= self._ended[-1].score:
+            never = self._search.early == "never"
+            longest = self._most if never and self._search.length_penalty > 0 else length
+            best = self._search.score(going[0][0], longest)
+            if self._search.early is True or best <= self._ended[-1].score:
                 going = []
         return self._moved(running, going)
 

@@ -17,6 +17,7 @@ from hetero_tvm.language.weights import DecoderWeights, expert_matrices
 from hetero_tvm.ops.decoding.contracts import Embed, LayerInputs, Linear, Multiply, RowNorm, Xielu
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.ops.decoding.storage import Storage, Weight, storage_of, stored
+from hetero_tvm.ops.decoding.streams import SparseGate
 from hetero_tvm.targets.base.compiling import StepKernels
 
 
@@ -86,7 +87,9 @@ class LayerBuilder:
         bits = weights.storage.bits
         rows = stored(given, Storage("int8", weights.storage.group) if bits == 4 else weights.storage)
         storage, half = storage_of(rows), math.sqrt(0.5)
-        op = Embed(rows.shape[0], total, storage, bool(bits), width**0.5 * half)
+        op = Embed(
+            rows.shape[0], total, storage, bool(bits), width**0.5 * half, lacking=rows.shape[0] < d.vocab
+        )
         arrays = self.kernels.pack(Linear(op.vocab, total, storage), rows) if bits else [rows]
         own = self.call(op, [ids, positions, *map(constant, arrays)], self.type(self.rows, total))
         made = self.linear(x, [projection], total, d.width)
@@ -149,16 +152,22 @@ class LayerBuilder:
         normed: Expr | None = None,
         width: int = 0,
         factor: Expr | None = None,
+        cut: float | None = None,
     ) -> Expr:
         """The stream after the MLP of a layer whose names begin with ``base``; ``normed`` is what the MLP
         reads where that is not the stream, ``width`` the channels inside where these are not the decoder's,
-        ``factor`` what the sum is multiplied by."""
+        ``factor`` what the sum is multiplied by, ``cut``
+        what channels of its gate have to exceed, of :class:`SparseGate`."""
         d, names = self.decoder, self.weights.names
         up, width = [base + name for name in names.up], width or d.inner
         if normed is None:
             normed = self.before(x, base + names.mlp_norm)
         activation = None if names.activation else d.activation
-        inner = self.linear(normed, up, width, d.width, activation=activation, gated=d.gated)
+        if cut is None:
+            inner = self.linear(normed, up, width, d.width, activation=activation, gated=d.gated)
+        else:
+            both = self.linear(normed, up, 2 * width, d.width)
+            inner = self.call(SparseGate(width, cut), [both], self.type(self.rows, width))
         if names.activation:
             inner = self._activated(inner, base + names.activation, width)
         if names.down_norm:

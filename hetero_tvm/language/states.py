@@ -1,5 +1,5 @@
 """Layers that keep a state of a text, in Relax: short convolutions (LFM2), Mamba, Mamba 2,
-and linear attention by the gated delta rule (Qwen3-Next)."""
+and linear attention by the gated delta rule (Qwen3-Next, OLMo Hybrid, Kimi Linear)."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class StateLayer:
     ):
         self._layers, self._recurrence, self._pool = layers, recurrence, pool
         self._base, self._places, self._first = base, list(places), first
-        self.out = base + "out_proj"
+        self.out = base + layers.weights.names.recurrent_out
 
     def build(self, normed: Expr, states: Expr) -> tuple[Expr, Expr]:
         """Rows that the matrix behind the layer reads, and the pool of states, written to."""
         kinds = {"convolution": self._convolution, "mamba": self._mamba, "mamba2": self._mamba2}
-        kinds["delta"] = self._delta
+        kinds |= {"delta": self._delta, "channel_delta": self._channel_delta}
         return kinds[self._recurrence.kind](normed, states)
 
     def _convolution(self, normed: Expr, states: Expr) -> tuple[Expr, Expr]:
@@ -113,19 +113,46 @@ class StateLayer:
         few = layers.linear(normed, few_names, 2 * r.heads, width, rows=rows, weights=halves)
         qkv, states = self._convolved(all_parts, Columns(total), "conv1d", states, activation="silu")
         columns = [Columns(2 * r.heads, first) for first in (0, r.heads)]
-        op = DeltaScan(r.heads, r.groups, r.state, r.inner // r.heads, *columns, self._pool)
+        reach = 2.0 if r.doubled else 1.0
+        op = DeltaScan(r.heads, r.groups, r.state, r.inner // r.heads, *columns, self._pool, reach=reach)
         constants = [-np.exp(self._array("A_log", (r.heads,))), self._array("dt_bias", (r.heads,))]
         y, states = self._scanned(op, [qkv, few, few], constants, states)
-        norm = GatedNorm(r.inner, r.heads, r.eps, Columns(total, r.convolved), before=True)
-        scale = constant(np.tile(self._array("norm.weight", (r.inner // r.heads,)), r.heads))
-        return layers.call(norm, [y, all_parts, scale], layers.type(layers.rows, r.inner)), states
+        return self._gated_norm(y, all_parts, Columns(total, r.convolved)), states
+
+    def _channel_delta(self, normed: Expr, states: Expr) -> tuple[Expr, Expr]:
+        r, layers = self._recurrence, self._layers
+        names, width, halves = layers.weights.names, layers.decoder.width, self._unrounded
+        wide = [self._base + name for name in names.recurrent_in]
+        qkv = layers.linear(normed, wide, r.convolved, width)
+        dim, keys = r.inner // r.heads, r.heads * r.state
+        shares = layers.linear(normed, [self._base + "b_proj"], r.heads, width, weights=halves)
+        into, out_of = (self._base + name for name in names.recurrent_few)
+        few = layers.linear(normed, [into], dim, width, weights=halves)
+        steps = layers.linear(few, [out_of], keys, dim, weights=halves)
+        few = layers.linear(normed, [self._base + "g_a_proj"], dim, width)
+        gate = layers.linear(few, [self._base + "g_b_proj"], r.inner, dim)
+        qkv, states = self._convolved(qkv, Columns(r.convolved), "conv1d", states, activation="silu")
+        columns = [Columns(r.heads), Columns(keys)]
+        op = DeltaScan(r.heads, r.groups, r.state, dim, *columns, self._pool, by_channel=True)
+        rates = -np.exp(self._array("A_log", (1, 1, r.heads, 1), (r.heads,)).reshape(-1))
+        constants = [np.repeat(rates, r.state), self._array("dt_bias", (keys,))]
+        y, states = self._scanned(op, [qkv, shares, steps], constants, states)
+        return self._gated_norm(y, gate, Columns(r.inner), sigmoid=True), states
+
+    def _gated_norm(self, y: Expr, gate: Expr, columns: Columns, sigmoid: bool = False) -> Expr:
+        """Rows normalised head by head, times what a gate lets through."""
+        r, layers = self._recurrence, self._layers
+        norm = GatedNorm(r.inner, r.heads, r.eps, columns, True, sigmoid)
+        name = layers.weights.names.recurrent_norm + ".weight"
+        scale = constant(np.tile(self._array(name, (r.inner // r.heads,)), r.heads))
+        return layers.call(norm, [y, gate, scale], layers.type(layers.rows, r.inner))
 
     # parts -------------------------------------------------------------------------------------
     def _convolved(
         self, rows: Expr, columns: Columns, name: str, states: Expr, **options: Any
     ) -> tuple[Expr, Expr]:
         r, layers = self._recurrence, self._layers
-        weight = self._array(f"{name}.weight", (r.convolved, 1, r.size))
+        weight = self._filters(f"{name}.weight")
         bias = layers.weights.find(self._base + name, ".bias")
         op = ShortConvolution(r.convolved, r.size, columns, self._pool, bias is not None, **options)
         constants = [constant(np.ascontiguousarray(weight[:, 0].T))]
@@ -134,6 +161,20 @@ class StateLayer:
         types = [layers.type(layers.rows, r.convolved), states.ty]
         y, states = layers.in_place(op, [rows, *constants, *self._at(self._first), states], 1, types)
         return y, states
+
+    def _filters(self, name: str) -> np.ndarray:
+        """Filters of all channels [channels, 1, rows], which checkpoints may have in several arrays."""
+        r, layers = self._recurrence, self._layers
+        parts = layers.weights.names.recurrent_filters
+        if not parts or layers.weights.find(self._base + name, "") is not None:
+            return self._array(name, (r.convolved, 1, r.size))
+        # transformers writes three arrays of equal size, whatever queries, keys and values have of it.
+        names = [layers.weights.need(f"{self._base}{part}") for part in parts]
+        whole = np.concatenate([layers.weights.checkpoint.array(one) for one in names])
+        if whole.shape != (r.convolved, 1, r.size):
+            expected = [r.convolved, 1, r.size]
+            raise ModelError(f"{', '.join(names)} are {list(whole.shape)} together, expected {expected}")
+        return whole
 
     def _scanned(
         self, op: Scan | DeltaScan, rows: list[Expr], constants: list[np.ndarray], states: Expr
@@ -173,10 +214,11 @@ class StateLayer:
         ones = constant(np.ones(width, np.float32))
         return layers.call(RowNorm(width, eps), [x, ones], layers.type(layers.rows, width))
 
-    def _array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    def _array(self, name: str, *shapes: tuple[int, ...]) -> np.ndarray:
+        """An array of one of these shapes."""
         weights = self._layers.weights
         full = weights.need(self._base + name, "")
         array = weights.checkpoint.array(full)
-        if array.shape != shape:
-            raise ModelError(f"{full} is {list(array.shape)}, expected {list(shape)}")
+        if array.shape not in shapes:
+            raise ModelError(f"{full} is {list(array.shape)}, expected {list(shapes[0])}")
         return array

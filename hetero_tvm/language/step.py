@@ -22,6 +22,7 @@ from hetero_tvm.host.tvm import Expr, IRModule, relax
 from hetero_tvm.language.families.decoder import Decoder, Layer
 from hetero_tvm.language.layers import LayerBuilder, symbol
 from hetero_tvm.language.states import StateLayer
+from hetero_tvm.language.streams import StreamLayers, with_low_rank
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import KEYS, Append, CachedAttention, Heads, Linear
 from hetero_tvm.ops.decoding.states import Gate
@@ -98,10 +99,18 @@ class _Step(LayerBuilder):
                     self._biases = [constant(np.pad(table, ((0, 0), (0, KEYS))))]
                 x, finish = self._embedding(ids, positions)
                 inputs = self.layer_inputs(x, ids, positions) if d.layer_inputs else None
+                streams = StreamLayers(self, x) if d.streams else None
                 for number, layer in enumerate(d.layers):
+                    if streams is not None:
+                        predicted = streams.predicted(self.weights.names.layer.format(number))
+                        x, pools = self._layer(predicted[0], pools, number, layer)
+                        streams.correct(predicted, x, inputs, number)
+                        continue
                     x, pools = self._layer(x, pools, number, layer)
                     if inputs is not None:
                         x = self.with_input(x, inputs, number)
+                if streams is not None:
+                    x = streams.merged()
                 result = self.builder.emit_output(finish(self._last(x, picked)))
             self.builder.emit_func_output(result)
         return self.builder.get().with_attr(KERNELS, json.dumps(self.kernel_table())), self.read
@@ -151,6 +160,16 @@ class _Step(LayerBuilder):
         return self.norm(x, name, picked=picked, rows=self._picked, scale=scale)
 
     def _layer(self, x: Expr, pools: list[Expr], number: int, layer: Layer) -> tuple[Expr, list[Expr]]:
+        whole = self.decoder
+        if layer.norms_first:
+            self.decoder = dataclasses.replace(whole, pre_norms=True, post_norms=False)
+        x, pools = self._parts_of_layer(x, pools, number, layer)
+        self.decoder = whole
+        return x, pools
+
+    def _parts_of_layer(
+        self, x: Expr, pools: list[Expr], number: int, layer: Layer
+    ) -> tuple[Expr, list[Expr]]:
         d, names = self.decoder, self.weights.names
         base, beside, normed = names.layer.format(number), None, x
         if layer.recurs or layer.attends:
@@ -159,6 +178,8 @@ class _Step(LayerBuilder):
             x = self._recurrence(x, normed, base, sum(other.recurs for other in d.layers[:number]))
         if layer.attends:
             x, pools, beside = self._attention(x, normed, pools, number, layer)
+            if d.low_rank:
+                x = with_low_rank(self, x, normed, base)
         if not layer.feeds:
             return x, pools
         factor = None if d.layer_inputs else self.factor(base)
@@ -168,8 +189,8 @@ class _Step(LayerBuilder):
             rows = beside if d.parallel else self.before(x, base + names.mlp_norm)
             return self.mixture(x, base, rows), pools
         last = d.norms_after and number == len(d.layers) - 1
-        inner = layer.inner or d.inner
-        return self.feed_forward(x, base, last, beside if d.parallel else None, inner, factor), pools
+        inner, normed_by = layer.inner or d.inner, beside if d.parallel else None
+        return self.feed_forward(x, base, last, normed_by, inner, factor, layer.cut), pools
 
     def _recurrence(self, x: Expr, normed: Expr, base: str, number: int) -> Expr:
         """The stream after what a layer makes with its state, the ``number``-th of those that have one."""

@@ -35,7 +35,8 @@ class DecoderWeights:
 
     def find(self, name: str, suffix: str = ".weight") -> str | None:
         """Full name of a tensor; None when there is none."""
-        full = (prefix + name + suffix for prefix in self.names.prefixes)
+        known = [name, *(name.replace(*pair) for pair in self.names.aliases if pair[0] in name)]
+        full = (prefix + one + suffix for one in known for prefix in self.names.prefixes)
         return next((one for one in full if one in self.checkpoint), None)
 
     def need(self, name: str, suffix: str = ".weight") -> str:

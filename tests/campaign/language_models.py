@@ -678,6 +678,62 @@ CASES |= {
     ),
 }
 
+_KIMI = {
+    **{name: value for name, value in _COMMON.items() if name != "max_position_embeddings"},
+    **_LATENT,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 8,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "model_max_length": 256,
+    "num_experts": 8,
+    "num_experts_per_token": 3,
+    "moe_intermediate_size": 48,
+    "num_shared_experts": 1,
+    "linear_head_dim": 24,
+    "linear_num_heads": 4,
+    "q_lora_rank": None,
+}
+_OLMO_HYBRID = {**_COMMON, "num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2}
+CASES |= {
+    "kimi_linear": ("KimiLinearConfig", _KIMI),
+    "olmo_hybrid": (
+        "OlmoHybridConfig",
+        {**_OLMO_HYBRID, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    ),
+    "olmo_hybrid_bare": (
+        "OlmoHybridConfig",
+        {
+            **_OLMO_HYBRID,
+            "rope_parameters": None,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 12,
+            "linear_value_head_dim": 16,
+            "linear_allow_neg_eigval": False,
+        },
+    ),
+}
+_GEMMA3N = {
+    **_COMMON,
+    "num_hidden_layers": 7,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+    "head_dim": 16,
+    "sliding_window": 20,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": 211,
+    "laurel_rank": 6,
+    "num_kv_shared_layers": 3,
+    "activation_sparsity_pattern": [0.95, 0.6, 0.0, 0.95, 0.3, 0.0, 0.0],
+    "intermediate_size": [112, 112, 96, 112, 80, 112, 112],
+}
+CASES |= {
+    "gemma3n": ("Gemma3nTextConfig", _GEMMA3N),
+    "gemma3n_two_streams": (
+        "Gemma3nTextConfig",
+        {**_GEMMA3N, "altup_num_inputs": 2, "altup_correct_scale": False, "vocab_size_per_layer_input": 150},
+    ),
+}
+
 
 def reference(kind: str, folder: Path) -> tuple[list[int], list[list[int]]]:
     """Write a checkpoint; gives what transformers adds to the first prompt, and to all with padding."""

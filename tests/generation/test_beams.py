@@ -70,6 +70,20 @@ def test_texts_that_end_are_kept_beside_those_that_go_on(model):
     assert all(likeliest not in beam.tokens[:-1] for beam in (*every, *early))
 
 
+def test_a_search_that_never_ends_early_counts_the_length_that_texts_may_have(model):
+    """Long texts are favoured so much that those which go on can overtake, whatever has ended."""
+    likeliest = int(np.argmax(chances(PROMPT)[-1]))
+
+    def search(early):
+        rules = BeamSearch(2, length_penalty=3.0, early=early)
+        return search_beams(model, PROMPT, search=rules, max_new_tokens=24, stop=[likeliest, 3, 8])
+
+    last = {early: max(len(beam.tokens) for beam in search(early)) for early in (True, "never")}
+    assert last["never"] >= last[True] and last["never"] == 24
+    with pytest.raises(UsageError, match="'never'"):
+        BeamSearch(2, early="always")
+
+
 def test_room_for_all_beams_or_an_error(model):
     with pytest.raises(CapacityError, match="cache is full"):
         search_beams(model, list(range(40)), search=BeamSearch(12), max_new_tokens=40, stop=())

@@ -198,7 +198,20 @@ def test_keys_and_values_of_8_bits(tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "kind",
-    ["apertus", "deepseek_v3", "gemma3_text", "gemma4", "gemma4_moe", "gpt2", "gpt_oss", "granite", "phi"],
+    [
+        "apertus",
+        "deepseek_v3",
+        "gemma3_text",
+        "gemma3n",
+        "gemma4",
+        "gemma4_moe",
+        "gpt2",
+        "gpt_oss",
+        "granite",
+        "kimi_linear",
+        "olmo_hybrid",
+        "phi",
+    ],
 )
 def test_tokens_are_those_of_transformers(kind, tmp_path):
     """64 tokens, one text and three with padding; all are in ``tests/campaign/language_models.py``."""

@@ -45,6 +45,8 @@ _RULES = (
 """Entries that count in ``generation_config.json`` alone where there is one, as in transformers."""
 _SCALES = ("weight_scale", "weight_scale_inv", "scale_weight", "scale")
 """Scales that lie beside weights of 8 bits."""
+_POINTER = b"version https://git-lfs.github.com/spec/"
+"""Start of a file that git-lfs has not fetched."""
 _HEADER_LIMIT = 100 << 20
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -101,9 +103,13 @@ class SafetensorsFolder:
             single = self.folder / _SINGLE
             if single.is_file():
                 return [single]
+            parts = sorted(path.name for path in self.folder.glob("model-*-of-*.safetensors"))
             raise ModelError(
-                f"{self.folder} has neither {_SINGLE} nor {_INDEX}",
-                hint="save the model with save_pretrained(folder, safe_serialization=True)",
+                f"{self.folder} has neither {_SINGLE} nor {_INDEX}"
+                + (f", but {parts[0]}, a part of a model" if parts else ""),
+                hint=f"{_INDEX} of the same model says what lies in which part"
+                if parts
+                else "save the model with save_pretrained(folder, safe_serialization=True)",
             )
         names = read_json(index).get("weight_map")
         if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
@@ -113,7 +119,11 @@ class SafetensorsFolder:
         missing = [name for name in files if not (self.folder / name).is_file()]
         if outside or missing:
             problems = [f"{name}: not a file of this folder" for name in outside or missing]
-            raise ModelError(f"{index} names files that are not there", problems=shortened(problems))
+            raise ModelError(
+                f"{index} names files that are not there",
+                problems=shortened(problems),
+                hint="" if outside else f"fetch them too: the model has {len(files)} files of weights",
+            )
         return [self.folder / name for name in files]
 
     def __contains__(self, name: str) -> bool:
@@ -163,6 +173,7 @@ def read_safetensors(
     ModelError : the file is damaged, or holds a type that no weight has.
     """
     try:
+        refuse_pointer(path)
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         size = int.from_bytes(data[:8], "little")
@@ -191,9 +202,21 @@ def read_safetensors(
         raise ModelError(f"{path} is no safetensors file, or it is damaged: {error}") from error
 
 
+def refuse_pointer(path: Path) -> None:
+    """Raise :class:`ModelError` where a file is what git has in the place of a large one."""
+    with path.open("rb") as file:
+        start = file.read(len(_POINTER))
+    if start == _POINTER:
+        raise ModelError(
+            f"{path} is a pointer of git-lfs, which has no content of the file",
+            hint="run 'git lfs pull' in its folder, or download the file itself",
+        )
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; :class:`ModelError` when there is none."""
     try:
+        refuse_pointer(path)
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error

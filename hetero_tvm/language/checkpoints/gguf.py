@@ -16,6 +16,7 @@ import numpy as np
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.host.install import extra_command
+from hetero_tvm.language.checkpoints.checkpoint import refuse_pointer
 from hetero_tvm.language.checkpoints.gguf_families import FAMILIES, MIXTURES, expert_names
 from hetero_tvm.language.checkpoints.gguf_words import EXPERTS
 from hetero_tvm.language.families.decoder import Names
@@ -31,6 +32,7 @@ _UNSAID = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "att
 _PREFIX = re.compile(r"^(?:model\.language_model|language_model\.model|model|transformer|backbone)\.")
 _LAYER = re.compile(r"^(?:layers|h)\.(\d+)\.(.+)$")
 _EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward)\.experts\.(\d+)\.(\w+)\.(?:weight|bias)$")
+_STREAM = re.compile(r"altup_\w+\.(\d+)\.weight$")
 
 
 class GgufFile:
@@ -46,6 +48,7 @@ class GgufFile:
         self.path = path
         self._gguf = _package()
         try:
+            refuse_pointer(path)
             reader = self._gguf.GGUFReader(path)
             self._fields = {name: field.contents() for name, field in reader.fields.items() if field.types}
             self._tensors = {tensor.name: tensor for tensor in reader.tensors}
@@ -93,6 +96,8 @@ class GgufFile:
         names = dataclasses.replace(names, transposed=False, factors={})
         if self._kind == "granitemoe":
             return expert_names(names)
+        if self._kind == "qwen3next":  # parts of all heads lie together, and gates are apart
+            return dataclasses.replace(names, recurrent_in=("in_proj_qkv", "in_proj_z"), recurrent_rows=())
         if self._kind == "stablelm":  # norms of all heads are in one tensor
             return dataclasses.replace(names, head_norms=Names().head_norms)
         if self._kind == "gemma4":
@@ -118,7 +123,8 @@ class GgufFile:
         value = self.matrix(name)
         value = value.dequantized() if isinstance(value, QuantizedWeight) else value
         value = np.asarray(value, np.float32)
-        if self._family.norm_offset and value.ndim == 1 and name.endswith("norm.weight"):
+        of_norm = name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
+        if self._family.norm_offset and value.ndim == 1 and of_norm:
             value = value - 1  # the file has the sum with the offset of the norm
         if name.endswith(("conv.conv.weight", "conv1d.weight")):
             value = value.reshape(len(value), 1, -1)  # channels, rows
@@ -138,8 +144,8 @@ class GgufFile:
         if stored not in self._tensors:
             raise ModelError(f"{self.path} has no tensor {stored!r} ({name})")
         try:
-            expert = _EXPERT.search(name)
-            return self._turned_back(name, self._weight(stored, int(expert[1]) if expert else None))
+            part = _EXPERT.search(name) or _STREAM.search(name)
+            return self._turned_back(name, self._weight(stored, int(part[1]) if part else None))
         except (TypeError, ValueError) as error:
             raise ModelError(f"{stored} in {self.path} is damaged: {error}") from error
 
@@ -159,7 +165,7 @@ class GgufFile:
         return joined.reshape(-1, joined.shape[2])
 
     def _weight(self, stored: str, expert: int | None = None) -> Weight:
-        """A tensor by its name in the file; the matrix of one expert where it has all."""
+        """A tensor by its name in the file; the matrix of one expert, or one stream, where it has all."""
         tensor = self._tensors[stored]
         shape, data = tuple(int(extent) for extent in reversed(tensor.shape)), np.asarray(tensor.data)
         if expert is not None:

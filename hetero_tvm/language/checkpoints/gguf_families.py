@@ -4,8 +4,10 @@ mean beyond what all of them say."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from hetero_tvm.language.checkpoints.gguf_words import (
     DEEPSEEK,
     FALCON_H1,
     GEMMA,
+    GEMMA3N,
     GEMMA4,
     GLM4,
     GLM4_MOE,
@@ -26,6 +29,7 @@ from hetero_tvm.language.checkpoints.gguf_words import (
     NORMS_BEHIND,
     PHI2,
     QWEN2_MOE,
+    QWEN3_NEXT,
 )
 from hetero_tvm.language.families.decoder import Names
 
@@ -141,6 +145,31 @@ def _exaone4(get: Get, tensors: Mapping[str, Any]) -> Entries:
     return {"layer_types": [kinds[bool(one)] for one in slides[:count]]}
 
 
+def _gemma3n(get: Get, tensors: Mapping[str, Any]) -> Entries:
+    """Four streams; the file has deviations in the place of shares of channels."""
+    slides, cuts = get("attention.sliding_window_pattern"), get("activation_sparsity_scale")
+    inner = get("feed_forward_length")
+    local = {"rope_theta": _float(get("rope.freq_base_swa") or 10000.0)}
+    return {
+        "layer_types": ["sliding_attention" if one else "full_attention" for one in slides],
+        "activation_sparsity_pattern": [
+            NormalDist().cdf(float(cut)) if math.isfinite(cut) else 0.0 for cut in cuts
+        ],
+        "intermediate_size": list(map(int, inner)) if isinstance(inner, list) else int(inner),
+        "num_kv_shared_layers": int(get("attention.shared_kv_layers") or 0),
+        "hidden_size_per_layer_input": int(get("embedding_length_per_layer_input")),
+        "altup_active_idx": int(get("altup.active_idx") or 0),
+        "altup_num_inputs": int(get("altup.num_inputs") or 4),
+        "altup_correct_scale": "blk.0.altup_correct_scale.weight" in tensors,
+        "laurel_rank": int(tensors["blk.0.laurel_l.weight"].shape[1]),
+        "final_logit_softcapping": _float(get("final_logit_softcapping") or 30.0),
+        "rope_parameters": {
+            "sliding_attention": local,
+            "full_attention": {"rope_theta": _float(get("rope.freq_base") or 1e6)},
+        },
+    }
+
+
 def _gemma4(get: Get, tensors: Mapping[str, Any]) -> Entries:
     """Layers that differ, and angles of which the last stand still: their factors in the file are huge."""
     count, slides = int(get("block_count")), [bool(one) for one in get("attention.sliding_window_pattern")]
@@ -181,6 +210,22 @@ def _minicpm(get: Get, tensors: Mapping[str, Any]) -> Entries:
 
 def _qwen2_moe(get: Get, tensors: Mapping[str, Any]) -> Entries:
     return {"shared_expert_intermediate_size": int(get("expert_shared_feed_forward_length") or 0)}
+
+
+def _qwen3_next(get: Get, tensors: Mapping[str, Any]) -> Entries:
+    """Linear attention in the words of Mamba's metadata."""
+    heads = int(get("ssm.time_step_rank"))
+    return _qwen2_moe(get, tensors) | {
+        "linear_conv_kernel_dim": int(get("ssm.conv_kernel")),
+        "linear_key_head_dim": int(get("ssm.state_size")),
+        "linear_num_key_heads": int(get("ssm.group_count")),
+        "linear_num_value_heads": heads,
+        "linear_value_head_dim": int(get("ssm.inner_size")) // heads,
+        "layer_types": [
+            "linear_attention" if f"blk.{i}.ssm_a" in tensors else "full_attention"
+            for i in range(int(get("block_count")) - int(get("nextn_predict_layers") or 0))
+        ],
+    }
 
 
 def _glm4_moe(get: Get, tensors: Mapping[str, Any]) -> Entries:
@@ -270,11 +315,13 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2moe": Family("qwen2_moe", COMMON | QWEN2_MOE, more=_qwen2_moe),
     "qwen3": Family("qwen3"),
     "qwen3moe": Family("qwen3_moe"),
+    "qwen3next": Family("qwen3_next", COMMON | QWEN3_NEXT, norm_offset=True, more=_qwen3_next),
     "phi2": Family("phi", COMMON | PHI2, more=_phi2),
     "phi3": Family("phi3"),
     "gemma": Family("gemma", norm_offset=True),
     "gemma2": Family("gemma2", COMMON | GEMMA, norm_offset=True),
     "gemma3": Family("gemma3_text", COMMON | GEMMA, norm_offset=True),
+    "gemma3n": Family("gemma3n_text", COMMON | GEMMA3N, more=_gemma3n),
     "gemma4": Family("gemma4_text", COMMON | GEMMA4, more=_gemma4),
     "internlm2": Family("llama", interleaved=True),
     "minicpm": Family("granite", interleaved=True, more=_minicpm),
@@ -313,6 +360,7 @@ MIXTURES: Mapping[str, tuple[str, bool]] = {
     "llama": ("mixtral", True),
     "qwen2moe": ("qwen2_moe", False),
     "qwen3moe": ("qwen3_moe", True),
+    "qwen3next": ("qwen3_next", True),
     "olmoe": ("olmoe", False),
     "gpt-oss": ("gpt_oss", True),
     "granitemoe": ("granitemoe", True),

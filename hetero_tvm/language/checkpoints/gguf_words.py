@@ -54,6 +54,19 @@ GEMMA4 = {
     "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
     "post_feedforward_layernorm_2": "post_ffw_norm_2",
 }
+GEMMA3N = {
+    **{name: stored for name, stored in GEMMA4.items() if "router" not in name and "_layernorm_" not in name},
+    "laurel.linear_left": "laurel_l",
+    "laurel.linear_right": "laurel_r",
+    "laurel.post_laurel_norm": "laurel_post_norm",
+    "altup.router_norm": "altup_router_norm",
+    "altup.modality_router": "altup_router",
+    "altup.prediction_coefs": "altup_predict_coef",
+    "altup.correction_coefs": "altup_correct_coef",
+    "altup.correct_output_scale": "altup_correct_scale.weight",
+    **{f"altup_projections.{i}": "altup_proj" for i in range(3)},
+    **{f"altup_unembed_projections.{i}": "altup_unembd_proj" for i in range(3)},
+}
 NORMS_BEHIND = {
     "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
@@ -117,6 +130,18 @@ PHI2 = {
 QWEN2_MOE = {
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     **{f"mlp.shared_expert.{name}": stored for name, stored in SHARED.items()},
+}
+QWEN3_NEXT = {
+    **QWEN2_MOE,
+    "post_attention_layernorm": "post_attention_norm",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_ba": "ssm_ba",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.dt_bias": "ssm_dt.bias",
+    "linear_attn.A_log": "ssm_a",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
 }
 GRANITE_MOE = {
     "block_sparse_moe.router.layer": "ffn_gate_inp",

@@ -11,6 +11,7 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.language.families import (
     gemmas,
     gpts,
+    linear_attention,
     llamas,
     mixtures,
     modernberts,
@@ -95,16 +96,10 @@ _LACKING = {
     ),
     **dict.fromkeys(
         (
-            "kimi_linear",
             "minimax",
-            "olmo_hybrid",
             "bailing_hybrid",
         ),
         "linear attention, whose state is no list of keys and values: there are no kernels for it here",
-    ),
-    **dict.fromkeys(
-        ("gemma3n", "gemma3n_text"),
-        "several streams and activations of a few channels, for which there are no kernels here",
     ),
 }
 """Parts of models that nothing here computes, by the type of the model."""
@@ -189,6 +184,7 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "gemma2": gemmas.gemma2,
     "vaultgemma": gemmas.vaultgemma,
     "gemma3_text": gemmas.gemma3,
+    "gemma3n_text": gemmas.gemma3n,
     "gemma4_text": gemmas.gemma4,
     "gemma4_unified_text": gemmas.gemma4,
     "granite_swa": llamas.granite_swa,
@@ -234,9 +230,11 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "bamba": recurrent.bamba,
     "falcon_h1": recurrent.falcon_h1,
     "granitemoehybrid": recurrent.granite_hybrid,
-    "qwen3_next": recurrent.qwen3_next,
-    "qwen3_5_text": recurrent.qwen3_5,
-    "qwen3_5_moe_text": recurrent.qwen3_5_moe,
+    "qwen3_next": linear_attention.qwen3_next,
+    "qwen3_5_text": linear_attention.qwen3_5,
+    "qwen3_5_moe_text": linear_attention.qwen3_5_moe,
+    "olmo_hybrid": linear_attention.olmo_hybrid,
+    "kimi_linear": linear_attention.kimi_linear,
     "minicpm": llamas.minicpm,
     "minicpm3": mixtures.minicpm3,
     "internlm2": llamas.internlm2,

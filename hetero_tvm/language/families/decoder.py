@@ -42,6 +42,9 @@ class Layer:
         the decoder's; else 0.  A decoder whose layers differ has the largest.
     keys_of : number of the layer whose keys and values it attends to; -1 for its own.
     shares_keys : its values are made by the matrix of keys.
+    norms_first : its parts read normalised rows, where those of others are normalised behind.
+    cut : deviations from the mean that a channel of the MLP's gate has to exceed, where most are 0
+        (:class:`hetero_tvm.ops.decoding.streams.SparseGate`); None where all count.
     """
 
     window: int = 0
@@ -57,6 +60,8 @@ class Layer:
     inner: int = 0
     keys_of: int = -1
     shares_keys: bool = False
+    norms_first: bool = False
+    cut: float | None = None
 
     @property
     def appends(self) -> bool:
@@ -70,7 +75,8 @@ class Recurrence:
 
     Parameters
     ----------
-    kind : ``convolution`` (LFM2), ``mamba``, ``mamba2``, or ``delta`` (the linear attention of Qwen3-Next).
+    kind : ``convolution`` (LFM2), ``mamba``, ``mamba2``, ``delta`` (the linear attention of Qwen3-Next) or
+        ``channel_delta`` (that of Kimi Linear).
     inner, size : channels; rows that their convolution reads.
     heads, state, groups : heads that have a step, numbers of a channel's state, groups of heads with one B
         and one C (one query and one key); a Mamba has one head.
@@ -78,6 +84,7 @@ class Recurrence:
     eps : of the norms of B, C and what steps are made of in a Mamba, which may have scales (Jamba) or none
         (Falcon-Mamba); of the gated norm of a Mamba 2.  0 for none.
     before : that norm comes before the gate.
+    doubled : shares of new values in a delta rule are up to 2.
     """
 
     kind: str
@@ -89,11 +96,14 @@ class Recurrence:
     steps: int = 0
     eps: float = 0.0
     before: bool = False
+    doubled: bool = False
 
     @property
     def convolved(self) -> int:
         """Channels of the convolution."""
-        return self.inner + (2 * self.groups * self.state if self.kind in ("mamba2", "delta") else 0)
+        return self.inner + (
+            2 * self.groups * self.state if self.kind in ("mamba2", "delta", "channel_delta") else 0
+        )
 
     @property
     def numbers(self) -> int:
@@ -195,6 +205,9 @@ class Decoder:
         beside them.
     layer_inputs : channels that each layer has of a token beside the stream; 0 for none.
     scaled_layers : the stream is multiplied by a number behind each layer.
+    streams : of which layers compute the first and correct the others by it (AltUp); 0 for one alone.
+    scaled_streams : what the layer's channels beside them are joined to is scaled.
+    low_rank : channels of a product beside attention (LAuReL); 0 for none.
     recurrence : of the layers with a state; None where there are none.
     parallel : attention and MLP read the same rows of the stream, by the norm of attention (Phi); each by a
         norm of its own with ``parallel_norm`` (GPT-NeoX).
@@ -252,6 +265,9 @@ class Decoder:
     mixtures_beside: bool = False
     layer_inputs: int = 0
     scaled_layers: bool = False
+    streams: int = 0
+    scaled_streams: bool = False
+    low_rank: int = 0
     recurrence: Recurrence | None = None
     parallel: bool = False
     parallel_norm: bool = False
@@ -319,8 +335,14 @@ class Names:
     layer_inputs : of what each layer has beside the stream: table, matrix and norm for all layers; of a
         layer, gate, matrix behind it and norm.
     layer_factor : number that the stream is multiplied by behind a layer.
+    streams : matrices to the other streams and from them; of a layer, norm and matrix of the router, matrices
+        of predictions and corrections, scales.
+    low_rank : of the product beside attention: its matrices and the norm behind them.
     beside : of mixtures beside an MLP: norm of what the MLP gives, norms before and behind the experts,
         scales of what judges them, factors of the experts.
+    recurrent_filters : short convolutions that are apart; ``recurrent_norm``, ``recurrent_out``: of its gated
+        norm and the matrix behind it.
+    aliases : parts of names, and what other checkpoints of the family have in their place.
     factors : end of a matrix's name -> runs of its rows and what they are multiplied by.
     """
 
@@ -388,6 +410,12 @@ class Names:
     gate_rows: tuple[int, ...] = ()
     layer_inputs: tuple[str, ...] = ()
     layer_factor: str = ""
+    streams: tuple[str, ...] = ()
+    low_rank: tuple[str, ...] = ()
+    recurrent_filters: tuple[str, ...] = ()
+    recurrent_norm: str = "norm"
+    recurrent_out: str = "out_proj"
+    aliases: tuple[tuple[str, str], ...] = ()
     beside: tuple[str, ...] = ()
     factors: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
 

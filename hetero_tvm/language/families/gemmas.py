@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from statistics import NormalDist
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.language.families.configuration import Config, kinds_of, windows_of
 from hetero_tvm.language.families.decoder import Decoder, Experts, Layer, Names, Rope
 from hetero_tvm.language.families.llamas import MULTIMODAL, glm, llama, without_rotation
 from hetero_tvm.language.families.rope import rope_of
+
+_LAYER_INPUTS = (
+    "embed_tokens_per_layer",
+    "per_layer_model_projection",
+    "per_layer_projection_norm",
+    "per_layer_input_gate",
+    "per_layer_projection",
+    "post_per_layer_input_norm",
+)
 
 
 def gemma2(config: Config) -> tuple[Decoder, Names]:
@@ -54,15 +64,12 @@ def gemma4(config: Config) -> tuple[Decoder, Names]:
     kinds = [*kinds_of(config, 6)[:-1], "full_attention"]
     config = {**config, "layer_types": kinds}
     decoder, names = _gemma(config, windows_of(config))
-    sizes, count = _sizes_of_layers(config, kinds), len(kinds)
-    own = count - int(config.get("num_kv_shared_layers") or 0)
+    sizes = _sizes_of_layers(config, kinds)
+    sources = _sources_of_keys(kinds, int(config.get("num_kv_shared_layers") or 0), "gemma4")
     twice = 2 if config.get("use_double_wide_mlp") else 1
     layers = []
     for i, (window, kind) in enumerate(zip(windows_of(config), kinds, strict=True)):
         dim, kv_heads = sizes[i]
-        earlier = [j for j in range(own) if kinds[j] == kind]
-        if i >= own and not earlier:
-            raise ModelError(f"layer {i} of this gemma4 model reads keys that no layer has")
         whole = kind == "full_attention"
         layers.append(
             Layer(
@@ -71,8 +78,8 @@ def gemma4(config: Config) -> tuple[Decoder, Names]:
                 mixed=bool(config.get("enable_moe_block")),
                 dim=dim,
                 kv_heads=kv_heads,
-                inner=decoder.inner * (twice if i >= own else 1),
-                keys_of=earlier[-1] if i >= own else -1,
+                inner=decoder.inner * (twice if sources[i] >= 0 else 1),
+                keys_of=sources[i],
                 shares_keys=whole and bool(config.get("attention_k_eq_v")),
             )
         )
@@ -106,14 +113,7 @@ def gemma4(config: Config) -> tuple[Decoder, Names]:
         decoder = dataclasses.replace(decoder, experts=experts, mixtures_beside=True)
     return decoder, dataclasses.replace(
         names,
-        layer_inputs=(
-            "embed_tokens_per_layer",
-            "per_layer_model_projection",
-            "per_layer_projection_norm",
-            "per_layer_input_gate",
-            "per_layer_projection",
-            "post_per_layer_input_norm",
-        ),
+        layer_inputs=_LAYER_INPUTS,
         layer_factor="layer_scalar",
         router="router.proj",
         expert="experts.",
@@ -126,6 +126,75 @@ def gemma4(config: Config) -> tuple[Decoder, Names]:
             "router.per_expert_scale",
         ),
     )
+
+
+def gemma3n(config: Config) -> tuple[Decoder, Names]:
+    """Several streams, products of low rank beside attention, MLPs of which few channels count, and what a
+    Gemma 4 has of layers that share keys and of channels beside the stream."""
+    kinds = kinds_of(config, 5)
+    config = {"final_logit_softcapping": 30.0, **config, "layer_types": kinds}
+    if int(config.get("altup_active_idx") or 0):
+        raise ModelError(
+            "gemma3n models whose layers compute another stream than the first are not supported"
+        )
+    count, inner = len(kinds), config["intermediate_size"]
+    inners = [int(n) for n in (inner if isinstance(inner, list | tuple) else [inner] * count)]
+    decoder, names = _gemma({**config, "intermediate_size": max(inners)}, windows_of(config))
+    decoder = by_kinds(decoder, config, kinds)
+    shares = config.get("activation_sparsity_pattern")
+    if shares is None:
+        shares = [0.95 if count > 10 and i < 10 else 0.0 for i in range(count)]
+    elif not isinstance(shares, list | tuple):
+        shares = [shares] * count
+    sources = _sources_of_keys(kinds, int(config.get("num_kv_shared_layers", 15)), "gemma3n")
+    layers = tuple(
+        dataclasses.replace(
+            layer,
+            inner=own,
+            keys_of=source,
+            cut=NormalDist().inv_cdf(float(share)) if share else None,
+        )
+        for layer, own, source, share in zip(decoder.layers, inners, sources, shares, strict=True)
+    )
+    decoder = dataclasses.replace(
+        decoder,
+        layers=layers,
+        norm_offset=0.0,
+        scale=1.0,
+        head_norms=True,
+        value_norms=True,
+        layer_inputs=int(config.get("hidden_size_per_layer_input") or 256),
+        streams=int(config.get("altup_num_inputs") or 4),
+        scaled_streams=bool(config.get("altup_correct_scale", True)),
+        low_rank=int(config.get("laurel_rank") or 64),
+        tied=True,
+    )
+    return decoder, dataclasses.replace(
+        names,
+        layer_inputs=_LAYER_INPUTS,
+        streams=(
+            "altup_projections.{}",
+            "altup_unembed_projections.{}",
+            "altup.router_norm",
+            "altup.modality_router",
+            "altup.prediction_coefs",
+            "altup.correction_coefs",
+            "altup.correct_output_scale",
+        ),
+        low_rank=("laurel.linear_left", "laurel.linear_right", "laurel.post_laurel_norm"),
+    )
+
+
+def _sources_of_keys(kinds: list[str], shared: int, model: str) -> list[int]:
+    """Layers whose keys the last ``shared`` layers read, the last of their kind before these; -1 for own."""
+    own = len(kinds) - shared
+    sources = [-1] * len(kinds)
+    for i in range(max(own, 0), len(kinds)):
+        earlier = [j for j in range(own) if kinds[j] == kinds[i]]
+        if not earlier:
+            raise ModelError(f"layer {i} of this {model} model reads keys that no layer has")
+        sources[i] = earlier[-1]
+    return sources
 
 
 def _sizes_of_layers(config: Config, kinds: list[str]) -> list[tuple[int, int]]:

@@ -270,7 +270,7 @@ def deepseek_v2(config: Config) -> tuple[Decoder, Names]:
     method = config.get("topk_method") or "greedy"
     if method not in ("greedy", "group_limited_greedy"):
         raise ModelError(f"deepseek_v2 models whose topk_method is {method!r} are not supported")
-    decoder, names = _with_latent(config, pairs=True)
+    decoder, names = with_latent(config, pairs=True)
     whole = {"n_group": 1, "topk_group": 1} if method == "greedy" else {}
     decoder, names = of_deepseek(decoder, names, {**config, **whole, "norm_topk_prob": False})
     assert decoder.experts is not None
@@ -280,7 +280,7 @@ def deepseek_v2(config: Config) -> tuple[Decoder, Names]:
 
 def deepseek_v3(config: Config) -> tuple[Decoder, Names]:
     """Latent attention, and experts by a sigmoid, of some groups."""
-    decoder, names = _with_latent(config, bool(config.get("rope_interleave", True)))
+    decoder, names = with_latent(config, bool(config.get("rope_interleave", True)))
     return of_deepseek(decoder, names, {"norm_topk_prob": True, **config})
 
 
@@ -292,17 +292,17 @@ def glm4_moe_lite(config: Config) -> tuple[Decoder, Names]:
 def youtu(config: Config) -> tuple[Decoder, Names]:
     """Latent attention beside plain MLPs."""
     config = {"tie_word_embeddings": True, **config}
-    return _with_latent(config, bool(config.get("rope_interleave", True)))
+    return with_latent(config, bool(config.get("rope_interleave", True)))
 
 
 def minicpm3(config: Config) -> tuple[Decoder, Names]:
     """Latent attention beside plain MLPs, with the numbers of a MiniCPM."""
     values = int(config.get("v_head_dim") or int(config["hidden_size"]) // int(config["num_attention_heads"]))
     config = {"tie_word_embeddings": True, **config, "v_head_dim": values}
-    return llamas.branches_of_minicpm(config, *_with_latent(config, pairs=False))
+    return llamas.branches_of_minicpm(config, *with_latent(config, pairs=False))
 
 
-def _with_latent(config: Config, pairs: bool) -> tuple[Decoder, Names]:
+def with_latent(config: Config, pairs: bool) -> tuple[Decoder, Names]:
     """A Llama with latent attention; ``pairs``: rotated pairs are neighbours.
 
     The rotated channels of a head come first here, which its scores do not see.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.language.families.configuration import Config, refuse, stop_of
 from hetero_tvm.language.families.decoder import Decoder, Experts, Layer, Names, Recurrence
-from hetero_tvm.language.families.llamas import MULTIMODAL, granite, llama
-from hetero_tvm.language.families.mixtures import granite_moe, qwen2_moe
+from hetero_tvm.language.families.llamas import granite, llama
+from hetero_tvm.language.families.mixtures import granite_moe
 
 _UNBOUNDED = 1 << 20
 """Context of a model whose texts may have any length."""
@@ -95,7 +93,7 @@ def bamba(config: Config) -> tuple[Decoder, Names]:
     decoder, names = llama({"partial_rotary_factor": 0.5, **config})
     inner = int(config.get("mamba_expand", 2)) * decoder.width
     recurrence = _heads(config, inner, decoder.eps)
-    decoder = _with_states(decoder, recurrence, [n in attending for n in range(len(decoder.layers))])
+    decoder = with_states(decoder, recurrence, [n in attending for n in range(len(decoder.layers))])
     return decoder, dataclasses.replace(
         names,
         recurrence="mamba.",
@@ -165,7 +163,7 @@ def granite_hybrid(config: Config) -> tuple[Decoder, Names]:
         config, int(config.get("mamba_expand", 2)) * decoder.width, float(config["rms_norm_eps"])
     )
     kinds = config.get("layer_types") or config.get("layers_block_type") or ["mamba"] * len(decoder.layers)
-    decoder = _with_states(decoder, recurrence, [_attends(str(kind)) for kind in kinds])
+    decoder = with_states(decoder, recurrence, [attends(str(kind)) for kind in kinds])
     return decoder, dataclasses.replace(names, recurrence="mamba.")
 
 
@@ -189,7 +187,7 @@ def jamba(config: Config) -> tuple[Decoder, Names]:
 
     number, top = int(config.get("num_experts") or 1), int(config.get("num_experts_per_tok") or 1)
     experts = Experts(number, top, decoder.inner, normalised=False) if number > 1 else None
-    decoder = _with_states(dataclasses.replace(decoder, ropes=(), rotated=0), recurrence, every("attn"))
+    decoder = with_states(dataclasses.replace(decoder, ropes=(), rotated=0), recurrence, every("attn"))
     layers = tuple(
         dataclasses.replace(layer, mixed=mixed and experts is not None)
         for layer, mixed in zip(decoder.layers, every("expert"), strict=True)
@@ -285,72 +283,7 @@ def nemotron_h(config: Config) -> tuple[Decoder, Names]:
     )
 
 
-def qwen3_next(config: Config) -> tuple[Decoder, Names]:
-    """Linear attention between layers of attention whose heads are gated, and experts (Qwen3-Next)."""
-    config = {"norm_topk_prob": True, **config}
-    decoder, names = _linear_attention(config, *qwen2_moe({"partial_rotary_factor": 0.25, **config}))
-    r = decoder.recurrence
-    assert r is not None
-    group = r.heads // r.groups
-    of_qkvz = [r.state, r.state, group * (r.inner // r.heads), group * (r.inner // r.heads)]
-    return decoder, dataclasses.replace(
-        names,
-        recurrent_in=("in_proj_qkvz",),
-        recurrent_rows=_rows_of_parts(r.groups, of_qkvz),
-        recurrent_few=("in_proj_ba",),
-        recurrent_few_rows=_rows_of_parts(r.groups, [group, group]),
-    )
-
-
-def qwen3_5(config: Config) -> tuple[Decoder, Names]:
-    """A Qwen3-Next without experts, whose matrices are apart (Qwen3.5)."""
-    return _linear_attention(config, *llama({"partial_rotary_factor": 0.25, **config}))
-
-
-def qwen3_5_moe(config: Config) -> tuple[Decoder, Names]:
-    """A Qwen3.5 of experts."""
-    inner = config["moe_intermediate_size"]
-    config = {"norm_topk_prob": True, "intermediate_size": inner, "partial_rotary_factor": 0.25, **config}
-    return _linear_attention(config, *qwen2_moe(config))
-
-
 # parts -----------------------------------------------------------------------------------------
-def _linear_attention(config: Config, decoder: Decoder, names: Names) -> tuple[Decoder, Names]:
-    """The decoder with the gated delta rule in the place of attention where its layers say so."""
-    heads, keys = int(config["linear_num_value_heads"]), int(config["linear_num_key_heads"])
-    inner = heads * int(config["linear_value_head_dim"])
-    if heads % keys:
-        raise ModelError(f"{heads} heads of linear attention cannot share {keys} keys")
-    size, dim = int(config.get("linear_conv_kernel_dim", 4)), int(config["linear_key_head_dim"])
-    recurrence = Recurrence("delta", inner, size, heads, dim, keys, eps=decoder.eps)
-    kinds, every = config.get("layer_types"), int(config.get("full_attention_interval") or 4)
-    if kinds is None:
-        count = len(decoder.layers)
-        kinds = ["linear" if (number + 1) % every else "full_attention" for number in range(count)]
-    decoder = _with_states(decoder, recurrence, [_attends(str(kind)) for kind in kinds])
-    width = decoder.heads * decoder.dim
-    both = _rows_of_parts(decoder.heads, [decoder.dim, decoder.dim])
-    rest = range(2 * width, 2 * width + 2 * decoder.kv_heads * decoder.dim)
-    decoder = dataclasses.replace(decoder, head_norms=True, norm_offset=1.0, gated_heads=True)
-    return decoder, dataclasses.replace(
-        names,
-        prefixes=MULTIMODAL,
-        qkv_rows=(*both[:width], *rest),
-        gate_rows=both[width:],
-        recurrence="linear_attn.",
-        recurrent_in=("in_proj_qkv", "in_proj_z"),
-        recurrent_few=("in_proj_b", "in_proj_a"),
-    )
-
-
-def _rows_of_parts(groups: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Rows of a matrix whose groups have parts of these sizes, in the order of the parts."""
-    ends = np.cumsum([0, *sizes])
-    rows = np.arange(groups * ends[-1]).reshape(groups, -1)
-    parts = (rows[:, start:end].reshape(-1) for start, end in zip(ends, ends[1:], strict=False))
-    return tuple(np.concatenate(list(parts)).tolist())
-
-
 def _states_alone(config: Config, recurrence: Recurrence) -> tuple[Decoder, Names]:
     """A decoder of such layers alone, which has neither attention nor MLPs."""
     _check_activation(config)
@@ -408,7 +341,7 @@ def _lfm2(config: Config) -> tuple[Decoder, Names]:
     config = {"rope_theta": 1000000.0, "hidden_act": "silu", **config, "rms_norm_eps": config["norm_eps"]}
     decoder, names = llama(config, head_norms=True, tied=tied)
     recurrence = Recurrence("convolution", decoder.width, int(config.get("conv_L_cache", 3)))
-    decoder = _with_states(decoder, recurrence, [_attends(str(kind)) for kind in kinds])
+    decoder = with_states(decoder, recurrence, [attends(str(kind)) for kind in kinds])
     return decoder, dataclasses.replace(
         names,
         attention_norm="operator_norm",
@@ -421,15 +354,16 @@ def _lfm2(config: Config) -> tuple[Decoder, Names]:
     )
 
 
-def _attends(kind: str) -> bool:
+def attends(kind: str) -> bool:
+    """Whether a layer of this kind has attention, in the words of configurations."""
     return kind.endswith("attention") and not kind.startswith("linear")
 
 
-def _with_states(decoder: Decoder, recurrence: Recurrence, attends: Iterable[bool]) -> Decoder:
+def with_states(decoder: Decoder, recurrence: Recurrence, attending: Iterable[bool]) -> Decoder:
     """The decoder, of whose layers some attend and the others have a state."""
     layers = tuple(
         dataclasses.replace(layer, attends=does, recurs=not does)
-        for layer, does in zip(decoder.layers, attends, strict=True)
+        for layer, does in zip(decoder.layers, attending, strict=True)
     )
     return dataclasses.replace(decoder, layers=layers, recurrence=recurrence)
 

@@ -219,6 +219,7 @@ class Embed:
     ----------
     storage : form of the table; ``packed``: the table is the packed weight of a :class:`Linear`.
     positions : rows of the table of positions; 0 for none.  ``offset`` is added to positions.
+    lacking : tokens that the table lacks have its first row.
     """
 
     vocab: int
@@ -228,6 +229,7 @@ class Embed:
     scale: float = 1.0
     positions: int = 0
     offset: int = 0
+    lacking: bool = False
 
 
 @dataclass(frozen=True)

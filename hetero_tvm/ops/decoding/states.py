@@ -163,6 +163,8 @@ class DeltaScan:
     shares, steps : columns of the operands.
     pool : numbers of a sequence in the pool.
     eps : beside the squares of a length.
+    reach : factor of the shares; with 2 the state may turn a value around (OLMo Hybrid).
+    by_channel : steps, ``a`` and the bias are of the channels of all keys, and so is the decay (Kimi).
     """
 
     heads: int
@@ -173,6 +175,13 @@ class DeltaScan:
     steps: Columns
     pool: int
     eps: float = 1e-6
+    reach: float = 1.0
+    by_channel: bool = False
+
+    @property
+    def decays(self) -> int:
+        """Number of decays of a row."""
+        return self.heads * (self.dim if self.by_channel else 1)
 
     @property
     def width(self) -> int:
@@ -194,12 +203,13 @@ class DeltaScan:
         q, k = (part / np.sqrt((part * part).sum(-1, keepdims=True) + self.eps) for part in (q, k))
         q, k = (np.repeat(part, self.heads // self.key_heads, axis=1) for part in (q, k))
         v = rows[:, 2 * keys :].reshape(len(rows), self.heads, self.values)
-        share = 1 / (1 + np.exp(-_taken(shares, self.shares, self.heads)))
-        decay = np.exp(a * np.logaddexp(0, _taken(steps, self.steps, self.heads) + bias))
+        share = self.reach / (1 + np.exp(-_taken(shares, self.shares, self.heads)))
+        decay = np.exp(a * np.logaddexp(0, _taken(steps, self.steps, self.decays) + bias))
+        decay = decay.reshape(len(rows), self.heads, -1, 1)
         state = np.zeros((self.heads, self.dim, self.values), rows.dtype)
         y = np.empty_like(v)
         for row in range(len(rows)):
-            state = state * decay[row][:, None, None]
+            state = state * decay[row]
             lacks = v[row] - np.einsum("hk,hkv->hv", k[row], state)
             state = state + np.einsum("hk,hv->hkv", k[row], lacks * share[row][:, None])
             y[row] = np.einsum("hk,hkv->hv", q[row], state) * self.dim**-0.5
@@ -208,13 +218,14 @@ class DeltaScan:
 
 @dataclass(frozen=True)
 class GatedNorm:
-    """RMS norm of ``X * silu(gate)``, each of ``groups`` of neighbouring channels by itself.
+    """RMS norm of ``X * f(gate)``, each of ``groups`` of neighbouring channels by itself.
 
     Operands are X [rows, width], the rows of the gate, scales [width].
 
     Parameters
     ----------
-    before : X is normalised before it is multiplied by the SiLU of the gate.
+    before : X is normalised before it is multiplied by f of the gate.
+    sigmoid : f is the sigmoid, else the SiLU.
     """
 
     width: int
@@ -222,11 +233,12 @@ class GatedNorm:
     eps: float
     gate: Columns
     before: bool = False
+    sigmoid: bool = False
 
     def reference(self, x: np.ndarray, gate: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """The result."""
         z = _taken(gate, self.gate, self.width)
-        z = z / (1 + np.exp(-z))
+        z = (1 if self.sigmoid else z) / (1 + np.exp(-z))
         y = (x if self.before else x * z).reshape(len(x), self.groups, -1)
         y = y / np.sqrt((y * y).mean(-1, keepdims=True) + self.eps)
         y = y.reshape(len(x), -1) * scale

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
+from hetero_tvm.language.build import open_checkpoint
 from hetero_tvm.language.checkpoints.checkpoint import SafetensorsFolder, read_safetensors
 from tests.tiny_llama import write, write_safetensors
 
@@ -41,6 +42,32 @@ def test_several_files_and_the_stop_token_of_generation(tmp_path):
     with pytest.raises(ModelError, match="not there") as caught:
         SafetensorsFolder(tmp_path)
     assert caught.value.problems == ("../c.safetensors: not a file of this folder",)
+
+
+def test_parts_that_are_not_there(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    names = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    write_safetensors(tmp_path / names[0], {"a": np.ones(2, np.float32)})
+    with pytest.raises(ModelError, match=f"but {names[0]}, a part of a model") as caught:
+        SafetensorsFolder(tmp_path)
+    assert "model.safetensors.index.json" in caught.value.hint
+    index = {"weight_map": dict(zip("ab", names, strict=True))}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match="not there") as caught:
+        SafetensorsFolder(tmp_path)
+    assert "2 files of weights" in caught.value.hint and names[1] in caught.value.problems[0]
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "m.gguf"])
+def test_what_git_has_not_fetched_is_told_as_such(name, tmp_path):
+    if name.endswith("gguf"):
+        pytest.importorskip("gguf")
+    (tmp_path / "config.json").write_text("{}")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    (tmp_path / name).write_text(pointer)
+    with pytest.raises(ModelError, match="pointer of git-lfs") as caught:
+        open_checkpoint(tmp_path / name if name.endswith("gguf") else tmp_path)
+    assert "git lfs pull" in caught.value.hint
 
 
 def header(tmp_path, change):

@@ -7,6 +7,7 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.language.checkpoints.gguf import GgufFile
 from hetero_tvm.language.checkpoints.gguf_families import FAMILIES, MIXTURES
 from hetero_tvm.language.families.architectures import ARCHITECTURES, describe
+from hetero_tvm.language.families.decoder import Recurrence
 
 gguf = pytest.importorskip("gguf")
 KINDS = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
@@ -161,6 +162,70 @@ def test_layers_of_gemma4(tmp_path):
     assert [np.count_nonzero(rope.inverse) for rope in decoder.ropes] == [8, 4]
     assert (decoder.layer_inputs, decoder.logits_softcap, decoder.norm_offset) == (4, 30.0, 0.0)
     assert checkpoint.names(names).layer_factor == "layer_scalar.weight"
+
+
+def test_streams_of_gemma3n(tmp_path):
+    """Matrices of the streams lie in one tensor; shares of channels are told as deviations."""
+    more = {
+        "attention.sliding_window_pattern": [True, False, True, False],
+        "attention.sliding_window": 8,
+        "attention.shared_kv_layers": 2,
+        "activation_sparsity_scale": [1.6448536, -float("inf"), -float("inf"), -float("inf")],
+        "feed_forward_length": [48, 48, 96, 96],
+        "embedding_length_per_layer_input": 4,
+        "altup.num_inputs": 4,
+    }
+    streams = np.random.default_rng(0).standard_normal((3, 32, 32))
+    tensors = {
+        "token_embd.weight": np.zeros((9, 32)),
+        "blk.0.laurel_l.weight": np.zeros((5, 32)),
+        "blk.0.altup_correct_scale.weight": np.ones(32),
+        "altup_proj.weight": streams,
+    }
+    checkpoint = file_of(tmp_path / "m.gguf", "gemma3n", SIZES | more, tensors)
+    decoder, names = describe(checkpoint.config)
+    cuts = [layer.cut for layer in decoder.layers]
+    assert cuts == [pytest.approx(1.6448536, abs=1e-6), None, None, None]
+    assert [layer.keys_of for layer in decoder.layers] == [-1, -1, 0, 1]
+    assert [layer.inner for layer in decoder.layers] == [48, 48, 96, 96]
+    assert (decoder.low_rank, decoder.scaled_streams, decoder.logits_softcap) == (5, True, 30.0)
+    weight = checkpoint.array("model." + names.streams[0].format(1) + ".weight")
+    np.testing.assert_array_equal(weight, streams[1].astype(np.float32))
+    scale = names.layer.format(0) + names.streams[-1]
+    np.testing.assert_array_equal(checkpoint.array("model." + scale), np.ones(32))
+
+
+def test_linear_attention_of_qwen3_next(tmp_path):
+    """Norms have the offset added, but for the gated one; decays are as the kernel reads them."""
+    more = {
+        "ssm.conv_kernel": 4,
+        "ssm.state_size": 6,
+        "ssm.group_count": 2,
+        "ssm.time_step_rank": 4,
+        "ssm.inner_size": 20,
+        "expert_count": 4,
+        "expert_used_count": 2,
+        "expert_feed_forward_length": 8,
+        "expert_shared_feed_forward_length": 8,
+        "rope.dimension_count": 2,
+    }
+    tensors = {
+        "token_embd.weight": np.zeros((9, 32)),
+        "blk.0.ssm_norm.weight": np.full(5, 3.0),
+        "blk.0.attn_norm.weight": np.full(32, 3.0),
+        "blk.0.ssm_a": np.full(4, -2.0),
+    }
+    checkpoint = file_of(tmp_path / "m.gguf", "qwen3next", SIZES | more, tensors)
+    decoder, names = describe(checkpoint.config)
+    assert decoder.recurrence == Recurrence("delta", 20, 4, 4, 6, 2, eps=decoder.eps)
+    assert [layer.attends for layer in decoder.layers] == [False, True, True, True]
+    assert decoder.experts.normalised and decoder.experts.shared_gated and decoder.rotated == 2
+    names = checkpoint.names(names)
+    assert names.recurrent_in == ("in_proj_qkv", "in_proj_z") and not names.recurrent_rows
+    base = "model.layers.0."
+    assert checkpoint.array(base + "linear_attn.norm.weight")[0] == 3
+    assert checkpoint.array(base + "input_layernorm.weight")[0] == 2
+    np.testing.assert_allclose(checkpoint.array(base + "linear_attn.A_log"), np.log(2))
 
 
 def test_the_scales_of_minicpm(tmp_path):

@@ -251,6 +251,7 @@ def test_all_that_are_known():
     known |= {"mamba", "falcon_mamba", "mamba2", "lfm2", "lfm2_moe", "bamba", "falcon_h1", "granitemoehybrid"}
     known |= {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "jamba", "nemotron_h", "exaone", "bitnet"}
     known |= {"gemma4_text", "gemma4_unified_text", "apertus", "nanochat", "minicpm", "minicpm3", "internlm2"}
+    known |= {"gemma3n_text", "olmo_hybrid", "kimi_linear"}
     known |= {"persimmon", "modernbert-decoder", "granite_swa", "granitemoe_swa", "afmoe"}
     known |= {"cohere2_moe", "hy_v3", "sarvam_moe", "sarvam_mla"}
     assert set(ARCHITECTURES) == known
@@ -307,8 +308,7 @@ def test_a_model_of_another_kind_is_to_be_exported():
         ("rwkv", "no list of keys and values"),
         ("zamba2", "scans"),
         ("lfm3", "more than short convolutions"),
-        ("kimi_linear", "linear attention"),
-        ("gemma3n_text", "several streams"),
+        ("minimax", "linear attention"),
     ],
 )
 def test_what_a_model_has_that_nothing_here_computes_is_said(kind, lack):
@@ -395,6 +395,24 @@ def test_a_gemma4():
         describe({**GEMMA4, "use_bidirectional_attention": "all"})
     with pytest.raises(ModelError, match="keys that no layer has"):
         describe({**GEMMA4, "num_kv_shared_layers": 5})
+
+
+def test_a_gemma3n():
+    """Layers differ in the width of their MLPs, in how few channels count and in whose keys they read."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    config = {**CONFIG, "model_type": "gemma3n_text", "num_hidden_layers": 4, "layer_types": kinds}
+    config |= {"sliding_window": 8, "num_kv_shared_layers": 2, "intermediate_size": [48, 64, 48, 64]}
+    config |= {"activation_sparsity_pattern": [0.95, 0.5, 0.0, 0.0]}
+    decoder, names = describe(config)
+    assert [layer.inner for layer in decoder.layers] == [48, 64, 48, 64]
+    assert [layer.keys_of for layer in decoder.layers] == [-1, -1, 0, 1]
+    assert [layer.cut for layer in decoder.layers] == [pytest.approx(1.6448536), 0.0, None, None]
+    assert (decoder.streams, decoder.low_rank, decoder.layer_inputs) == (4, 64, 256)
+    assert decoder.tied and decoder.logits_softcap == 30.0 and len(names.streams) == 7
+    (deep, _) = describe({**CONFIG, "model_type": "gemma3n_text", "num_hidden_layers": 35})
+    assert sum(layer.cut is not None for layer in deep.layers) == 10 and deep.attending == 20
+    with pytest.raises(ModelError, match="another stream"):
+        describe({**config, "altup_active_idx": 1})
 
 
 def test_a_minicpm_is_a_granite_in_other_words():

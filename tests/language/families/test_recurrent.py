@@ -125,6 +125,39 @@ def test_linear_attention():
         describe({**LINEAR, "model_type": "qwen3_5_text", "linear_num_value_heads": 3})
 
 
+def test_an_olmo_hybrid():
+    """Layers with a state have their norms in front, the others behind; rotations only where it says so."""
+    config = {**CONFIG, "model_type": "olmo_hybrid", "num_hidden_layers": 4, "hidden_size": 64}
+    config["rope_theta"] = None
+    decoder, names = describe(config)
+    assert [layer.attends for layer in decoder.layers] == [False, False, False, True]
+    assert [layer.norms_first for layer in decoder.layers] == [True, True, True, False]
+    heads = CONFIG["num_attention_heads"]
+    dim = int(48 / heads)
+    assert decoder.recurrence == Recurrence(
+        "delta", 2 * heads * dim, 4, heads, dim, heads, eps=1e-5, doubled=True
+    )
+    assert (decoder.pre_norms, decoder.ropes, decoder.rotated) == (False, (), 0)
+    turning = {**config, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    assert describe({**turning, "linear_allow_neg_eigval": False})[0].rotated == decoder.dim
+
+
+def test_a_kimi_linear_in_both_spellings():
+    sizes = {"kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 8}
+    config = {**CONFIG, **sizes, "model_type": "kimi_linear", "num_hidden_layers": 4, "num_experts": 8}
+    config |= {"num_experts_per_token": 2, "moe_intermediate_size": 16, "moe_renormalize": True}
+    hub = {"kda_layers": [1, 2, 4], "full_attn_layers": [3], "head_dim": 12, "num_heads": 4}
+    decoder, names = describe({**config, "linear_attn_config": {**hub, "short_conv_kernel_size": 4}})
+    assert decoder.recurrence == Recurrence("channel_delta", 48, 4, 4, 12, 4, eps=decoder.eps)
+    assert [layer.attends for layer in decoder.layers] == [False, False, True, False]
+    assert [layer.mixed for layer in decoder.layers] == [False, True, True, True]
+    assert decoder.rotated == 0 and decoder.latent.shared == 4 and decoder.experts.top == 2
+    kinds = ["full_attention" if one.attends else "linear_attention" for one in decoder.layers]
+    told = {"layer_types": kinds, "linear_head_dim": 12, "linear_num_heads": 4}
+    told["mlp_layer_types"] = ["dense", "sparse", "sparse", "sparse"]
+    assert describe({**config, **told}) == (decoder, names)
+
+
 def test_a_falcon_h1_multiplies_its_matrices():
     config = {**CONFIG, **HEADS, "model_type": "falcon_h1", "mamba_d_ssm": 64, "key_multiplier": 0.5}
     config |= {"attention_in_multiplier": 3.0, "ssm_in_multiplier": 2.0, "ssm_multipliers": [1, 2, 3, 4, 5]}

@@ -27,6 +27,7 @@ from hetero_tvm.ops.decoding.contracts import (
 from hetero_tvm.ops.decoding.experts import Combine, ExpertLinear, Route
 from hetero_tvm.ops.decoding.states import DeltaScan, Gate, GatedNorm, Scan, ShortConvolution
 from hetero_tvm.ops.decoding.storage import Weight
+from hetero_tvm.ops.decoding.streams import Mix, Rescale, SparseGate
 from hetero_tvm.schedules.cpu.decoding.append import emit_append, emit_append_source
 from hetero_tvm.schedules.cpu.decoding.attention import emit_attention
 from hetero_tvm.schedules.cpu.decoding.experts import emit_combine, emit_expert_linear
@@ -54,6 +55,7 @@ from hetero_tvm.schedules.cpu.decoding.states import (
     emit_scan,
     emit_short_convolution,
 )
+from hetero_tvm.schedules.cpu.decoding.streams import emit_mix, emit_rescale, emit_sparse_gate
 
 Contract = (
     Linear
@@ -77,6 +79,9 @@ Contract = (
     | DeltaScan
     | GatedNorm
     | Gate
+    | Mix
+    | Rescale
+    | SparseGate
 )
 
 _EMIT_PRODUCT = {Linear: emit_linear, ExpertLinear: emit_expert_linear}
@@ -100,6 +105,9 @@ _EMIT = {
     DeltaScan: emit_delta_scan,
     GatedNorm: emit_gated_norm,
     Gate: emit_gate,
+    Mix: emit_mix,
+    Rescale: emit_rescale,
+    SparseGate: emit_sparse_gate,
 }
 
 

@@ -35,6 +35,8 @@ def emit_embed(op: Embed, machine: CpuModel) -> PrimFunc:
 
         def one_row(i: Expr) -> None:
             token = k.let(k.load(ids, [i]))
+            if op.lacking:
+                token = k.let(tirx.Select(token < op.vocab, token, int32(0)))
             place = k.let(k.load(positions, [i]) + op.offset)
             panel, column = None, None
             if op.packed:

@@ -222,8 +222,8 @@ def emit_scan(op: Scan, machine: CpuModel) -> PrimFunc:
 
 
 def emit_delta_scan(op: DeltaScan, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments QKV [rows, width], shares, steps, a [heads], bias [heads], positions, sequences,
-    slots, place [1], states, Y [rows, heads * values]."""
+    """Kernel with arguments QKV [rows, width], shares, steps, a [decays], bias [decays], positions,
+    sequences, slots, place [1], states, Y [rows, heads * values]."""
     width = math.gcd(op.values, machine.lanes)
     vectors, keys = op.values // width, op.key_heads * op.dim
     k = SymbolicKernel("delta_scan")
@@ -232,7 +232,7 @@ def emit_delta_scan(op: DeltaScan, machine: CpuModel) -> PrimFunc:
         qkv = k.argument("QKV", (symbol, op.width))
         shares = k.argument("shares", (symbol, op.shares.total))
         steps = k.argument("steps", (symbol, op.steps.total))
-        rates, bias = (k.argument(name, (op.heads,)) for name in ("a", "bias"))
+        rates, bias = (k.argument(name, (op.decays,)) for name in ("a", "bias"))
         states = _States(k, symbol)
         pool = states.pool(op.pool)
         y = k.argument("Y", (symbol, op.heads * op.values))
@@ -255,6 +255,7 @@ def emit_delta_scan(op: DeltaScan, machine: CpuModel) -> PrimFunc:
             inner = k.let(remainder(number * each, vectors) * width)
             query = k.let(quotient(head, op.heads // op.key_heads) * op.dim)
             totals, at = [k.scratch((width,)) for _ in range(each)], [k.ramp(0, width)]
+            decays = k.scratch((op.dim if op.by_channel else 1,))
             with k.serial(rows) as i:
                 position, slot, place = states.of(i)
                 base = k.let(place + head * (op.dim * op.values) + inner)
@@ -268,9 +269,17 @@ def emit_delta_scan(op: DeltaScan, machine: CpuModel) -> PrimFunc:
                             k.store(pool, k.splat(0.0, width), cell(d, vector))
                 to_q = _kept(k, unit(i, query) * constant(op.dim**-0.5), 1)
                 to_k = _kept(k, unit(i, query + keys), 1)
-                share = _kept(k, vector_math.sigmoid(k.load(shares, [i, head + op.shares.first])), 1)
-                raw = k.load(steps, [i, head + op.steps.first]) + k.load(bias, [head])
-                decay = _kept(k, vector_math.exp(_softplus(k, raw, 1) * k.load(rates, [head])), 1)
+                share = vector_math.sigmoid(k.load(shares, [i, head + op.shares.first]))
+                share = _kept(k, share * constant(op.reach) if op.reach != 1.0 else share, 1)
+                first = head * op.dim if op.by_channel else head
+
+                def decay(c: Index, lanes: int, _slot: int) -> None:
+                    at = [k.ramp(first + c, lanes)]
+                    raw = k.load(steps, [i, k.ramp(first + c + op.steps.first, lanes)]) + k.load(bias, at)
+                    value = vector_math.exp(_softplus(k, raw, lanes) * k.load(rates, at))
+                    k.store(decays, value, [k.ramp(c, lanes)])
+
+                each_vector(k, op.dim if op.by_channel else 1, machine.lanes, decay)
 
                 def key(d: Expr) -> Expr:
                     return k.let(k.splat(k.load(qkv, [i, query + keys + d]) * to_k, width))
@@ -297,9 +306,14 @@ def emit_delta_scan(op: DeltaScan, machine: CpuModel) -> PrimFunc:
                         for total, terms_of in zip(totals, sums, strict=True):
                             k.store(total, k.load(total, at) + terms_of, at)
 
-                forgets = k.splat(decay, width)
+                forgets = None if op.by_channel else k.splat(k.let(k.load(decays, [0])), width)
+
+                def kept(d: Expr, vector: int, _of_key: Expr) -> Expr:
+                    of_channel = k.splat(k.load(decays, [d]), width) if forgets is None else forgets
+                    return k.load(pool, cell(d, vector)) * of_channel
+
                 added_up(
-                    lambda d, vector, of_key: k.load(pool, cell(d, vector)) * forgets,
+                    kept,
                     lambda d, of_key: of_key,
                 )
                 c = k.let(head * op.values + inner)
@@ -352,7 +366,8 @@ def emit_gated_norm(op: GatedNorm, machine: CpuModel) -> PrimFunc:
                 base = k.let(group * size)
 
                 def opened(c: Index, width: int) -> Expr:
-                    return vector_math.silu(k.load(gate, [i, k.ramp(c + op.gate.first, width)]))
+                    value = k.load(gate, [i, k.ramp(c + op.gate.first, width)])
+                    return vector_math.sigmoid(value) if op.sigmoid else vector_math.silu(value)
 
                 def square(c: Index, width: int) -> Expr:
                     at = [i, k.ramp(base + c, width)]

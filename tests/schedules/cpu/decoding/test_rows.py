@@ -45,6 +45,14 @@ def test_packed_table_of_the_logits_serves_as_embedding(storage):
     np.testing.assert_allclose(y, exact[ids] * 3 + learned[positions + 2], rtol=1e-5, atol=1e-6)
 
 
+def test_tokens_that_a_table_lacks_have_its_first_row():
+    table = np.random.default_rng(1).standard_normal((5, 21)).astype(np.float32)
+    ids = np.array([4, 5, 900], np.int32)
+    op = Embed(5, 21, lacking=True)
+    y = run(emit_embed(op, MACHINE), ids, ids, table, np.zeros((3, 21), np.float32))
+    np.testing.assert_array_equal(y, table[[4, 0, 0]])
+
+
 def test_plain_table():
     table = np.random.default_rng(1).standard_normal((5, 21)).astype(np.float16)
     ids = np.array([4, 0], np.int32)

@@ -123,6 +123,18 @@ def test_a_delta_scan(heads, values):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+def test_a_delta_scan_that_forgets_channel_by_channel():
+    op = DeltaScan(4, 2, 6, 8, Columns(4), Columns(26, 2), POOL, reach=2.0, by_channel=True)
+    random = np.random.default_rng(6)
+    rows, shares, steps = (rows_of(random, n) for n in (op.width, 4, 26))
+    a, bias = random.standard_normal((2, op.decays)).astype(np.float32)
+    constants = [-np.exp(a), bias]
+    found = through(emit_delta_scan(op, MACHINE), [rows, shares, steps], constants, 32)
+    for n, got in enumerate(found):
+        want = op.reference(rows[n], shares[n], steps[n], *constants)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 def alone(function, *arrays):
     """Result of a kernel whose rows have nothing to do with one another."""
     kernel = compile_kernels(function, tvm.target.Target(MACHINE.codegen_target())).jit()["main"]
@@ -139,6 +151,15 @@ def test_a_gated_norm(groups, before):
     scale = random.standard_normal(36).astype(np.float32)
     y = alone(emit_gated_norm(op, MACHINE), x, gate, scale)
     np.testing.assert_allclose(y, op.reference(x, gate, scale), rtol=1e-5, atol=1e-5)
+
+
+def test_a_norm_behind_a_sigmoid():
+    op = GatedNorm(36, 3, 1e-5, Columns(36), True, True)
+    x, gate = np.random.default_rng(7).standard_normal((2, 9, 36)).astype(np.float32)
+    scale = np.ones(36, np.float32)
+    y = alone(emit_gated_norm(op, MACHINE), x, gate, scale)
+    np.testing.assert_allclose(y, op.reference(x, gate, scale), rtol=1e-5, atol=1e-5)
+    assert np.abs(y).max() <= np.sqrt(12)
 
 
 def test_a_gate():
