@@ -67,7 +67,9 @@ def copied_in(sch: Schedule, copy: Any, loop: Any) -> int | None:
     some beyond the ends of the result and others that no iteration of this thread has computed."""
     variable = sch.get(loop).loop_var
     loops = [sch.get(one) for one in sch.get_loops(copy)]
-    within = [one.extent for one in loops[[one.loop_var.same_as(variable) for one in loops].index(True) + 1 :]]
+    within = [
+        one.extent for one in loops[[one.loop_var.same_as(variable) for one in loops].index(True) + 1 :]
+    ]
     return math.prod(map(int, within)) if all(isinstance(n, tirx.IntImm) for n in within) else None
 
 

@@ -15,7 +15,12 @@ from hetero_tvm.schedules.cpu.generic import contiguous_over, reduce_in_register
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.products import few_rows
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
-from hetero_tvm.schedules.cpu.programs.long_sums import copied_in, is_long, with_own_accumulator, without_rounding
+from hetero_tvm.schedules.cpu.programs.long_sums import (
+    copied_in,
+    is_long,
+    with_own_accumulator,
+    without_rounding,
+)
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
