@@ -62,8 +62,8 @@ def _copies_one(trial: Schedule, block: Any, loop: Any) -> bool:
 
 
 def copied_in(sch: Schedule, copy: Any, loop: Any) -> int | None:
-    """Elements that a block which was moved into ``loop`` copies in each iteration; None where TVM cannot tell
-    which they are: of loops that are one, and whose lengths are products of sizes, it takes far too many, with
+    """Elements that a block, moved into ``loop``, copies in each iteration; None where TVM cannot tell
+    which they are: of fused loops whose lengths are products of sizes, it takes far too many, with
     some beyond the ends of the result and others that no iteration of this thread has computed."""
     variable = sch.get(loop).loop_var
     loops = [sch.get(one) for one in sch.get_loops(copy)]

@@ -291,7 +291,7 @@ def _in_strips(sch: Schedule, block, spatial: list, reduced: list, work: int, ma
 def _cut_strips(
     sch: Schedule, block, spatial: list, reduced: list, width: int, fused: int, work: int
 ) -> bool:
-    """Schedule a reduction in strips, with so many outermost loops as one; whether each writes just its own."""
+    """Schedule a reduction in strips, with so many outer loops as one; whether each writes just its own."""
     *outer, last = spatial
     more, lanes = sch.split(last, [None, width])
     outer = [*outer, more]
