@@ -152,9 +152,7 @@ class _Walk:
                 raise Unprovable(f"loop {stmt.loop_var.name} has no constant bound")
             if most:
                 low = self._analyzer.const_int_bound(stmt.min)
-                self._analyzer.bind(
-                    stmt.loop_var, tvm.ir.Range(int(low.min_value), int(low.max_value) + most), True
-                )
+                self._lies(stmt.loop_var, low.min_value, low.max_value + most - 1)
             return most * self._measure(stmt.body, repeats * most)
         if isinstance(stmt, tirx.IfThenElse):
             span = self._measure(stmt.then_case, repeats)
@@ -171,9 +169,9 @@ class _Walk:
             touched = self._own([*stmt.indices, stmt.value], repeats)
             return 1 if touched or stmt.buffer in self._output or stmt.buffer in self._inputs else 0
         if isinstance(stmt, tirx.Bind):
-            bound = self._analyzer.const_int_bound(stmt.value) if _is_integer(stmt.value) else None
-            if bound is not None:
-                self._analyzer.bind(stmt.var, stmt.value)
+            if _is_integer(stmt.value):
+                bound = self._analyzer.const_int_bound(stmt.value)
+                self._lies(stmt.var, bound.min_value, bound.max_value)
             return self._own([stmt.value], repeats)
         if isinstance(stmt, tirx.Evaluate):
             return 0 if self._is_prefetch(stmt.value) else self._own([stmt.value], repeats)
@@ -191,9 +189,13 @@ class _Walk:
                 raise Unprovable("a block matches a region of the buffers")
         for var, value in zip(block.iter_vars, realize.iter_values, strict=True):
             bound = self._analyzer.const_int_bound(value)
-            self._analyzer.bind(var.var, tvm.ir.Range(int(bound.min_value), int(bound.max_value) + 1), True)
+            self._lies(var.var, bound.min_value, bound.max_value)
         start = self._measure(block.init, repeats) if block.init is not None else 0
         return start + self._measure(block.body, repeats)
+
+    def _lies(self, var: Var, least: int, most: int) -> None:
+        """Keep the bounds of a variable, and these alone: sets of values would have to be of one type."""
+        self._analyzer.update(var, tvm.sym.ConstIntBound(int(least), int(most)), True)
 
     def _own(self, exprs: list[Expr], repeats: int) -> int:
         """1 when expressions load from the buffers; refuses pointers to them."""

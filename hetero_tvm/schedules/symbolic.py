@@ -244,6 +244,13 @@ class Witnesses:
         """The contract at other sizes.  :class:`Unfit` when its fields are no polynomials."""
         return lifted(self.ops, self.sizes, lambda extent: extent.at(sizes))
 
+    def told_at(self, sizes: Sizes) -> list[tuple[tuple[int, ...], str]]:
+        """Shapes and dtypes at other sizes of the operands that only tell sizes."""
+        return [
+            (lifted([tuple(shape) for shape, _ in several], self.sizes, lambda e: e.at(sizes)), several[0][1])
+            for several in zip(*self.told, strict=True)
+        ]
+
     def shapes(self, variables: Mapping[str, Expr]) -> list[tuple[Any, ...]]:
         """Shapes of operands, of what only tells sizes, and of results, in order, as expressions of int64
         ``variables``."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from hetero_tvm.compile.dynamic.scatters import is_scatter, scatter_loops
 from hetero_tvm.compile.dynamic.tables import Operands
-from hetero_tvm.compile.dynamic.tensor_ir import fitted, form_of, lift, lift_function
+from hetero_tvm.compile.dynamic.tensor_ir import fitted, form_of, lift, lift_function, with_operands
 from hetero_tvm.host.tvm import PrimFunc, tirx, tvm_ffi
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_ready
@@ -57,7 +57,7 @@ def written_kernel(
     kernel = None
     with contextlib.suppress(Unfit):
         kernel = target.run_time_kernel(witnesses, space, point)
-    if kernel is None and not told and not alone:
+    if kernel is None and not alone:
         with contextlib.suppress(Unfit):
             kernel = _lifted_emission(witnesses, space, point, target)
     return None if kernel is None else (kernel, space.pack(ops[0], point, target.machine))
@@ -101,7 +101,7 @@ def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, tar
         op: FusedOp = witnesses.at(at)
         if reason := space.refuses(op, target.machine):
             raise Unfit(reason)
-        return space.emit(op, point, target.machine)
+        return with_operands(space.emit(op, point, target.machine), len(op.inputs), witnesses.told_at(at))
 
     forms = [form_of(emitted(at)) for at in sizes]
     shapes = {n: witnesses.largest.inputs[n].shape for n in witnesses.bounded}

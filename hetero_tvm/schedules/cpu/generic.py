@@ -132,9 +132,9 @@ def _tiled_reduction(
     reduce_in_registers(sch, block, fused, reduced[0], lanes)
 
 
-def reduce_in_registers(sch: Schedule, block: Block, within: Loop, terms: Loop, lanes: Loop) -> None:
+def reduce_in_registers(sch: Schedule, block: Block, within: Loop, terms: Loop, lanes: Loop) -> Block:
     """Let a reduction over ``terms`` keep the vectors of its results, ``lanes``, in registers, of its own for
-    each iteration of ``within``."""
+    each iteration of ``within``; the block that copies them to where they belong."""
     results = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(results, within)
     if is_long(sch, block):
@@ -143,6 +143,7 @@ def reduce_in_registers(sch: Schedule, block: Block, within: Loop, terms: Loop, 
     sch.vectorize(lanes)
     start = sch.decompose_reduction(block, terms)
     sch.vectorize(sch.get_loops(start)[-1])
+    return results
 
 
 def _row_reduction(

@@ -45,12 +45,32 @@ def accumulate_in_double(sch: Schedule, block: Any) -> None:
 def with_own_accumulator(sch: Schedule, block: Any, loop: Any | None) -> None:
     """Let a long reduction work in float64, within ``loop``, its innermost one over results."""
     try:
+        if loop is not None and not _copies_one(sch.copy(), block, loop):
+            return
         rounding = sch.cache_write(block, 0, "local")
         if loop is not None:
             sch.reverse_compute_at(rounding, loop)
     except ScheduleError:
         return
     accumulate_in_double(sch, block)
+
+
+def _copies_one(trial: Schedule, block: Any, loop: Any) -> bool:
+    rounding = trial.cache_write(block, 0, "local")
+    trial.reverse_compute_at(rounding, loop)
+    return copied_in(trial, rounding, loop) == 1
+
+
+def copied_in(sch: Schedule, copy: Any, loop: Any) -> int | None:
+    """Elements that a block, moved into ``loop``, copies in each iteration; None where TVM cannot tell
+    which they are: of fused loops whose lengths are products of sizes, it takes far too many, with
+    some beyond the ends of the result and others that no iteration of this thread has computed."""
+    variable = sch.get(loop).loop_var
+    loops = [sch.get(one) for one in sch.get_loops(copy)]
+    within = [
+        one.extent for one in loops[[one.loop_var.same_as(variable) for one in loops].index(True) + 1 :]
+    ]
+    return math.prod(map(int, within)) if all(isinstance(n, tirx.IntImm) for n in within) else None
 
 
 def without_rounding(function: PrimFunc) -> PrimFunc:

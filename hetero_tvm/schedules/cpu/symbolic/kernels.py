@@ -15,7 +15,12 @@ from hetero_tvm.schedules.cpu.generic import contiguous_over, reduce_in_register
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.products import few_rows
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
-from hetero_tvm.schedules.cpu.programs.long_sums import is_long, with_own_accumulator, without_rounding
+from hetero_tvm.schedules.cpu.programs.long_sums import (
+    copied_in,
+    is_long,
+    with_own_accumulator,
+    without_rounding,
+)
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
@@ -273,22 +278,29 @@ def _in_strips(sch: Schedule, block, spatial: list, reduced: list, work: int, ma
     width = width_of(int(extent), machine)
     if width == 1:
         return False
-    try:
-        _cut_strips(sch.copy(), block, spatial, reduced, width, work)
-    except (ScheduleError, ValueError, RuntimeError):
-        return False
-    _cut_strips(sch, block, spatial, reduced, width, work)
-    return True
+    for fused in range(len(spatial), 0, -1):
+        try:
+            if _cut_strips(sch.copy(), block, spatial, reduced, width, fused, work):
+                _cut_strips(sch, block, spatial, reduced, width, fused, work)
+                return True
+        except (ScheduleError, ValueError, RuntimeError):
+            continue
+    return False
 
 
-def _cut_strips(sch: Schedule, block, spatial: list, reduced: list, width: int, work: int) -> None:
+def _cut_strips(
+    sch: Schedule, block, spatial: list, reduced: list, width: int, fused: int, work: int
+) -> bool:
+    """Schedule a reduction in strips, with so many outer loops as one; whether each writes just its own."""
     *outer, last = spatial
     more, lanes = sch.split(last, [None, width])
-    sch.reorder(*outer, more, *reduced, lanes)
-    outer = _fused(sch, [*outer, more])
+    outer = [*outer, more]
+    sch.reorder(*outer, *reduced, lanes)
+    outer = [sch.fuse(*outer[:fused]), *outer[fused:]] if fused > 1 else outer
     if work >= _PARALLEL_WORTH:
         sch.parallel(outer[0])
-    reduce_in_registers(sch, block, outer[-1], reduced[0], lanes)
+    results = reduce_in_registers(sch, block, outer[-1], reduced[0], lanes)
+    return copied_in(sch, results, outer[-1]) == width
 
 
 def _fused(sch: Schedule, loops: list) -> list:
