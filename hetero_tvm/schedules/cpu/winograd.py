@@ -90,10 +90,16 @@ def winograd(size: int, taps: int = FILTER) -> Winograd:
     return Winograd(size, taps)
 
 
-def parts_of(taps: int) -> tuple[int, int]:
-    """Parts of a filter along an axis, and taps of each: those with the fewest products per output."""
-    each = 1 if taps == 1 else 2 if taps in (2, 4) else FILTER
-    return -(-taps // each), each
+def parts_of(taps: int, stride: int = 1) -> list[slice]:
+    """Parts of a filter along an axis, of the same number of taps each, the last ones perhaps past its end.
+
+    Each reads pixels of one remainder modulo the stride.  Three taps have the fewest products per output,
+    but for two and four.
+    """
+    every = -(-taps // stride)
+    each = 1 if every == 1 else 2 if every in (2, 4) else FILTER
+    starts = [(phase, n * each) for phase in range(min(stride, taps)) for n in range(-(-every // each))]
+    return [slice(phase + n * stride, phase + (n + each) * stride, stride) for phase, n in starts]
 
 
 class TileAxis:
@@ -103,14 +109,15 @@ class TileAxis:
     ----------
     form : the method along the axis; None where the filter has one tap.
     size, reach : outputs and points of a tile.
-    apart : pixels from one output of a tile to the next.
+    apart : outputs from one of a tile to the next.
     parts, taps : of the filter; of each part.
     tiles, extent : in an image; outputs along the axis.
     """
 
-    def __init__(self, taps: int, apart: int, extent: Index, size: int):
-        self.parts, self.taps = parts_of(taps)
-        self.form = winograd(size, self.taps) if taps > 1 else None
+    def __init__(self, taps: int, stride: int, apart: int, extent: Index, size: int):
+        self.parts, self.stride = parts_of(taps, stride), stride
+        self.taps = len(range(self.parts[0].start, self.parts[0].stop, stride))
+        self.form = winograd(size, self.taps) if self.taps > 1 else None
         self.size, self.reach = (self.form.size, self.form.reach) if self.form else (1, 1)
         self.apart, self.extent = apart if self.form else 1, extent
         self.tiles = self.apart * pieces_of(extent, self.size * self.apart)
@@ -127,11 +134,14 @@ class TileAxis:
         step = self.size * self.apart
         return k.let(tirx.floordiv(tile, self.apart) * step + tirx.floormod(tile, self.apart))
 
-    def pixels(self, k: Kernel, first: Expr, part: int, before: int, extent: Index) -> list[Expr]:
+    def pixels(self, k: Kernel, first: Expr, part: slice, before: int, extent: Index) -> list[Expr]:
         """Places of what the points of a part are made from, of ``extent``, with ``before`` ahead of the
         first tap; the last place again instead of what lies outside."""
-        furthest = before + self.tiles * self.size + (self.parts * self.taps - 1) * self.apart
-        places = [first + (before + (part * self.taps + n) * self.apart) for n in range(self.reach)]
+        taps = [part.start + n * self.stride for n in range(self.reach)]
+        places = [first * self.stride + (before + tap * self.apart) for tap in taps]
+        furthest = (
+            before + (self.tiles * self.size - 1) * self.stride + (part.stop - self.stride) * self.apart + 1
+        )
         if isinstance(furthest, int) and isinstance(extent, int) and furthest <= extent:
             return places
         return [k.let(tirx.min(place, as_index(extent - 1))) for place in places]

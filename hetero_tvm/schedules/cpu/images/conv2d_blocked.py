@@ -20,7 +20,7 @@ the planes come with X's halo (its producer wrote them), so there is no border c
 and columns are tiles of their own size, so nothing is computed twice or thrown away.  A 1x1
 convolution without halos is one long row.
 
-Convolutions without strides may use Winograd's method (see ``conv2d_winograd_kernel.py``), and those of
+Convolutions may use Winograd's method instead (see ``conv2d_winograd_kernel.py``), and those of
 few filters products of whole channels (``conv2d_few_kernel.py``): the method is one of the decisions.
 
 Weights are packed as [panels, channel blocks, taps, block, NR]: a panel is read front to back and

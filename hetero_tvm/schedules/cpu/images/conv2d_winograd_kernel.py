@@ -26,14 +26,16 @@ is not stored.  A NaN or an infinity spreads over its whole tile, not only over 
 
 Filters of 3x3 are the usual case.  Longer ones are parts of three taps, side by side in the depth of the
 products, the last one with zeros; two taps, and parts of them, have one more output from as many points.
-Outputs of a tile are as far apart as the taps of a dilated filter.  Along an axis on which a filter has a
-single tap nothing is transformed: a row has m + 2 points, half the products.
+With strides each part reads pixels of one remainder alone.  Outputs of a tile are as far apart as the taps
+of a dilated filter.  Along an axis on which a filter has a single tap nothing is transformed: a row has m + 2
+points, half the products.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Callable
 
@@ -63,18 +65,23 @@ from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, largest, p
 _OF_L2 = 0.4
 """Share of L2 that transformed pixels and sums of a block take."""
 
-_MOST_TAPS, _MOST_PARTS = 12, 9
-"""Taps along an axis, and parts of a filter, beyond which they transform the same pixels too often."""
+_MOST_TAPS, _MOST_STRIDE, _MOST_PARTS = 12, 2, 16
+"""Taps along an axis, its stride, and parts of a filter beyond which they transform the same pixels too
+often."""
 
 
 def applies(op: Conv2d) -> bool:
     """Whether Winograd's method computes the operator (on an input in blocks)."""
-    x, parts = Layout.parse(op.x_layout), [parts_of(taps)[0] for taps in op.kernel]
-    if op.groups > 1 or op.strides != (1, 1) or not x.blocked or math.prod(parts) > _MOST_PARTS:
+    if op.groups > 1 or not Layout.parse(op.x_layout).blocked or max(op.strides) > _MOST_STRIDE:
         return False
     if type(op) is Conv3d:
-        return op.kernel == (FILTER, FILTER) and op.dilation == (1, 1) and op.channels % x.block == 0
-    return 1 < max(op.kernel) <= _MOST_TAPS
+        once = op.strides == op.dilation == (1, 1)
+        return once and op.kernel == (FILTER, FILTER) and op.channels % Layout.parse(op.x_layout).block == 0
+    if max(op.kernel) > _MOST_TAPS or (max(op.strides) > 1 and max(op.dilation) > 1):
+        return False
+    parts = [parts_of(*axis) for axis in zip(op.kernel, op.strides, strict=True)]
+    several = any(taps > stride for taps, stride in zip(op.kernel, op.strides, strict=True))
+    return several and math.prod(map(len, parts)) <= _MOST_PARTS
 
 
 class TileGrid:
@@ -91,10 +98,11 @@ class TileGrid:
 
     def __init__(self, op: Conv2d, size: int):
         extents = (op.out_height, op.out_width)
-        self.axes = [TileAxis(*axis, size) for axis in zip(op.kernel, op.dilation, extents, strict=True)]
+        each = zip(op.kernel, op.strides, op.dilation, extents, strict=True)
+        self.axes = [TileAxis(*axis, size) for axis in each]
         self.rows, self.columns = (axis.tiles for axis in self.axes)
         self.count = self.rows * self.columns
-        self.parts = math.prod(axis.parts for axis in self.axes)
+        self.parts = math.prod(len(axis.parts) for axis in self.axes)
         self.points = math.prod(axis.reach for axis in self.axes)
         self.depth = self.parts * op.per_filter
 
@@ -110,8 +118,8 @@ class TileGrid:
         split = plain.reshape(panels, down, across, self.parts, op.per_filter, columns)
         for panel in range(panels):
             some = w[panel * columns : (panel + 1) * columns].reshape(-1, op.per_filter, *op.kernel)
-            for n, (i, j) in enumerate(np.ndindex(*(axis.parts for axis in self.axes))):
-                part = some[:, :, i * down : (i + 1) * down, j * across : (j + 1) * across]
+            for n, (rows, taps) in enumerate(itertools.product(*(axis.parts for axis in self.axes))):
+                part = some[:, :, rows, taps]
                 split[panel, : part.shape[2], : part.shape[3], n, :, : len(part)] = part.transpose(2, 3, 1, 0)
         return expanded(matrix, plain).reshape(panels, self.points, self.depth, columns)
 
@@ -234,9 +242,9 @@ class WinogradKernel:
         op, k, lanes, (down, across) = self.op, self.k, self.lanes, self.tiles.axes
         (top, left), pitch = self.shape.taps[0], self.shape.pitch
         y, x = down.first(k, row), across.first(k, column)
-        for part, (i, j) in enumerate(np.ndindex(down.parts, across.parts)):
-            ys = down.pixels(k, y, i, top, self.shape.x.rows(op.height))
-            xs = across.pixels(k, x, j, left, pitch)
+        for part, (rows, taps) in enumerate(itertools.product(down.parts, across.parts)):
+            ys = down.pixels(k, y, rows, top, self.shape.x.rows(op.height))
+            xs = across.pixels(k, x, taps, left, pitch)
             at = k.ramp((to_plane * self.tiles.parts + part) * self.v_plane + to_tile * lanes, lanes)
             self._transform_input(plane, ys, xs, at)
 
