@@ -59,6 +59,7 @@ from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import (
     applies,
     blocks_of_tiles,
     most_tiles,
+    transformed_blocks,
 )
 from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
@@ -299,9 +300,10 @@ def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuMod
     share = busiest_share(panels, groups, blocks, blocks, op.batch, machine)
     products = panels * blocks * op.batch * (pieces * tiles.points * piece + block * vectors * finish)
     # Windows of slices share what all threads have transformed.
-    times = shape.channel_blocks * op.batch if groups == 1 else math.prod(shape.x.shape(op.image)[:2])
+    own = transformed_blocks(shape)
+    times = own * op.batch if groups == 1 else math.prod(shape.x.shape(op.image)[:2])
     begin = times * tiles.parts * tiles.count * begins
-    transformed = tiles.points * tiles.parts * shape.channel_blocks * lanes * 4  # of one tile
+    transformed = tiles.points * tiles.parts * own * lanes * 4  # of one tile
     compute = products * share + begin * (share if groups == 1 else 1 / machine.threads) + 600.0
     sums = 4 * block * tiles.points * vectors * lanes
     spilled = max(0, sums - machine.l2 / 2) / 8 * panels * blocks

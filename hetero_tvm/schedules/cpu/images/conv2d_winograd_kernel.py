@@ -72,16 +72,24 @@ often."""
 
 def applies(op: Conv2d) -> bool:
     """Whether Winograd's method computes the operator (on an input in blocks)."""
-    if op.groups > 1 or not Layout.parse(op.x_layout).blocked or max(op.strides) > _MOST_STRIDE:
+    x = Layout.parse(op.x_layout)
+    if not x.blocked or max(op.strides) > _MOST_STRIDE:
+        return False
+    if op.groups > 1 and any(extent // op.groups % x.block for extent in (op.channels, op.filters)):
         return False
     if type(op) is Conv3d:
         once = op.strides == op.dilation == (1, 1)
-        return once and op.kernel == (FILTER, FILTER) and op.channels % Layout.parse(op.x_layout).block == 0
+        return once and op.kernel == (FILTER, FILTER) and op.channels % x.block == 0
     if max(op.kernel) > _MOST_TAPS or (max(op.strides) > 1 and max(op.dilation) > 1):
         return False
     parts = [parts_of(*axis) for axis in zip(op.kernel, op.strides, strict=True)]
     several = any(taps > stride for taps, stride in zip(op.kernel, op.strides, strict=True))
     return several and math.prod(map(len, parts)) <= _MOST_PARTS
+
+
+def transformed_blocks(shape: BlockedShape) -> int:
+    """Blocks of channels that one image's results are made from."""
+    return shape.channel_blocks if shape.op.groups == 1 else shape.x.blocks(shape.op.channels)
 
 
 class TileGrid:
@@ -128,7 +136,7 @@ def most_tiles(op: Conv2d, size: int, registers: RegisterTile, machine: CpuModel
     """Tiles of a block at most, a whole number of register tiles, of an image of any size: so many that what
     a thread keeps of them stays in L2."""
     grid = TileGrid(op, size)
-    each = 4 * grid.points * (grid.depth + registers.vectors * machine.lanes)
+    each = 4 * grid.points * (grid.depth * op.groups + registers.vectors * machine.lanes)
     return max(1, int(_OF_L2 * machine.l2 / each / registers.rows)) * registers.rows
 
 
@@ -163,6 +171,7 @@ class WinogradKernel:
     ):
         self.op, self.lanes, self.room = op, machine.lanes, room or op
         self.shape, self.tiles, self.size = BlockedShape(op, machine.lanes), TileGrid(op, size), size
+        self.channel_blocks = transformed_blocks(self.shape)
         self.vectors = registers.vectors
         self.panels = -(-self.shape.filter_blocks // self.vectors)
         self.blocks, self.groups = blocks, min(groups, self.panels)
@@ -228,7 +237,7 @@ class WinogradKernel:
 
     def _transform_block(self, first_tile: Expr, tiles: Expr) -> None:
         """V of the tiles of one block; a line between points, as whole pages would share few sets of L1."""
-        k, blocks = self.k, self.shape.channel_blocks
+        k, blocks = self.k, self.channel_blocks
         self.v_plane = self.most * self.lanes
         self.v = k.scratch((self.tiles.points, self.tiles.parts * blocks * self.v_plane + self.lanes))
         begin, some = self.slice_planes.inside(int32(0), blocks)
@@ -320,6 +329,9 @@ class WinogradKernel:
         op, k, lanes = self.op, self.k, self.lanes
         acc = k.scratch((tiles, self.vectors * lanes))
         plane = int32(0) if self.own else self.slice_planes.first
+        if op.groups > 1:
+            group = tirx.floordiv(panel * (self.vectors * lanes), op.filters // op.groups)
+            plane = k.let(plane + group * (op.per_filter // lanes))
         before = start if self.own else first_tile + start
 
         def each(body: Callable[[Expr, Expr], None]) -> None:

@@ -55,7 +55,7 @@ def test_method_by_size_of_the_image():
     assert SPACE.default(large, machine)["method"] == "winograd4"
     small = on(machine, Conv2d(1, 512, 3, 3, 512, (3, 3), padding=PAD), "+1,1,1,1")
     assert SPACE.default(small, machine)["method"] == "direct"
-    for op in (dataclasses.replace(large, strides=(3, 3)), dataclasses.replace(large, groups=4)):
+    for op in (dataclasses.replace(large, strides=(3, 3)), dataclasses.replace(large, groups=8)):
         assert SPACE.knobs(op, machine)[0].choices == ("direct",)
 
 
