@@ -65,9 +65,8 @@ from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, largest, p
 _OF_L2 = 0.4
 """Share of L2 that transformed pixels and sums of a block take."""
 
-_MOST_TAPS, _MOST_STRIDE, _MOST_PARTS = 12, 2, 16
-"""Taps along an axis, its stride, and parts of a filter beyond which they transform the same pixels too
-often."""
+_MOST_STRIDE, _MOST_PARTS = 2, 24
+"""Stride and parts of a filter beyond which they transform the same pixels too often."""
 
 
 def applies(op: Conv2d) -> bool:
@@ -80,7 +79,7 @@ def applies(op: Conv2d) -> bool:
     if type(op) is Conv3d:
         once = op.strides == op.dilation == (1, 1)
         return once and op.kernel == (FILTER, FILTER) and op.channels % x.block == 0
-    if max(op.kernel) > _MOST_TAPS or (max(op.strides) > 1 and max(op.dilation) > 1):
+    if max(op.strides) > 1 and max(op.dilation) > 1:
         return False
     parts = [parts_of(*axis) for axis in zip(op.kernel, op.strides, strict=True)]
     several = any(taps > stride for taps, stride in zip(op.kernel, op.strides, strict=True))
