@@ -46,7 +46,7 @@ def test_what_goes_beyond_a_tensor_is_told(tmp_path, place, at, how, said):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("options", [[], ["--open"]])
+@pytest.mark.parametrize("options", [[], ["--open"], ["--images"]])
 def test_kernels_of_generated_graphs_stay_within_their_tensors(monkeypatch, capfd, options):
     monkeypatch.setattr(sys, "argv", ["guard_pages", "--count", "2", "--nodes", "6", "--at", "end", *options])
     assert command.main() == 0

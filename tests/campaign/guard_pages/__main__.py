@@ -4,9 +4,11 @@ Generated graphs are built and run in a process where each input, output and int
 page that cannot be read or written, and then in one where each begins behind such a page.  A kernel that goes
 beyond its tensors ends the process, which tells the kernel, how far, and of what; writes to the bytes that
 alignment leaves over are reported.  Every call is made with three contents of fresh memory: a result that
-differs was computed from what nothing had written.
+differs was computed from what nothing had written, and one that is not ONNX Runtime's is told as well.
 
-``--open`` gives each graph an axis of a range of sizes; ``--pytest ARGUMENTS`` guards the models of tests.
+``--open`` gives each graph an axis of a range of sizes; ``--images`` generates networks of convolutions,
+pools, pads and concatenations in their place, most with open batches and extents; ``--pytest ARGUMENTS``
+guards the models of tests.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ def graphs(options: argparse.Namespace, library: Path, place: str, end: float) -
         command = [sys.executable, "-m", "tests.campaign.guard_pages.process", str(seed), str(last)]
         command += ["--nodes", str(options.nodes), "--until", str(end), "--target", options.target]
         command += ["--open"] * options.open + ["--arena"] * options.arena
+        command += ["--images"] * options.images
         command += ["--precision", options.precision] if options.precision else []
         command += ["--threads", str(options.threads)] if options.threads else []
         variables = environment(library, place, log, options.alignment)
@@ -84,6 +87,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the first graph")
     parser.add_argument("--nodes", type=int, default=12, help="most nodes of a graph")
     parser.add_argument("--open", action="store_true", help="with an axis of a range of sizes")
+    parser.add_argument("--images", action="store_true", help="networks over signals, images and volumes")
     parser.add_argument("--arena", action="store_true", help="intermediate tensors share an arena, as usual")
     parser.add_argument(
         "--alignment",
