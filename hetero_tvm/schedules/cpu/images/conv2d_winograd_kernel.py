@@ -124,6 +124,11 @@ def most_tiles(op: Conv2d, size: int, registers: RegisterTile, machine: CpuModel
     return max(1, int(_OF_L2 * machine.l2 / each / registers.rows)) * registers.rows
 
 
+def blocks_in_l2(op: Conv2d, machine: CpuModel) -> int:
+    """Blocks of the largest tiles, of which what a thread keeps with one vector of filters stays in L2."""
+    return pieces_of(TileGrid(op, 4).count, most_tiles(op, 4, RegisterTile(1, 1), machine))
+
+
 def blocks_of_tiles(count: Index, wanted: int, height: int, most: int) -> Index:
     """Number of blocks that an image of any size is cut into: the ``wanted`` one, as far as each has a
     register tile of ``height``, and none more than ``most`` tiles."""

@@ -1,9 +1,12 @@
 """Convolution by Winograd's method: partial tiles, blocks of tiles, halos, rounding."""
 
+import dataclasses
+
 import pytest
 
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import WINOGRAD, BlockedConv2dSpace
+from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import TileGrid
 from tests.schedules.cpu.images.helpers import PAD, WINOGRAD_ERROR, on
 from tests.schedules.cpu.running import MACHINES, SWEPT, check_points
 
@@ -92,3 +95,31 @@ def test_rows_of_many_channels_have_fewer_products():
         Conv2d(1, 128, 20, 50, 128, (2, 13)),
     ):
         assert SPACE.knobs(on(machine, other, ""), machine)[0].choices == ("direct",)
+
+
+@pytest.mark.parametrize(
+    "wide",
+    [
+        Conv2d(1, 64, 512, 512, 64, (7, 7), padding=(3, 3, 3, 3)),
+        Conv2d(1, 32, 1, 400_000, 32, (1, 11), padding=(0, 5, 0, 5)),
+    ],
+    ids=lambda op: op.label,
+)
+def test_what_is_transformed_of_large_images_stays_near(wide):
+    """Blocks of some megabytes would go through memory: 1.2 to 2 times as long, and that much for a thread."""
+    machine = MACHINES["avx512"]
+    op = on(machine, wide, "+" + ",".join(map(str, wide.padding)))
+    point = SPACE.default(op, machine)
+    tiles = TileGrid(op, WINOGRAD[point["method"]])
+    assert 4 * tiles.points * tiles.depth * -(-tiles.count // point["blocks"]) < 2 * machine.l2
+
+
+@pytest.mark.thorough
+def test_many_blocks():
+    """More blocks than rows, by every method."""
+    machine = dataclasses.replace(AVX2, l2=8 << 10)
+    op = on(machine, Conv2d(1, 16, 60, 60, 8, (3, 3), padding=PAD), "+1,1,1,1")
+    method, tile, blocks, _ = SPACE.knobs(op, machine)
+    assert max(blocks.choices) == 224
+    points = [{"method": m, "tile": tile.choices[0], "blocks": 224, "groups": 1} for m in method.choices]
+    check_points(SPACE, op, points, machine, tolerance=WINOGRAD_ERROR)
