@@ -23,6 +23,7 @@ memory faster than they are used, which is while an image has many tiles.
 
 A tile at the border reads the last row or column again instead of what lies outside; what comes of it
 is not stored.  A NaN or an infinity spreads over its whole tile, not only over the filter's window.
+In a dilated filter's last tiles that last pixel may be one between the taps.
 
 Filters of 3x3 are the usual case.  Longer ones are parts of three taps, side by side in the depth of the
 products, the last one with zeros; two taps, and parts of them, have one more output from as many points.
