@@ -92,13 +92,13 @@ class SliceOfPieces(Rule):
         axis = axes[0] % len(whole)
         pieces = shape[axis : len(shape) - (len(whole) - axis - 1)]
         piece = math.prod(pieces[1:])
+        begin = begins[0] if begins[0] >= 0 else max(0, begins[0] + whole[axis])
         if len(pieces) < 2 or shape[:axis] != part[:axis] or math.prod(pieces) != part[axis] or not piece:
             return None
-        if shape[axis + len(pieces) :] != part[axis + 1 :] or begins[0] % piece or whole[axis] % piece:
+        if shape[axis + len(pieces) :] != part[axis + 1 :] or begin % piece or whole[axis] % piece:
             return None
-        first = begins[0] % whole[axis] // piece
         in_pieces = [*whole[:axis], whole[axis] // piece, *pieces[1:], *whole[axis + 1 :]]
-        return _Pieces(cut.args[0], in_pieces, axis, first, pieces[0])
+        return _Pieces(cut.args[0], in_pieces, axis, begin // piece, pieces[0])
 
     def rewrite(self, graph: Graph, var: Var, found: _Pieces) -> None:
         in_pieces = graph.insert_before(var, relax.op.reshape(found.x, found.shape), f"{var.name}#pieces")

@@ -69,6 +69,8 @@ class TestSliceOfTake(Rewrite):
     [
         (1, 2, 8, (2, 3, 2, 5), True),
         (-2, 0, 8, (2, 4, 2, 1, 5), True),
+        (1, -8, 10, (2, 4, 2, 5), True),
+        (1, -14, 8, (2, 4, 2, 5), True),  # begins before the first
         (2, 0, 4, (2, 10, 2, 2), False),  # 5 columns are no whole pieces of 2
         (1, 1, 9, (2, 4, 2, 5), False),  # begins within a piece
         (1, 2, 8, (12, 5), False),  # joins axes

@@ -57,6 +57,7 @@ from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import (
     TileGrid,
     WinogradKernel,
     applies,
+    blocks_in_l2,
     blocks_of_tiles,
     most_tiles,
     transformed_blocks,
@@ -70,6 +71,8 @@ WINOGRAD = {"winograd2": 2, "winograd4": 4}
 """Method -> outputs of a tile per side; :data:`DIRECT` computes the convolution as it is written."""
 FEW = "few"
 """Method of few filters, whose products have channels in their lanes (``conv2d_few_kernel.py``)."""
+_BLOCKS_OF_LARGE = (224, 448, 896, 1792)
+"""Blocks of images so large that what is transformed of fewer blocks leaves L2."""
 
 
 class BlockedConv2dSpace(DesignSpace):
@@ -109,7 +112,10 @@ class BlockedConv2dSpace(DesignSpace):
         return None
 
     def knobs(self, op: Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
-        return Knob("method", methods_of(op, machine)), *tile_knobs(BlockedShape(op, machine.lanes), machine)
+        tile, blocks, groups = tile_knobs(BlockedShape(op, machine.lanes), machine)
+        more = tuple(b for b in _BLOCKS_OF_LARGE if applies(op) and b <= blocks_in_l2(op, machine))
+        blocks = Knob("blocks", (*blocks.choices, *more))
+        return Knob("method", methods_of(op, machine)), tile, blocks, groups
 
     def default(self, op: Conv2d, machine: CpuModel) -> Point:
         shape = BlockedShape(op, machine.lanes)

@@ -23,6 +23,7 @@ memory faster than they are used, which is while an image has many tiles.
 
 A tile at the border reads the last row or column again instead of what lies outside; what comes of it
 is not stored.  A NaN or an infinity spreads over its whole tile, not only over the filter's window.
+In a dilated filter's last tiles that last pixel may be one between the taps.
 
 Filters of 3x3 are the usual case.  Longer ones are parts of three taps, side by side in the depth of the
 products, the last one with zeros; two taps, and parts of them, have one more output from as many points.
@@ -137,6 +138,11 @@ def most_tiles(op: Conv2d, size: int, registers: RegisterTile, machine: CpuModel
     grid = TileGrid(op, size)
     each = 4 * grid.points * (grid.depth * op.groups + registers.vectors * machine.lanes)
     return max(1, int(_OF_L2 * machine.l2 / each / registers.rows)) * registers.rows
+
+
+def blocks_in_l2(op: Conv2d, machine: CpuModel) -> int:
+    """Blocks of the largest tiles, of which what a thread keeps with one vector of filters stays in L2."""
+    return pieces_of(TileGrid(op, 4).count, most_tiles(op, 4, RegisterTile(1, 1), machine))
 
 
 def blocks_of_tiles(count: Index, wanted: int, height: int, most: int) -> Index:

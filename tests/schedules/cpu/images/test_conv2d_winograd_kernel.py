@@ -1,11 +1,15 @@
 """Convolution by Winograd's method: partial tiles, blocks of tiles, halos, rounding."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import WINOGRAD, BlockedConv2dSpace
+from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import TileGrid
 from tests.schedules.cpu.images.helpers import PAD, WINOGRAD_ERROR, on
-from tests.schedules.cpu.running import MACHINES, SWEPT, check_points
+from tests.schedules.cpu.running import MACHINES, SWEPT, check_points, compiled, shapes_of
 
 SPACE = BlockedConv2dSpace()
 AVX2 = MACHINES["avx2"]
@@ -100,3 +104,53 @@ def test_rows_of_many_channels_have_fewer_products():
         Conv2d(1, 128, 20, 50, 128, (10, 20)),
     ):
         assert SPACE.knobs(on(machine, other, ""), machine)[0].choices == ("direct",)
+
+
+@pytest.mark.parametrize(
+    "wide",
+    [
+        Conv2d(1, 64, 512, 512, 64, (7, 7), padding=(3, 3, 3, 3)),
+        Conv2d(1, 32, 1, 400_000, 32, (1, 11), padding=(0, 5, 0, 5)),
+    ],
+    ids=lambda op: op.label,
+)
+def test_what_is_transformed_of_large_images_stays_near(wide):
+    """Blocks of some megabytes for each thread would go through memory: 1.2 to 2 times as long."""
+    machine = MACHINES["avx512"]
+    op = on(machine, wide, "+" + ",".join(map(str, wide.padding)))
+    point = SPACE.default(op, machine)
+    tiles = TileGrid(op, WINOGRAD[point["method"]])
+    assert 4 * tiles.points * tiles.depth * -(-tiles.count // point["blocks"]) < 2 * machine.l2
+
+
+@pytest.mark.thorough
+def test_many_blocks():
+    """More blocks than rows, by every method."""
+    machine = dataclasses.replace(AVX2, l2=8 << 10)
+    op = on(machine, Conv2d(1, 16, 60, 60, 8, (3, 3), padding=PAD), "+1,1,1,1")
+    method, tile, blocks, _ = SPACE.knobs(op, machine)
+    assert max(blocks.choices) == 224
+    points = [{"method": m, "tile": tile.choices[0], "blocks": 224, "groups": 1} for m in method.choices]
+    check_points(SPACE, op, points, machine, tolerance=WINOGRAD_ERROR)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kernel, dilation", [((1, 2), 1), ((1, 7), 3), ((1, 3), 6)])
+def test_nan_stays_within_its_tiles(kernel, dilation):
+    """As docs/numerics.md says: also that of the last pixel, read again for what lies past the row."""
+    op = on(AVX2, Conv2d(2, 8, 2, 60, 8, kernel, dilation=(1, dilation)))
+    tile = SPACE.knobs(op, AVX2)[1].choices[0]
+    point = {"method": "winograd4", "tile": tile, "blocks": 2, "groups": 1}
+    (run,) = compiled([(SPACE.emit(op, point, AVX2), shapes_of(op))])
+    w = np.ones((8, 8, *kernel), "float32")
+    packed = np.asarray(TileGrid(op, 4).pack_weight(op, w, AVX2.lanes, tile[2]), dtype="float32")
+    for pixel in (0, 31, 59):
+        x = np.zeros((2, 2, 60, 8), "float32")
+        x[0, 1, pixel, 3] = np.nan
+        y = run(x.reshape(op.inputs[0].shape), packed).reshape(2, 2, op.out_width, 8)
+        reached = np.isnan(y[0, 1]).any(axis=-1)
+        windows = [pixel - tap * dilation for tap in range(kernel[1])]
+        inside = [place for place in windows if 0 <= place < op.out_width]
+        near = [min(abs(place - window) for window in windows) for place in range(op.out_width)]
+        assert reached[inside].all() and max(np.array(near)[reached]) <= 5 * dilation
+        assert not np.isnan(y[1]).any() and not np.isnan(y[0, 0]).any()
