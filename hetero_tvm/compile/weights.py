@@ -15,6 +15,7 @@ import math
 import struct
 import weakref
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +40,8 @@ _OBJECT = 24
 
 _tokens = itertools.count(1)
 _known: weakref.WeakValueDictionary[int, Weights] = weakref.WeakValueDictionary()
+_held: Counter[int] = Counter()
+"""How many builds of this process have a constant at an address: each call looks for all of its own."""
 
 
 class _Tensor(ctypes.Structure):
@@ -60,13 +63,16 @@ class Weights:
         self.token = next(_tokens)
         self._stand_ins: list[Any] = []
         self._tensors: list[Any] = []
-        self._addresses: set[int] = set()
         self._numbers: dict[tuple[int, str, tuple[int, ...]], list[int]] = {}
         self._replaced: list[tuple[Any, int | None, list[int]]] = []
         _known[self.token] = self
 
     def __del__(self) -> None:
         self.take_back()
+        for value in self._tensors:
+            _held[value.data_ptr()] -= 1
+            if not _held[value.data_ptr()]:
+                del _held[value.data_ptr()]
 
     def __len__(self) -> int:
         return len(self._tensors)
@@ -82,7 +88,7 @@ class Weights:
         if number is None:
             number = len(self._tensors)
             self._tensors.append(value)
-            self._addresses.add(value.data_ptr())
+            _held[value.data_ptr()] += 1
             same.append(number)
         length = -(-_NUMBER.size // array.dtype.itemsize)
         data = np.zeros(length * array.dtype.itemsize, np.uint8)
@@ -96,16 +102,12 @@ class Weights:
         for tensor in tensors:
             address = tensor.__chandle__() + _OBJECT
             fields = _Tensor.from_address(address)
-            if self.holds(fields.data):
+            if fields.data in _held:
                 continue
             _, number = _NUMBER.unpack(ctypes.string_at(fields.data, _NUMBER.size))
             value = self._tensors[number]
             self._replaced.append((tensor, fields.data, list(fields.shape[: fields.ndim])))
             _set(fields, value.data_ptr(), [int(extent) for extent in value.shape])
-
-    def holds(self, address: int | None) -> bool:
-        """Whether a constant lies there."""
-        return address in self._addresses
 
     def take_back(self) -> None:
         """Make stand-ins of this process what they were: they free their own memory, and are exported."""
@@ -245,8 +247,7 @@ def _call(stand_ins: Sequence[Any]) -> Any:
 @tvm_ffi.register_global_func(FUNCTION, override=True)
 def _give(*tensors: Any) -> None:
     """The constants of an executable of this process: functions share some, each looks for all of its own."""
-    known = list(_known.values())
-    missing = [one for one in tensors if not any(weights.holds(one.data_ptr()) for weights in known)]
+    missing = [one for one in tensors if one.data_ptr() not in _held]
     if missing:
         token, _ = _NUMBER.unpack(ctypes.string_at(missing[0].data_ptr(), _NUMBER.size))
         _known[token].give(missing)

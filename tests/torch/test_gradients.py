@@ -172,3 +172,18 @@ def test_a_group_norm_in_channels_last_is_trained(tmp_path):
         for f in (torch.compile(net, backend="hetero_tvm", options=options), net)
     )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("error::hetero_tvm.torch.refusing.FallbackWarning")
+def test_attention_in_half_precision(tmp_path):
+    """Its sums of exponentials are float32, as its backward takes them."""
+    attend = torch.nn.functional.scaled_dot_product_attention
+    compiled = torch.compile(attend, backend="hetero_tvm", options={"cache": str(tmp_path)})
+    gradients = []
+    for function in (attend, compiled):
+        torch.manual_seed(0)
+        operands = [torch.randn(2, 2, 6, 8).bfloat16().requires_grad_() for _ in range(3)]
+        function(*operands).float().square().sum().backward()
+        gradients.append([one.grad for one in operands])
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0.03, atol=0.03)

@@ -33,6 +33,10 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             else other
         )
 
+    def exact(x: Tensor) -> Tensor:
+        """PyTorch's kernels compute half precision in float32, and their sums of exponentials stay so."""
+        return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
     def forward(
         query: Tensor,
         key: Tensor,
@@ -45,6 +49,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     ) -> Any:
         if dropout_p:
             return NotImplemented
+        kind = query.dtype
+        query, key, value = map(exact, (query, key, value))
         scores = scores_of(query, alike(query, key), is_causal, attn_mask, scale)
         best = scores.amax(-1, keepdim=True)
         best = torch.where(best == float("-inf"), 0.0, best)  # rows that see nothing give zero
@@ -53,7 +59,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         divisor = torch.where(total == 0, 1.0, total)
         # Its results lie in memory as [batch, rows, heads, head size].
         result = ((weights / divisor) @ alike(query, value)).transpose(1, 2).contiguous().transpose(1, 2)
-        return result, (best + torch.log(total)).squeeze(-1)
+        return result.to(kind), (best + torch.log(total)).squeeze(-1)
 
     def backward(
         grad_out: Tensor,
@@ -70,6 +76,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     ) -> Any:
         if dropout_p or key.shape[1] != query.shape[1]:
             return NotImplemented
+        kind = query.dtype
+        grad_out, query, key, value, out = map(exact, (grad_out, query, key, value, out))
         factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
         sums = logsumexp.unsqueeze(-1)
         sums = torch.where(sums == float("-inf"), 0.0, sums)
@@ -78,7 +86,8 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         grad_weights = grad_out @ value.transpose(-1, -2)
         along = (grad_out * out).sum(-1, keepdim=True)
         grad_scores = weights * (grad_weights - along) * factor
-        return grad_scores @ key, grad_scores.transpose(-1, -2) @ query, grad_value
+        grads = grad_scores @ key, grad_scores.transpose(-1, -2) @ query, grad_value
+        return tuple(grad.to(kind) for grad in grads)
 
     def grouped(
         query: Tensor,
