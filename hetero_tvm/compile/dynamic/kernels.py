@@ -95,7 +95,10 @@ def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, tar
     for n, name in enumerate(names):
         for _ in range(n):
             several[name] = [_prime_from(size + 1) for size in several[name]]
-    sizes = telling({name: primes[0] for name, primes in several.items()}, quotients, several)
+    firsts = {name: primes[0] for name, primes in several.items()}
+    # Primes are odd: halves of them are told from the sizes themselves by even ones.
+    others = {name: [*primes, *(p + 1 for p in primes)] for name, primes in several.items()}
+    sizes = telling(firsts, quotients, others if quotients else several)
 
     def emitted(at: Sizes) -> PrimFunc:
         op: FusedOp = witnesses.at(at)

@@ -29,6 +29,8 @@ class SlicePlanes:
 
     def __init__(self, k: Kernel, op: Conv2d, blocks: int, batch: Expr):
         self.begin: Index = int32(0)
+        # Not told by the bounds: of a volume of one slice they may be numbers as well.
+        self._all = not isinstance(op, Conv3d) or not (op.before or op.after)
         if not isinstance(op, Conv3d):
             self.first, self.end = batch * blocks, int32(blocks)
             return
@@ -43,7 +45,7 @@ class SlicePlanes:
 
     def inside(self, first: Index, count: Index) -> tuple[Index, Index]:
         """First and count of those of ``count`` blocks of the run, from ``first``, that the volume has."""
-        if isinstance(self.begin, tirx.IntImm) and isinstance(self.end, tirx.IntImm):
+        if self._all:
             return first, count
         begin = tirx.max(self.begin, first)
         return begin, tirx.max(tirx.min(self.end, first + count) - begin, int32(0))

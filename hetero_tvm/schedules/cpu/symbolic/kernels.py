@@ -10,7 +10,6 @@ from hetero_tvm.host.tvm import PrimFunc, Schedule, ScheduleError, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu.generic import contiguous_over, reduce_in_registers, width_of
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
@@ -87,8 +86,6 @@ def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuMod
     """The kernel for all sizes; None where the space has none that is written for it."""
     if witnesses.told and space.name not in _TOLD:
         return None
-    if isinstance(witnesses.largest, Conv3d):
-        return None  # those written for images know nothing of the slices that a window has
     written = _WRITTEN.get(space.name, space.run_time_kernel)
     return written(witnesses, point, machine)
 

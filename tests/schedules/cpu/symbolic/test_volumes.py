@@ -9,7 +9,26 @@ from onnx import helper, numpy_helper
 
 from hetero_tvm import Span
 from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.schedules.cpu.symbolic import kernels
 from tests.campaign.graphs.judge import by_onnxruntime
+
+
+def check(filters, channels, slices, taps, pads, strides, spans, shapes):
+    """Compare one convolution with ONNX Runtime's at some sizes."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((filters, channels, *taps)).astype("float32")
+    options = {"kernel_shape": taps, "pads": pads, "strides": strides}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", **options)
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", channels, slices, "h", "w"])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "volumes", [x], [y], [numpy_helper.from_array(values, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    given = {"x": [spans[0], channels, slices, *spans[1:]]}
+    built = build_model(optimize_model(import_model(model, shapes=given), "cpu"), use_shipped=False)
+    for batch, *image in shapes:
+        values = {"x": rng.standard_normal((batch, channels, slices, *image)).astype("float32")}
+        expected = by_onnxruntime(model, values)[0]
+        np.testing.assert_allclose(built.run(values)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.thorough
@@ -18,17 +37,14 @@ from tests.campaign.graphs.judge import by_onnxruntime
     [(1, (3, 1, 3), (0, 0, 1, 2, 0, 1)), (1, (3, 3, 3), (1,) * 6), (3, (3, 3, 3), (1,) * 6)],
 )
 def test_open_images_of_volumes_of_few_slices(slices, taps, pads):
-    rng = np.random.default_rng(0)
-    weight = numpy_helper.from_array(rng.standard_normal((4, 2, *taps)).astype("float32"), "w")
-    node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", kernel_shape=taps, pads=pads)
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 2, slices, "h", "w"])
-    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "volumes", [x], [y], [weight])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    spans = {"x": [Span(1, 2), 2, slices, Span(3, 6), Span(3, 6)]}
-    built = build_model(optimize_model(import_model(model, shapes=spans), "cpu"), use_shipped=False)
-    for shape in ((1, 2, slices, 3, 3), (2, 2, slices, 5, 4), (2, 2, slices, 6, 6)):
-        values = {"x": rng.standard_normal(shape).astype("float32")}
-        np.testing.assert_allclose(
-            built.run(values)[0], by_onnxruntime(model, values)[0], rtol=1e-4, atol=1e-5
-        )
+    spans = [Span(1, 2), Span(3, 6), Span(3, 6)]
+    check(4, 2, slices, taps, pads, (1, 1, 1), spans, [(1, 3, 3), (2, 5, 4), (2, 6, 6)])
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_halves_of_rows_are_told_from_rows(lifted, monkeypatch):
+    """A kernel of fixed sizes that is lifted from odd ones alone has the planes of odd ones at all."""
+    if lifted:
+        monkeypatch.delitem(kernels._WRITTEN, "cpu.conv2d_blocked")
+    rows = [(1, height, 4) for height in range(2, 9)]
+    check(1, 16, 3, (3, 2, 1), (1, 0, 0, 1, 0, 0), (1, 2, 1), [1, Span(2, 8), 4], rows)
