@@ -41,7 +41,7 @@ _OBJECT = 24
 _tokens = itertools.count(1)
 _known: weakref.WeakValueDictionary[int, Weights] = weakref.WeakValueDictionary()
 _held: Counter[int] = Counter()
-"""How many builds of this process have a constant at an address: each call looks for all of its own."""
+"""Number of builds of this process that have a constant at an address: each call looks for all of its own."""
 
 
 class _Tensor(ctypes.Structure):
