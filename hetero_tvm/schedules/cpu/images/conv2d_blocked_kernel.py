@@ -307,7 +307,8 @@ class BlockedConvKernel:
 
         per_image, block = shape.x.blocks(op.channels), shape.x.block
         rest = 0 if op.groups > 1 else -(-(op.channels % block) * words // block)
-        full = op.channels // block if rest and shape.slices == 1 else shape.channel_blocks
+        alone = shape.slices == 1 and self.slice_planes.complete
+        full = op.channels // block if rest and alone else shape.channel_blocks
         if full:
             first_block, some = self.slice_planes.inside(*self.slices.channel_blocks(full))
             if words == 1 and rows == op.kernel[0] == shape.slices == 1 < full:
@@ -316,14 +317,14 @@ class BlockedConvKernel:
                 return
             with k.serial(some) as channel_block:
                 at = first_block + channel_block
-                if not rest or shape.slices == 1:
+                if not rest or alone:
                     taps(at, words)
                 elif per_image == 1:
                     taps(at, rest)
                 else:
                     is_last = tirx.EQ(tirx.floormod(at, int32(per_image)), int32(per_image - 1))
                     k.branch(is_last, lambda: taps(at, rest), lambda: taps(at, words))
-        if rest and shape.slices == 1:
+        if rest and alone:
             taps(int32(full), rest)
 
     def _ask_ahead(

@@ -25,12 +25,13 @@ class SlicePlanes:
     ----------
     first : the plane that block 0 of the run would be, if the volume had it.
     begin, end : blocks of the run that the volume has; the others are zero.
+    complete : whether it has all of them, always.
     """
 
     def __init__(self, k: Kernel, op: Conv2d, blocks: int, batch: Expr):
         self.begin: Index = int32(0)
         # Not told by the bounds: of a volume of one slice they may be numbers as well.
-        self._all = not isinstance(op, Conv3d) or not (op.before or op.after)
+        self.complete = not isinstance(op, Conv3d) or not (op.before or op.after)
         if not isinstance(op, Conv3d):
             self.first, self.end = batch * blocks, int32(blocks)
             return
@@ -45,7 +46,7 @@ class SlicePlanes:
 
     def inside(self, first: Index, count: Index) -> tuple[Index, Index]:
         """First and count of those of ``count`` blocks of the run, from ``first``, that the volume has."""
-        if self._all:
+        if self.complete:
             return first, count
         begin = tirx.max(self.begin, first)
         return begin, tirx.max(tirx.min(self.end, first + count) - begin, int32(0))

@@ -31,11 +31,13 @@ CASES = {
     "plain": (volumes(3, 17, (3, 5), before=1, after=1, padding=(1, 2, 1, 2), epilogue=("relu",)), None),
     "long": (volumes(16, 16, (3, 3), taps=9, before=4, after=4, padding=PAD), "+1,1,1,1"),
     "partial": (volumes(13, 16, (3, 3), before=1, after=0, padding=PAD), "+1,1,1,1"),
+    # windows of one slice, which lies outside of the volume or is there, with a partial block of channels
+    "single": (volumes(70, 17, (3, 3), taps=1, before=2, after=1, padding=PAD), "+1,1,1,1"),
 }
 
 
 @pytest.mark.parametrize(
-    "name", [*list(CASES)[1:3], *thorough(["around", *list(CASES)[3:5], "long", "partial"])]
+    "name", [*list(CASES)[1:3], *thorough(["around", *list(CASES)[3:5], "long", "partial"]), "single"]
 )
 def test_windows_of_slices(name):
     op, x = CASES[name]
