@@ -52,7 +52,7 @@ def unpadded(graph: Graph, x: Expr) -> tuple[Expr, list[int]]:
 
 class Conv1dAsConv2d(Rule):
     """``conv1d(x [N, C, W], w)`` -> a convolution of images with one row, with the bias behind it; zeros that
-    were put around the rows are its padding.
+    were put around the rows are its padding where it has no strides.
 
     ``w`` is constant, or with ``computed`` any other.
     """
@@ -78,7 +78,8 @@ class Conv1dAsConv2d(Rule):
     def rewrite(self, graph: Graph, var: Var, found: tuple[Call, Var, np.ndarray | None]) -> None:
         call, top, bias = found
         attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
-        x, more = unpadded(graph, call.args[0])
+        # In front of strides rows are often filled up to whole steps, by other numbers at other sizes.
+        x, more = unpadded(graph, call.args[0]) if integers(attrs.strides) == [1] else (call.args[0], [0, 0])
         batch, channels, width = shape_of(x)
         before, after = (own + zeros for own, zeros in zip(paddings(attrs.padding, 1), more, strict=True))
         bind = graph.binder(top, [var])

@@ -21,6 +21,7 @@ from hetero_tvm.schedules.cpu.images.pool2d import PoolKernel
 from hetero_tvm.schedules.cpu.images.relayout import relayout
 from hetero_tvm.schedules.cpu.symbolic.tails import told_sizes
 from hetero_tvm.schedules.emit import FLOAT, Index, Kernel
+from hetero_tvm.schedules.extents import Unfit
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
 
@@ -61,6 +62,8 @@ def _opened(witnesses: Witnesses, write: Write) -> PrimFunc | None:
     """
     if len({op.image[2:] for op in witnesses.ops}) == 1:
         return None
+    if len({getattr(op, "padding", None) for op in witnesses.ops}) > 1:
+        raise Unfit("zeros around the images are more or fewer at other sizes")
     variables = shape_variables(witnesses.symbols)
     narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
     k = _OpenKernel(witnesses, variables)
