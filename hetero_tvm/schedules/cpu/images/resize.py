@@ -30,7 +30,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.emit import Index, Kernel, for_graph, int32, vector_loop
+from hetero_tvm.schedules.emit import Index, Kernel, for_graph, int32, largest, vector_loop
 
 MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 """Ways to place pixels."""
@@ -145,7 +145,8 @@ def along_columns(
         one_by_one(0, target.width)
         return
     one_by_one(0, copies)
-    vector_loop(k, source.width - 2, max(2, lanes * _MOST_VECTORS // max(copies, _MOST_VECTORS)), turn)
+    inner = largest(source.width - 2, 0)  # of a single pixel there are none between both ends
+    vector_loop(k, inner, max(2, lanes * _MOST_VECTORS // max(copies, _MOST_VECTORS)), turn)
     one_by_one(target.width - copies, copies)
 
 
