@@ -50,6 +50,15 @@ def test_images_of_another_size(tmp_path, mode):
     check(model, tmp_path, (span(1, 4), 3, span(1, 20), span(1, 50)), shapes, {"resize"})
 
 
+def test_images_of_one_column(tmp_path):
+    """Rows that threads write side by side: nothing is written beyond the end of one."""
+    model = text_model(TWICE % "half_pixel")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales"))
+    span = hetero_tvm.Span
+    spans = (span(1, 40), 3, span(1, 9), span(1, 9))
+    check(model, tmp_path, spans, [(27, 3, 8, 1), (13, 3, 7, 1), (13, 3, 8, 3)], {"resize"})
+
+
 @pytest.mark.thorough
 def test_images_of_the_size_of_others(tmp_path):
     span = hetero_tvm.Span
