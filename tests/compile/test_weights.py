@@ -10,7 +10,7 @@ import hetero_tvm
 from hetero_tvm import api
 from hetero_tvm.host import native
 from hetero_tvm.runtime import elf
-from tests.frontend.onnx.helpers import text_model
+from tests.frontend.onnx.helpers import loop_of_shared_constants, text_model
 
 WIDTH = 128
 
@@ -197,21 +197,8 @@ def test_constants_without_elements_keep_their_shapes(tmp_path):
 def test_a_loop_has_its_constants_where_it_shares_one_with_what_is_around_it(tmp_path):
     """A loop is a function of its own, called when its caller has got the constants of both."""
     width = 32
-    model = text_model(f"""
-        g (float[{width},{width}] x) => (float[{width},{width}] y)
-          <int64 rounds = {{1000}}, bool yes = {{1}}, float limit = {{9}}> {{
-            start = Add(x, shared) y = Loop(rounds, yes, start) <body = b (int64 i, bool c,
-                float[{width},{width}] s) => (bool d, float[{width},{width}] t) {{
-                p = Mul(s, shared) q = Add(p, own) t = Add(q, s)
-                m = ReduceMax<keepdims = 0>(t) d = Less(m, limit) }}>
-        }}""")
-    from onnx import numpy_helper
-
-    rng = np.random.default_rng(0)
-    for name in ("shared", "own"):
-        array = rng.standard_normal((width, width)).astype(np.float32) / 16
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    x = rng.standard_normal((width, width)).astype(np.float32)
+    model = loop_of_shared_constants(width)
+    x = np.random.default_rng(1).standard_normal((width, width)).astype(np.float32)
     optimized = api.optimize_model(api.import_model(model))
     built = api.build_model(optimized, logs=tmp_path / "logs", use_shipped=False)
     same(built.run({"x": x}), expected(model, x))

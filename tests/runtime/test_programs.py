@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import numpy_helper
 
 from hetero_tvm import host
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.host import native
 from hetero_tvm.runtime import checksum, elf, load
 from hetero_tvm.runtime.cpuid import FEATURES
-from tests.frontend.onnx.helpers import text_model
+from tests.frontend.onnx.helpers import loop_of_shared_constants, text_model
 from tests.runtime.conftest import ROWS, WIDTH, compile_manifest, make_manifest, weights
 
 SOURCES = Path(importlib.util.find_spec("hetero_tvm.runtime").origin).parent / "cpp"
@@ -106,18 +105,7 @@ def test_a_damaged_library_is_a_message_and_never_loaded(program, mlp, tmp_path)
 def test_a_loop_has_its_constants_where_it_shares_one_with_what_is_around_it(program, tmp_path):
     """A program asks for no constants beforehand: each function gets its own when it is called."""
     width = 32
-    model = text_model(f"""
-        g (float[{width},{width}] x) => (float[{width},{width}] y)
-          <int64 rounds = {{1000}}, bool yes = {{1}}, float limit = {{9}}> {{
-            start = Add(x, shared) y = Loop(rounds, yes, start) <body = b (int64 i, bool c,
-                float[{width},{width}] s) => (bool d, float[{width},{width}] t) {{
-                p = Mul(s, shared) q = Add(p, own) t = Add(q, s)
-                m = ReduceMax<keepdims = 0>(t) d = Less(m, limit) }}>
-        }}""")
-    rng = np.random.default_rng(0)
-    for name in ("shared", "own"):
-        array = rng.standard_normal((width, width)).astype(np.float32) / 16
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    model = loop_of_shared_constants(width)
     library = build_model(optimize_model(import_model(model)), use_shipped=False).export(tmp_path)
     ramp = (np.arange(width * width, dtype="float32") * np.float32(1e-3)).reshape(width, width)
     result = run(program, library, f"f32:{width}x{width}")

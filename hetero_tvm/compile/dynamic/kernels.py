@@ -98,7 +98,7 @@ def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, tar
     firsts = {name: primes[0] for name, primes in several.items()}
     # Primes are odd: halves of them are told from the sizes themselves by even ones.
     others = {name: [*primes, *(p + 1 for p in primes)] for name, primes in several.items()}
-    sizes = telling(firsts, quotients, others if quotients else several)
+    sizes = telling(firsts, quotients, others)
 
     def emitted(at: Sizes) -> PrimFunc:
         op: FusedOp = witnesses.at(at)

@@ -10,7 +10,7 @@ import numpy as np
 from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
-from hetero_tvm.relax_passes.rewriting.views import RESHAPES
+from hetero_tvm.relax_passes.rewriting.views import RESHAPES, slices_of
 
 
 class _Found(NamedTuple):
@@ -85,14 +85,13 @@ class SliceOfPieces(Rule):
         readers = graph.users(var)
         if cut is None or not readers or any(graph.op_name(user) != "relax.concat" for user in readers):
             return None
-        axes, begins, _, *steps = ([int(getattr(v, "value", v)) for v in arg.fields] for arg in cut.args[1:])
-        whole, part, shape = list(shape_of(cut.args[0])), list(shape_of(cut)), list(shape_of(var))
-        if len(axes) != 1 or any(step != [1] for step in steps):
+        slices = slices_of(cut)
+        if len(slices) != 1 or slices[0][2] != 1:
             return None
-        axis = axes[0] % len(whole)
+        axis, begin, _ = slices[0]
+        whole, part, shape = list(shape_of(cut.args[0])), list(shape_of(cut)), list(shape_of(var))
         pieces = shape[axis : len(shape) - (len(whole) - axis - 1)]
         piece = math.prod(pieces[1:])
-        begin = begins[0] if begins[0] >= 0 else max(0, begins[0] + whole[axis])
         if len(pieces) < 2 or shape[:axis] != part[:axis] or math.prod(pieces) != part[axis] or not piece:
             return None
         if shape[axis + len(pieces) :] != part[axis + 1 :] or begin % piece or whole[axis] % piece:

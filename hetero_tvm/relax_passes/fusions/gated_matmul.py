@@ -18,6 +18,7 @@ from hetero_tvm.relax_passes.fusions.elementwise import activation_input, activa
 from hetero_tvm.relax_passes.fusions.linear import linear_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+from hetero_tvm.relax_passes.rewriting.views import slices_of
 
 
 class _Found(NamedTuple):
@@ -104,11 +105,10 @@ def _half(graph: Graph, expr: Expr) -> tuple[Expr, int, list[Var]] | None:
         cut = graph.call(expr, "relax.strided_slice")
         if cut is None or any(len(getattr(arg, "fields", ())) != 1 for arg in cut.args[1:]):
             return None
-        axis, first, _, *step = (int(arg.fields[0]) for arg in cut.args[1:])
+        ((axis, first, step),) = slices_of(cut)
         base, between = cut.args[0], [expr]
-        if step not in ([], [1]):
+        if step != 1:
             return None
-        axis, first = axis % len(shape_of(base)), first % shape_of(base)[axis]
     if axis != len(shape_of(base)) - 1 or shape_of(base)[-1] != 2 * n or first not in (0, n):
         return None
     return base, first // n, between

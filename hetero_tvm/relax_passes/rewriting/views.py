@@ -214,13 +214,19 @@ def order_of(call: Call) -> list[int]:
     return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
 
 
-def _strided_slice(view: View, call: Call, shape: tuple[int, ...]) -> View | None:
-    axes, begin, _, *strides = ([_number(v) for v in arg.fields] for arg in call.args[1:])
+def slices_of(call: Call) -> list[tuple[int, int, int]]:
+    """Axis, first element and step of each slice of a ``strided_slice``, axes and elements from 0."""
+    axes, begins, _, *strides = ([_number(v) for v in arg.fields] for arg in call.args[1:])
     steps = strides[0] if strides else [1] * len(axes)
-    for axis, start, step in zip(axes, begin, steps, strict=True):
-        axis %= len(view.dims)
-        extent = view.shape[axis]
-        start = min(max(start + extent if start < 0 else start, 0), extent)
+    shape, found = shape_of(call.args[0]), []
+    for axis, begin, step in zip(axes, begins, steps, strict=True):
+        extent = shape[axis]
+        found.append((axis % len(shape), min(max(begin + extent if begin < 0 else begin, 0), extent), step))
+    return found
+
+
+def _strided_slice(view: View, call: Call, shape: tuple[int, ...]) -> View | None:
+    for axis, start, step in slices_of(call):
         if step < 1 or (view := view.slice(axis, start, shape[axis], step)) is None:
             return None
     return view

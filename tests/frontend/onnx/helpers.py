@@ -26,6 +26,22 @@ def text_model(body: str, *names: str, opset: int = 17, ir: int = 8, extra: str 
     return model
 
 
+def loop_of_shared_constants(width: int) -> onnx.ModelProto:
+    """A Loop [width, width] with two constants in its body, of which one is that of a node in front of it."""
+    model = text_model(f"""
+        g (float[{width},{width}] x) => (float[{width},{width}] y)
+          <int64 rounds = {{1000}}, bool yes = {{1}}, float limit = {{9}}> {{
+            start = Add(x, shared) y = Loop(rounds, yes, start) <body = b (int64 i, bool c,
+                float[{width},{width}] s) => (bool d, float[{width},{width}] t) {{
+                p = Mul(s, shared) q = Add(p, own) t = Add(q, s)
+                m = ReduceMax<keepdims = 0>(t) d = Less(m, limit) }}>
+        }}""")
+    rng = np.random.default_rng(0)
+    for name in ("shared", "own"):
+        add_weight(model, name, rng.standard_normal((width, width)).astype(np.float32) / 16)
+    return model
+
+
 def add_weight(model: onnx.ModelProto, name: str, array: np.ndarray) -> onnx.ModelProto:
     model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return model

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero_tvm.relax_passes.rewriting.graph import Graph
-from hetero_tvm.relax_passes.rewriting.views import View, places, refine
+from hetero_tvm.relax_passes.rewriting.views import View, places, refine, slices_of
 from tests.relax_passes.graphs import constant, module, op, relax
 
 
@@ -104,3 +104,13 @@ def test_places_of_a_relax_chain():
     x = np.arange(72).reshape(2, 3, 12)
     wanted = x[:, :, 4:10].reshape(2, 3, 2, 3).transpose(0, 2, 1, 3)[:, 1, :, 1:]
     np.testing.assert_array_equal(positions(found.view), wanted)
+
+
+def test_slices_begin_inside_of_their_axes():
+    def body(emit, x):
+        cut = emit(op.strided_slice(x, [0, -1], [-9, -3], [3, 5], [1, 2]))
+        return emit(op.strided_slice(cut, [1], [7], [9]))
+
+    graph = Graph(module({"x": (4, 5)}, body))
+    calls = [graph.value(v) for v in graph.bindings() if graph.op_name(v) == "relax.strided_slice"]
+    assert [slices_of(call) for call in calls] == [[(0, 0, 1), (1, 2, 2)], [(1, 2, 1)]]
