@@ -219,6 +219,10 @@ def _images(lanes: int) -> dict[str, list[FusedOp]]:
             conv(512, 7, 512, **inside),
             point(64, 56, 256, **plain),
             point(512, 14, 128, **plain),
+            point(1024, 14, 256, **plain),
+            point(256, 14, 1024, **plain),
+            point(2048, 7, 512, **plain),
+            conv(256, 28, 256, strides=(2, 2), **inside),
         ],
         "cpu.depthwise": [
             conv(n, size, n, groups=n, strides=(step, step), **inside)

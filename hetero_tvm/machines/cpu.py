@@ -142,14 +142,22 @@ class CpuModel:
 
     @property
     def exposed_lines(self) -> float:
-        """Share of the waits for lines of pixels from L2 that shows beside products (measured on Zen 5, whose
-        products take half as long as others')."""
+        """Share of the waits for lines of pixels from L2 that shows beside products (measured on Zen 5 and
+        on a Xeon with tiles, whose products take half as long as others')."""
+        if "amx_tile" in self.features:
+            return 0.7
         return 0.2 if self._whole else 0.0
 
     @property
     def rereads_beside(self) -> bool:
         """Whether weights that do not stay in L2 come again beside products (measured on Zen 5)."""
         return self._whole
+
+    @property
+    def l2_passes(self) -> float:
+        """Bytes per cycle of weights that stay in L2 and pass again for each block of an image; infinite where
+        none was seen to wait for them (measured on a Xeon with tiles)."""
+        return 40.0 if "amx_tile" in self.features else float("inf")
 
     @property
     def kept_weights(self) -> float:

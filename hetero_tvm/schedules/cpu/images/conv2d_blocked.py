@@ -432,11 +432,13 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     kept = block_bytes + weights_bytes / panels
     beyond = max(0.0, 1.0 - machine.kept_l2 / kept)
     reread = beyond * block_bytes * blocks * (panels - 1) / 12
-    # Pieces are handed out by group first: with more groups than threads each thread comes to all of them.
-    passed = weights_bytes / (groups if groups <= machine.threads else 1)
-    again = weights_bytes * (blocks - 1) * (passed > machine.kept_l2 * machine.kept_weights)
+    # A thread's pieces lie side by side, groups first: who has several blocks comes to all groups each time.
+    passed = weights_bytes / (groups if blocks * op.batch == 1 else 1)
+    leaves = passed > machine.kept_l2 * machine.kept_weights
+    again = weights_bytes * (blocks - 1)
     if not machine.rereads_beside:
-        reread, again = reread + again / 12, 0.0
+        reread += again / (12 if leaves else machine.l2_passes)
+    again *= leaves and machine.rereads_beside
     total = plane_cycles(shape, chosen, tile) * panels * op.batch + reread * op.batch
     again *= op.batch * share / machine.far_bytes
     compute = with_weights(total * share, weights_bytes, groups, blocks * op.batch, machine, again)
