@@ -14,6 +14,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_ready
 from hetero_tvm.runtime.signature import quotient_parts
 from hetero_tvm.schedules.base import DesignSpace, Packer, Point
+from hetero_tvm.schedules.emit import LAUNCH_FLOPS, launches_alike
 from hetero_tvm.schedules.extents import Sizes, Unfit, completed
 from hetero_tvm.schedules.fitting import telling
 from hetero_tvm.schedules.symbolic import Witnesses
@@ -59,7 +60,7 @@ def written_kernel(
         kernel = target.run_time_kernel(witnesses, space, point)
     if kernel is None and not alone:
         with contextlib.suppress(Unfit):
-            kernel = _lifted_emission(witnesses, space, point, target)
+            kernel = _alike(witnesses, space, point, target)
     return None if kernel is None else (kernel, space.pack(ops[0], point, target.machine))
 
 
@@ -83,6 +84,20 @@ def stated_kernel(
             raise
         lifted = lift_function([scatter_loops(function) for function in functions], sizes, shapes)
     return target.schedule_run_time(lifted, work)
+
+
+def _alike(witnesses: Witnesses, space: DesignSpace, point: Point, target: Target) -> PrimFunc:
+    """Kernel of the space, lifted; where small sizes would leave on one thread what large ones share, as the
+    largest has it.
+
+    Raises
+    ------
+    Unfit : the loops depend on the sizes in other ways.
+    """
+    with contextlib.suppress(Unfit):
+        return _lifted_emission(witnesses, space, point, target)
+    with launches_alike(witnesses.largest.flops >= LAUNCH_FLOPS):
+        return _lifted_emission(witnesses, space, point, target)
 
 
 def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, target: Target) -> PrimFunc:
