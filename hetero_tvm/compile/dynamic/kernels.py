@@ -6,10 +6,11 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 
+from hetero_tvm.codegen.pipeline import EXACT_BUFFERS
 from hetero_tvm.compile.dynamic.scatters import is_scatter, scatter_loops
 from hetero_tvm.compile.dynamic.tables import Operands
 from hetero_tvm.compile.dynamic.tensor_ir import fitted, form_of, lift, lift_function, with_operands
-from hetero_tvm.host.tvm import PrimFunc, tirx, tvm_ffi
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx, tvm_ffi
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_ready
 from hetero_tvm.runtime.signature import quotient_parts
@@ -130,7 +131,21 @@ def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, tar
         fitted([*forms[:-1], form_of(emitted(at))], [*sizes[:-1], at], shapes)
     lifted = lift(forms, sizes, shapes)
     _refuse_open_unrolling(lifted)
-    return lifted
+    # Bounds of its buffers would be looked for with divisors that may be zero for all that TVM knows.
+    return lifted.with_attr(EXACT_BUFFERS, True) if _divides_by_sizes(lifted) else lifted
+
+
+def _divides_by_sizes(function: PrimFunc) -> bool:
+    """Whether a divisor is known at run time only."""
+    found = []
+
+    def note(division: tirx.FloorDiv | tirx.FloorMod) -> Expr:
+        found.append(not isinstance(division.b, tirx.IntImm))
+        return division
+
+    notes = [(tirx.FloorDiv, note), (tirx.FloorMod, note)]
+    tvm_ffi.structural_map(function.body, notes, order="post")
+    return any(found)
 
 
 def _refuse_open_unrolling(function: PrimFunc) -> None:

@@ -70,3 +70,10 @@ def test_open_depths_of_which_windows_are_steps_apart(taps, strides, dilations, 
 def test_open_depths_of_several_volumes():
     strides, pads, spans = (2, 1, 1), (1, 0, 0, 1, 0, 0), [Span(1, 3), Span(2, 6), 5]
     check(7, 5, Span(5, 11), (3, 1, 1), pads, strides, spans, [(3, 2, 5), (2, 5, 5)], depths=(5, 6, 11))
+
+
+def test_open_batches_of_open_depths_whose_windows_are_read_where_they_lie():
+    """A kernel that divides by the number of windows, which is zero for all that TVM knows."""
+    strides, pads, spans = (2, 2, 2), (0, 1, 1, 0, 1, 1), [Span(1, 3), 10, 11]
+    shapes = [(1, 10, 11), (3, 10, 11)]
+    check(7, 5, Span(5, 11), (1, 3, 3), pads, strides, spans, shapes, depths=(5, 6, 11))
