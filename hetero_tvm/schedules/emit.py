@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from hetero_tvm.host.tvm import Buffer, Expr, IRBuilder, PrimFunc, T, s_tir, tirx
@@ -68,6 +69,20 @@ class FunctionBuilder:
             yield
 
 
+_SHARED: ContextVar[bool | None] = ContextVar("_SHARED", default=None)
+
+
+@contextmanager
+def launches_alike(shared: bool) -> Iterator[None]:
+    """Kernels of several sizes that are to have the same loops: whether threads share those whose work is
+    known, however much that is."""
+    token = _SHARED.set(shared)
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
 class Kernel(FunctionBuilder):
     """A kernel of loops and vectors.
 
@@ -108,7 +123,10 @@ class Kernel(FunctionBuilder):
         the calling thread; how many a run-time extent or size has is not known here.
         """
         several = not isinstance(extent, int) or extent > 1
-        worth = several and (not isinstance(flops, int) or flops >= LAUNCH_FLOPS)
+        alike = _SHARED.get()
+        worth = several and (
+            not isinstance(flops, int) or (flops >= LAUNCH_FLOPS if alike is None else alike)
+        )
         with T.parallel(0, extent) if worth else T.serial(0, extent) as i:
             yield i
 

@@ -6,14 +6,16 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 
+from hetero_tvm.codegen.pipeline import EXACT_BUFFERS
 from hetero_tvm.compile.dynamic.scatters import is_scatter, scatter_loops
 from hetero_tvm.compile.dynamic.tables import Operands
 from hetero_tvm.compile.dynamic.tensor_ir import fitted, form_of, lift, lift_function, with_operands
-from hetero_tvm.host.tvm import PrimFunc, tirx, tvm_ffi
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx, tvm_ffi
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_ready
 from hetero_tvm.runtime.signature import quotient_parts
 from hetero_tvm.schedules.base import DesignSpace, Packer, Point
+from hetero_tvm.schedules.emit import LAUNCH_FLOPS, launches_alike
 from hetero_tvm.schedules.extents import Sizes, Unfit, completed
 from hetero_tvm.schedules.fitting import telling
 from hetero_tvm.schedules.symbolic import Witnesses
@@ -59,7 +61,7 @@ def written_kernel(
         kernel = target.run_time_kernel(witnesses, space, point)
     if kernel is None and not alone:
         with contextlib.suppress(Unfit):
-            kernel = _lifted_emission(witnesses, space, point, target)
+            kernel = _alike(witnesses, space, point, target)
     return None if kernel is None else (kernel, space.pack(ops[0], point, target.machine))
 
 
@@ -83,6 +85,20 @@ def stated_kernel(
             raise
         lifted = lift_function([scatter_loops(function) for function in functions], sizes, shapes)
     return target.schedule_run_time(lifted, work)
+
+
+def _alike(witnesses: Witnesses, space: DesignSpace, point: Point, target: Target) -> PrimFunc:
+    """Kernel of the space, lifted; where small sizes would leave on one thread what large ones share, as the
+    largest has it.
+
+    Raises
+    ------
+    Unfit : the loops depend on the sizes in other ways.
+    """
+    with contextlib.suppress(Unfit):
+        return _lifted_emission(witnesses, space, point, target)
+    with launches_alike(witnesses.largest.flops >= LAUNCH_FLOPS):
+        return _lifted_emission(witnesses, space, point, target)
 
 
 def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, target: Target) -> PrimFunc:
@@ -115,7 +131,21 @@ def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, tar
         fitted([*forms[:-1], form_of(emitted(at))], [*sizes[:-1], at], shapes)
     lifted = lift(forms, sizes, shapes)
     _refuse_open_unrolling(lifted)
-    return lifted
+    # Bounds of its buffers would be looked for with divisors that may be zero for all that TVM knows.
+    return lifted.with_attr(EXACT_BUFFERS, True) if _divides_by_sizes(lifted) else lifted
+
+
+def _divides_by_sizes(function: PrimFunc) -> bool:
+    """Whether a divisor is known at run time only."""
+    found = []
+
+    def note(division: tirx.FloorDiv | tirx.FloorMod) -> Expr:
+        found.append(not isinstance(division.b, tirx.IntImm))
+        return division
+
+    notes = [(tirx.FloorDiv, note), (tirx.FloorMod, note)]
+    tvm_ffi.structural_map(function.body, notes, order="post")
+    return any(found)
 
 
 def _refuse_open_unrolling(function: PrimFunc) -> None:

@@ -10,6 +10,7 @@ from hetero_tvm.host.tvm import PrimFunc, Schedule, ScheduleError, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.volumes.slice_windows import SliceWindows
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu.generic import contiguous_over, reduce_in_registers, width_of
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
@@ -26,11 +27,11 @@ from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.batch_matmul import RunTimeBatchMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.blocked_attention import BlockedRunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
+from hetero_tvm.schedules.cpu.symbolic.copies import SliceWindowsSpace, interleaved
 from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
 from hetero_tvm.schedules.cpu.symbolic.images import change_of_layout, conv2d_blocked, depthwise, pool2d
 from hetero_tvm.schedules.cpu.symbolic.inner import RunTimeInnerKernel
 from hetero_tvm.schedules.cpu.symbolic.innermost import in_vectors
-from hetero_tvm.schedules.cpu.symbolic.interleave import interleaved
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
 from hetero_tvm.schedules.cpu.symbolic.norms import (
     run_time_group_norm,
@@ -71,8 +72,10 @@ def kept_decisions(space: DesignSpace, point: Point) -> Point:
 
 
 def space_for(op: FusedOp) -> DesignSpace | None:
-    """The space that decides for a kernel that has no limit on the taps of a filter, where the space's own
-    has; at one size such convolutions are plain loops."""
+    """The space of a kernel for run time alone: for convolutions whose filters have more taps than their own
+    space takes, and for windows of slices; at one size both are plain loops."""
+    if type(op) is SliceWindows:
+        return SliceWindowsSpace()
     served = type(op) is Conv2d and op.plain and op.constant_weight and op.dtype == "float32"
     return Conv2dSpace() if served else None
 
@@ -176,7 +179,7 @@ _TOLD = frozenset(
     {
         *("cpu.attention", "cpu.batch_matmul", "cpu.conv2d"),
         *("cpu.conv2d_blocked", "cpu.depthwise", "cpu.interleave", "cpu.pool2d"),
-        *("cpu.normalize", "cpu.quant_conv2d", "cpu.relayout"),
+        *("cpu.normalize", "cpu.quant_conv2d", "cpu.relayout", "cpu.slice_windows"),
     }
 )
 """Spaces whose kernels take operands that only tell sizes; those of the others tell all sizes themselves."""
