@@ -9,13 +9,14 @@ from typing import Any
 
 from hetero_tvm.errors import ModelError, ShapeError, last_line
 from hetero_tvm.frontend.stablehlo.load import bindings
-from hetero_tvm.frontend.stablehlo.open.functions import separate_callers, write_windows
+from hetero_tvm.frontend.stablehlo.open.functions import inline_calls, write_windows
 from hetero_tvm.frontend.stablehlo.open.marks import mark_open
 
 Dims = list[int | str | None]
 """Dimensions of an input: sizes, names of open ones, None for those without a name."""
 _COMPOSITES = "func.func(stablehlo-legalize-composite-to-call)"
 _SHAPES = "stablehlo-refine-shapes,func.func(stablehlo-canonicalize-dynamism)"
+_UNCALLED = "symbol-dce"
 _ARGUMENTS = "stablehlo-refine-arguments{{types={}}}"
 _MOST_WINDOWS = 64
 """Windows whose sizes follow from other windows' results, one behind the other."""
@@ -118,7 +119,8 @@ def _refine(module: Any, types: Sequence[str], where: str) -> None:
         with module.context as context:
             context.enable_multithreading(False)  # threads of a context outlive its passes
             run(_COMPOSITES)
-            separate_callers(module)
+            inline_calls(module)
+            run(_UNCALLED)
             mark_open(module)
             run(f"{_ARGUMENTS.format(','.join(types))},{_SHAPES}")
             for _ in range(_MOST_WINDOWS):

@@ -7,14 +7,13 @@ reductions over windows of an open size as calls by name, which the refinement d
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-_MOST_FUNCTIONS = 1 << 12
-"""Functions beyond which none is copied: those that call each other grow by their product."""
+_MOST_CALLS = 1 << 14
+"""Calls beyond which none is written out: functions that call each other grow by their product."""
 DYNAMIC_WINDOW = "stablehlo.dynamic_reduce_window"
 """Name of JAX's call of a reduction over windows of an open size."""
 RUNNING, REVERSE = "hetero_tvm.running", "hetero_tvm.reverse"
@@ -31,37 +30,56 @@ def operations(block: Any) -> Iterator[Any]:
                 yield from operations(inner)
 
 
-def separate_callers(module: Any) -> None:
-    """Give each call a copy of its function, so that every function has one set of shapes."""
+def inline_calls(module: Any) -> None:
+    """Write what main calls in its place: sizes that are constants then are constants everywhere."""
     functions = {_symbol(op): op for op in module.body.operations if op.operation.name == "func.func"}
-    counts: Counter[str] = Counter()
-    waiting, seen = ["main"], {"main"}
-    while waiting:
-        for op in operations(functions[waiting.pop()].regions[0].blocks[0]):
-            if op.operation.name != "func.call":
-                continue
-            name = str(op.attributes["callee"]).lstrip("@").strip('"')
-            if name not in functions or len(functions) > _MOST_FUNCTIONS:
-                continue
-            counts[name] += 1
-            if name in seen:
-                name = _copied(module, functions, name, counts[name])
-                op.attributes["callee"] = _reference(name)
-            seen.add(name)
-            waiting.append(name)
+    left = _MOST_CALLS
+    while calls := _calls(functions):
+        for call in calls:
+            if (left := left - 1) < 0:
+                return
+            _inline(call, functions[_called(call)].regions[0].blocks[0])
 
 
-def _copied(module: Any, functions: dict[str, Any], name: str, count: int) -> str:
-    """Add a copy of a function to the module; returns its name."""
+def _calls(functions: Mapping[str, Any]) -> list[Any]:
+    """Calls in main of functions that are there."""
+    block = functions["main"].regions[0].blocks[0]
+    return [op for op in operations(block) if op.operation.name == "func.call" and _called(op) in functions]
+
+
+def _called(op: Any) -> str:
+    return str(op.attributes["callee"]).lstrip("@").strip('"')
+
+
+def _inline(call: Any, source: Any) -> None:
     from jaxlib.mlir import ir
 
-    new = f"{name}.{count}"
-    while new in functions:
-        new += "_"
-    copy = functions[name].operation.clone(ip=ir.InsertionPoint(module.body))
-    copy.attributes["sym_name"] = ir.StringAttr.get(new)
-    functions[new] = copy
-    return new
+    values = dict(zip(source.arguments, call.operands, strict=True))
+    results = _copy_operations(source, values, ir.InsertionPoint(call))
+    for old, new in zip(call.results, results, strict=True):
+        old.replace_all_uses_with(new)
+    call.operation.erase()
+
+
+def _copy_operations(source: Any, values: dict[Any, Any], place: Any) -> list[Any]:
+    """Copy a function's operations to a place, where ``values`` stand for its own; what it returns."""
+    for op in source.operations:
+        if op.operation.name == "func.return":
+            return [values[value] for value in op.operands]
+        copy = op.operation.clone(ip=place)
+        _replace_operands(copy, values)
+        for region in copy.regions:
+            for block in region.blocks:
+                for inner in operations(block):
+                    _replace_operands(inner.operation, values)
+        values.update(zip(op.results, copy.results, strict=True))
+    return []
+
+
+def _replace_operands(op: Any, values: Mapping[Any, Any]) -> None:
+    for n, value in enumerate(op.operands):
+        if value in values:
+            op.operands[n] = values[value]
 
 
 def write_windows(module: Any) -> bool:
@@ -117,17 +135,10 @@ def _copy_body(source: Any, region: Any) -> None:
     arguments = list(source.arguments)
     block = region.blocks.append(*[a.type for a in arguments], arg_locs=[a.location for a in arguments])
     values = dict(zip(arguments, block.arguments, strict=True))
-    for op in source.operations:
-        end = ir.InsertionPoint(block)
-        if op.operation.name == "func.return":
-            given = [values[value] for value in op.operands]
-            with op.operation.location:
-                ir.Operation.create("stablehlo.return", [], given, ip=end)
-            continue
-        copy = op.operation.clone(ip=end)
-        for n, value in enumerate(op.operands):
-            copy.operands[n] = values[value]
-        values.update(zip(op.results, copy.results, strict=True))
+    end = ir.InsertionPoint(block)
+    results = _copy_operations(source, values, end)
+    with source.owner.location:
+        ir.Operation.create("stablehlo.return", [], results, ip=end)
 
 
 def _numbers(value: Any) -> np.ndarray | None:
@@ -144,9 +155,3 @@ def _numbers(value: Any) -> np.ndarray | None:
 
 def _symbol(op: Any) -> str:
     return str(op.attributes["sym_name"]).strip('"')
-
-
-def _reference(name: str) -> Any:
-    from jaxlib.mlir import ir
-
-    return ir.FlatSymbolRefAttr.get(name)

@@ -6,7 +6,6 @@ element is a sum of nothing.  Both are marked before, as attributes that passes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from hetero_tvm.frontend.stablehlo.open.functions import DYNAMIC_WINDOW, REVERSE, RUNNING, operations
@@ -16,34 +15,23 @@ SIZED_ROUNDS = "hetero_tvm.sized_rounds"
 
 
 def mark_open(module: Any) -> None:
-    """Mark loops and windows of a module whose functions have one caller each."""
-    functions = {
-        str(op.attributes["sym_name"]).strip('"'): op
-        for op in module.body.operations
-        if op.operation.name == "func.func"
-    }
-    _Marks(functions).function("main", {})
+    """Mark loops and windows of a module whose main calls nothing."""
+    for op in module.body.operations:
+        if op.operation.name == "func.func" and str(op.attributes["sym_name"]).strip('"') == "main":
+            _Marks().block(op.regions[0].blocks[0])
 
 
 class _Marks:
-    """Values that follow from constants and sizes alone, from main down into what it calls.
+    """Values that follow from constants and sizes alone.
 
     ``known`` : such values; True for those that follow from an open size.
     """
 
-    def __init__(self, functions: Mapping[str, Any]):
-        self._functions = functions
+    def __init__(self) -> None:
         self._known: dict[Any, bool] = {}
 
-    def function(self, name: str, given: Mapping[int, bool]) -> list[bool | None]:
-        """Follow one function, of which these arguments are known; what is known of its results."""
-        block = self._functions[name].regions[0].blocks[0]
-        self._known.update({block.arguments[n]: sized for n, sized in given.items()})
-        self._block(block)
-        last = block.operations[len(block.operations) - 1]
-        return [self._known.get(value) for value in last.operands]
-
-    def _block(self, block: Any) -> None:
+    def block(self, block: Any) -> None:
+        """Follow the operations of a block."""
         for op in block.operations:
             self._operation(op, str(op.operation.name))
 
@@ -51,14 +39,6 @@ class _Marks:
         known = [self._known.get(value) for value in op.operands]
         if kind == "stablehlo.get_dimension_size":
             self._known[op.results[0]] = True
-        elif kind == "func.call":
-            called = str(op.attributes["callee"]).lstrip("@").strip('"')
-            if called not in self._functions:
-                return
-            given = {n: sized for n, sized in enumerate(known) if sized is not None}
-            for value, sized in zip(op.results, self.function(called, given), strict=True):
-                if sized is not None:
-                    self._known[value] = sized
         elif kind == "stablehlo.while":
             self._loop(op)
         elif kind == "stablehlo.custom_call":
@@ -67,7 +47,7 @@ class _Marks:
         elif op.operation.regions:
             for region in op.operation.regions:
                 for block in region.blocks:
-                    self._block(block)
+                    self.block(block)
         elif None not in known:
             self._known.update(dict.fromkeys(op.results, any(known)))
 
@@ -82,13 +62,13 @@ class _Marks:
                 limits.add(test.arguments[n])
             if returned[n] == body.arguments[n]:  # the same in every round
                 self._known[test.arguments[n]] = self._known[body.arguments[n]] = sized
-        self._block(test)
+        self.block(test)
         read = [value for one in operations(test) for value in one.operands]
         if any(value in limits or self._known.get(value) for value in read):
             from jaxlib.mlir import ir
 
             op.attributes[SIZED_ROUNDS] = ir.UnitAttr.get()
-        self._block(body)
+        self.block(body)
 
     def _window(self, op: Any) -> None:
         """Mark a running reduction along an open axis: its axis, and whether it runs from the end."""

@@ -35,8 +35,16 @@ def mixed(x):
 @pytest.mark.parametrize("rows", [2, 5])
 def test_functions_called_at_several_sizes_are_refined(rows):
     text = refined(mixed, rows)
-    assert "?" not in text.partition("@_wrapped_jax_export_main")[2].partition(":")[2][:40]
-    assert f"tensor<{rows}x8xf32>" in text
+    main = text.partition("@main")[2].partition("func.func")[0]
+    assert "call @" not in main
+    assert f"tensor<{rows}x8xf32>" in main
+
+
+def test_a_size_may_equal_a_number_that_a_function_takes():
+    def halves(x):
+        return (x * 100).astype("int32") // 7
+
+    assert "tensor<7x8xi32>" in refined(halves, 7)
 
 
 @pytest.mark.parametrize(
