@@ -11,7 +11,9 @@ import onnx
 from onnx import helper
 
 from hetero_tvm.frontend.nodes import onnx_type
+from hetero_tvm.frontend.onnx.graph.rounds import OPEN
 from hetero_tvm.frontend.stablehlo.op import Op, dtype_of, shape_of, turned
+from hetero_tvm.frontend.stablehlo.open.marks import SIZED_ROUNDS
 
 Write = Callable[[], Sequence[str]]
 """Writes the nodes of a branch; returns the names of its results."""
@@ -114,6 +116,8 @@ class _While:
         else:
             taken = [op.inputs[n] for n in kept]
             found = nodes.several("Loop", limit, start, *taken, count=len(kept) + len(rows), body=graph)
+            if op.has(SIZED_ROUNDS):
+                nodes.nodes[-1].doc_string = OPEN
         values = dict(zip([*kept, *rows], found, strict=True))
         return [self._after(n, values, rows, counter, rounds) for n in range(len(self.kinds))]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.frontend.nodes import onnx_type
 from hetero_tvm.frontend.stablehlo.op import Op, reshaped, turned
 
 
@@ -28,7 +29,7 @@ def convolution(op: Op) -> str:
             return _from_channels_first(op, numbers, made)
         image, shape = with_zeros_between(op, image, shape, [0, 0, *between])
     made = op.emit(
-        "Conv",
+        "ConvInteger" if _is_small(op) else "Conv",
         cropped(op, image, shape[2:], *pads.T, first=2),
         weight,
         strides=op.ints("window_strides", [1] * spatial),
@@ -51,12 +52,25 @@ def _operands(op: Op, numbers: Any) -> tuple[str, list[int], str]:
         numbers.kernel_input_feature_dimension,
         *numbers.kernel_spatial_dimensions,
     ]
-    weight = turned(op, op.inputs[1], kernel)
+    weight = turned(op, _summed_as(op, 1), kernel)
     if "true" in (text := op.text("window_reversal")):
         flags = re.findall("true|false", text)
         flags = flags * (len(kernel) - 2) if len(flags) == 1 else flags
         weight = reversed_along(op, weight, [2 + axis for axis, flag in enumerate(flags) if flag == "true"])
-    return turned(op, op.inputs[0], image), [op.shape()[axis] for axis in image], weight
+    return turned(op, _summed_as(op, 0), image), [op.shape()[axis] for axis in image], weight
+
+
+def _summed_as(op: Op, index: int) -> str:
+    """An operand in the type that the products are summed in; small integers have operators for that."""
+    if op.dtype(index) == op.result_dtype or _is_small(op):
+        return op.inputs[index]
+    return op.emit("Cast", op.inputs[index], to=onnx_type(op.result_dtype))
+
+
+def _is_small(op: Op) -> bool:
+    """Whether integers of 8 bits are summed in 32, in the plain form that ``ConvInteger`` has."""
+    spread = any(x != 1 for x in op.ints("lhs_dilation", [1]))
+    return not spread and op.result_dtype == "int32" and {op.dtype(), op.dtype(1)} <= {"int8", "uint8"}
 
 
 def reversed_along(op: Op, name: str, axes: Sequence[int]) -> str:

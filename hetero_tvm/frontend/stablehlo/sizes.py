@@ -9,11 +9,17 @@ from typing import Any
 
 from hetero_tvm.errors import ModelError, ShapeError, last_line
 from hetero_tvm.frontend.stablehlo.load import bindings
+from hetero_tvm.frontend.stablehlo.open.functions import inline_calls, write_windows
+from hetero_tvm.frontend.stablehlo.open.marks import mark_open
 
 Dims = list[int | str | None]
 """Dimensions of an input: sizes, names of open ones, None for those without a name."""
-_PASSES = "stablehlo-refine-arguments{{types={}}},stablehlo-refine-shapes,func.func({})"
-_FOLD = "stablehlo-canonicalize-dynamism"
+_COMPOSITES = "func.func(stablehlo-legalize-composite-to-call)"
+_SHAPES = "stablehlo-refine-shapes,func.func(stablehlo-canonicalize-dynamism)"
+_UNCALLED = "symbol-dce"
+_ARGUMENTS = "stablehlo-refine-arguments{{types={}}}"
+_MOST_WINDOWS = 64
+"""Windows whose sizes follow from other windows' results, one behind the other."""
 _OPEN = re.compile(r"\.shape = \(([^()]*)\)")
 
 
@@ -105,11 +111,22 @@ def _refine(module: Any, types: Sequence[str], where: str) -> None:
     from jaxlib.mlir import passmanager
 
     _register()
-    passes = f"builtin.module({_PASSES.format(','.join(types), _FOLD)})"
+
+    def run(passes: str) -> None:
+        passmanager.PassManager.parse(f"builtin.module({passes})").run(module.operation)
+
     try:
         with module.context as context:
             context.enable_multithreading(False)  # threads of a context outlive its passes
-            passmanager.PassManager.parse(passes).run(module.operation)
+            run(_COMPOSITES)
+            inline_calls(module)
+            run(_UNCALLED)
+            mark_open(module)
+            run(f"{_ARGUMENTS.format(','.join(types))},{_SHAPES}")
+            for _ in range(_MOST_WINDOWS):
+                if not write_windows(module):
+                    break
+                run(_SHAPES)
     except Exception as error:  # jaxlib raises kinds of its own
         raise ModelError(f"{where} does not take {', '.join(types)}: {last_line(error)}") from error
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero_tvm.frontend.nodes import Untranslatable, onnx_type
 from hetero_tvm.frontend.stablehlo.op import Op, dtype_of, reshaped, turned
+from hetero_tvm.frontend.stablehlo.open.functions import REVERSE, RUNNING
 
 _REDUCTIONS = {
     "stablehlo.add": "ReduceSum",
@@ -162,8 +163,10 @@ def reduce_window(op: Op) -> Sequence[str]:
     if any(x != 1 for x in op.ints("base_dilations", [1] * len(windows.shape))):
         raise Untranslatable("a window over zeros between elements")
     axes = windows.axes
+    if op.has(RUNNING) and not axes:  # an open axis of one element
+        axes = [int(op.raw.attributes[RUNNING])]
     if len(axes) == 1 and _is_running(windows, axes[0]):
-        is_reverse = int(windows.pads[axes[0]][1] > 0)
+        is_reverse = int(op.has(REVERSE) or windows.pads[axes[0]][1] > 0)
         if body == "stablehlo.add" and op.dtype() != "bool" and _is_zero(op, op.inputs[1]):
             return [op.emit("CumSum", op.inputs[0], op.const(axes[0]), reverse=is_reverse)]
         return _running(op, axes[0], bool(is_reverse))

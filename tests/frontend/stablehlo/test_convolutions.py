@@ -92,3 +92,14 @@ def test_windows_that_are_reversed(tmp_path):
     inputs = drawn(model)
     x, w = inputs.values()
     np.testing.assert_allclose(run(model, inputs)[0], np.asarray(function(x, w[::-1])), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("small", ["int8", "uint8"])
+def test_small_integers_are_summed_in_the_type_that_is_asked_for(small):
+    def function(x, w):
+        x, w = (abs(x) * 9).astype(small), (abs(w) * 9).astype(small)
+        return lax.conv_general_dilated(
+            x, w, (1, 2), ((1, 0), (0, 2)), dimension_numbers=NUMBERS, preferred_element_type=np.int32
+        ).astype("float32")
+
+    agrees(function, [(1, 5, 6, 3), (3, 2, 3, 4)])

@@ -1,0 +1,1 @@
+"""Programs of open sizes, before and while their shapes are refined to fixed ones."""
