@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from hetero_tvm.language.families.configuration import Config
 from hetero_tvm.language.families.decoder import Decoder, Experts, Names
+from hetero_tvm.language.families.defaults import DEFAULTS
 from hetero_tvm.language.families.gemmas import glm4
 from hetero_tvm.language.families.llamas import (
     MULTIMODAL,
@@ -46,7 +47,7 @@ def text_of(config: Config, known: Mapping[str, object]) -> tuple[Config, bool]:
         text["eos_token_id"] = whole["eos_token_id"]
     if whole.get("tie_word_embeddings") is not None:  # the whole model ties them, whatever its parts would do
         text["tie_word_embeddings"] = whole["tie_word_embeddings"]
-    return text, True
+    return {**DEFAULTS.get(str(text.get("model_type")), {}), **text}, True
 
 
 def _part(family: Family) -> Family:

@@ -1,11 +1,14 @@
 """Text parts of models that see and hear."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.language.checkpoints.checkpoint import SafetensorsFolder
 from hetero_tvm.language.families.architectures import describe
+from hetero_tvm.language.families.defaults import DEFAULTS
 from hetero_tvm.language.weights import DecoderWeights, expert_matrices
 from hetero_tvm.ops.decoding.contracts import Growth
 from hetero_tvm.ops.decoding.storage import Storage
@@ -38,6 +41,43 @@ def test_a_part_and_a_model_that_has_its_words_among_its_own():
     assert describe(text)[0].layers == ours.layers
     apart = {**outer, "tie_word_embeddings": False, "text_config": {**text, "tie_word_embeddings": True}}
     assert not describe(apart)[0].tied  # what the whole model says counts
+
+
+GEMMA = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+LLAVA = {"max_position_embeddings": 4096, "model_type": "llama", "rms_norm_eps": 1e-5, "vocab_size": 32064}
+
+
+def test_values_that_a_part_leaves_out():
+    """Files of Gemma 3 and LLaVA say of their parts what differs from the classes of transformers alone."""
+    scaling = {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "model_type": "gemma3_text"}
+    gemma = describe({"model_type": "gemma3", "eos_token_id": [1, 106], "text_config": {**GEMMA, **scaling}})[
+        0
+    ]
+    assert (gemma.heads, gemma.kv_heads, gemma.dim, gemma.vocab) == (8, 4, 256, 262208)
+    assert gemma.stop == (1, 106) and gemma.activation == "gelu_tanh" and gemma.context == 131072
+    assert [layer.window for layer in gemma.layers[:6]] == [1024] * 5 + [0]
+    full, local = gemma.ropes[gemma.layers[5].rope], gemma.ropes[gemma.layers[0].rope]
+    assert full.inverse[0] == 0.125 and local.inverse[0] == 1.0
+    assert local.inverse[64] == pytest.approx(1e-2) and full.inverse[64] == pytest.approx(1e-3 / 8)
+    llava = describe({"model_type": "llava", "text_config": LLAVA})[0]
+    assert (llava.heads, llava.dim, len(llava.layers), llava.inner) == (32, 128, 32, 11008)
+    assert llava.stop == (2,) and llava.eps == 1e-5
+    with pytest.raises(ModelError, match="num_attention_heads"):
+        describe(LLAVA)  # no part
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_they_are_those_of_transformers(kind):
+    mapping = pytest.importorskip("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+    part = {"model_type": "several", "text_config": {"model_type": kind}}
+    if kind == "gemma3n_text":  # what its class makes of these
+        made = mapping[kind]().to_dict()
+        lists = ("layer_types", "activation_sparsity_pattern", "intermediate_size")
+        part["text_config"] |= {name: made[name] for name in lists}
+    whole = {"model_type": "several", "text_config": mapping[kind]().to_dict()}
+    ours, theirs = (dataclasses.replace(describe(one)[0], tied=False) for one in (part, whole))
+    assert ours == theirs
 
 
 def test_a_part_of_what_thinks():
