@@ -40,7 +40,7 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     ------
     ModelError : the architecture is unknown, or the configuration asks for what it cannot have.
     """
-    config, part = multimodal.text_of(config, ARCHITECTURES)
+    config, part = multimodal.text_of(config)
     kind = kind_of(config)
     if kind not in ARCHITECTURES:
         lack = _LACKING.get(kind)
@@ -64,7 +64,7 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     with reading(config, kind):
         decoder, names = ARCHITECTURES[kind](config)
     if part:
-        names = dataclasses.replace(names, prefixes=llamas.MULTIMODAL)
+        names = multimodal.of_part(names)
     decoder = dataclasses.replace(decoder, tied=bool(config.get("tie_word_embeddings", decoder.tied)))
     check_sizes(decoder)
     return decoder, names

@@ -34,8 +34,11 @@ MULTIMODAL = (
     "language_model.",
     "model.",
     "",
+    "model.text_model.",
     "thinker.model.",
     "thinker.",
+    "llm.model.",
+    "llm.",
 )
 """Beginnings of the names of the text part of a model for images and text, by version of transformers."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from hetero_tvm.errors import ModelError
 from hetero_tvm.language.families.configuration import Config
 from hetero_tvm.language.families.decoder import Decoder, Experts, Names
 from hetero_tvm.language.families.defaults import DEFAULTS
@@ -16,6 +17,7 @@ from hetero_tvm.language.families.llamas import (
     MULTIMODAL,
     granite,
     llama,
+    mistral,
     phi3,
     qwen2,
     qwen3,
@@ -28,19 +30,15 @@ from hetero_tvm.ops.decoding.contracts import Growth
 Family = Callable[[Config], tuple[Decoder, Names]]
 
 
-def text_of(config: Config, known: Mapping[str, object]) -> tuple[Config, bool]:
+def text_of(config: Config) -> tuple[Config, bool]:
     """The configuration of the part that continues texts, and whether it is a part of the given one.
 
-    Parameters
-    ----------
-    known : types of models; one of these that has no part stands for itself.
+    Its name is that of transformers, or of InternVL's own files (``llm_config``).
     """
     whole = config.get("thinker_config")
     whole = {**config, **whole} if isinstance(whole, Mapping) else config
-    part = whole.get("text_config")
-    if not isinstance(part, Mapping) or (
-        str(config.get("model_type")) in known and str(part.get("model_type")) not in known
-    ):
+    part = whole.get("text_config") or whole.get("llm_config")
+    if not isinstance(part, Mapping):
         return config, False
     text = {**part}
     if text.get("eos_token_id") is None and whole.get("eos_token_id") is not None:
@@ -50,14 +48,33 @@ def text_of(config: Config, known: Mapping[str, object]) -> tuple[Config, bool]:
     return {**DEFAULTS.get(str(text.get("model_type")), {}), **text}, True
 
 
+def of_part(names: Names) -> Names:
+    """The names of a part, which begin in other ways."""
+    inner = tuple(f"language_model.{prefix}" for prefix in names.prefixes if prefix)
+    return dataclasses.replace(names, prefixes=tuple(dict.fromkeys((*MULTIMODAL, *inner))))
+
+
 def _part(family: Family) -> Family:
-    """The family as a part, whose tensors' names begin in other ways."""
+    """The family as a part."""
 
     def described(config: Config) -> tuple[Decoder, Names]:
         decoder, names = family(config)
-        return decoder, dataclasses.replace(names, prefixes=MULTIMODAL)
+        return decoder, of_part(names)
 
     return described
+
+
+_OF_MINICPMV = {"2.6": qwen2, "4.5": qwen3}
+"""Version of a MiniCPM-V -> the family of its text part."""
+
+
+def _minicpmv(config: Config) -> tuple[Decoder, Names]:
+    """The text part of a MiniCPM-V or MiniCPM-o, whose words are among those of the whole."""
+    version = str(config.get("version", "2.6"))
+    if version not in _OF_MINICPMV:
+        known = " and ".join(_OF_MINICPMV)
+        raise ModelError(f"the text part of version {version} of MiniCPM-V is not known; known are {known}")
+    return _OF_MINICPMV[version](config)
 
 
 def _qwen3_experts(config: Config) -> tuple[Decoder, Names]:
@@ -156,8 +173,20 @@ PARTS: Mapping[str, Family] = {
     kind: _part(family)
     for kind, family in {
         **dict.fromkeys(
-            ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_omni_text"), qwen2
+            (
+                "qwen2_vl",
+                "qwen2_vl_text",
+                "qwen2_5_vl",
+                "qwen2_5_vl_text",
+                "qwen2_5_omni_text",
+                "llava_qwen",
+                "llava_qwen2",
+            ),
+            qwen2,
         ),
+        **dict.fromkeys(("llava", "llava_llama"), llama),
+        "llava_mistral": mistral,
+        **dict.fromkeys(("minicpmv", "minicpmo"), _minicpmv),
         "qwen3_vl_text": qwen3,
         **dict.fromkeys(("qwen3_vl_moe_text", "qwen3_omni_moe_text"), _qwen3_experts),
         "glm4v_text": _glm4v,
@@ -165,7 +194,7 @@ PARTS: Mapping[str, Family] = {
         "mllama_text_model": _mllama,
         "llama4_text": _llama4,
         "granite4_vision_text": granite,
-        **dict.fromkeys(("phi4_multimodal", "phi4mm"), _phi4_multimodal),
+        **dict.fromkeys(("phi3_v", "phi4_multimodal", "phi4mm"), _phi4_multimodal),
     }.items()
 }
 """``model_type`` of such a part, or of a model whose file has it among its own words -> what reads it."""

@@ -87,6 +87,32 @@ def test_a_part_of_what_thinks():
     assert decoder.architecture == "qwen2_5_omni_text" and "thinker." in names.prefixes
 
 
+@pytest.mark.parametrize(
+    ("config", "tensor"),
+    [
+        ({"model_type": "smolvlm", "text_config": CONFIG}, "model.text_model.layers.0.mlp.up_proj"),
+        ({"model_type": "internvl_chat", "llm_config": CONFIG}, "language_model.model.layers.0.mlp.up_proj"),
+        ({**CONFIG, "model_type": "minicpmv", "version": 2.6}, "llm.model.layers.0.mlp.up_proj"),
+        ({**CONFIG, "model_type": "llava"}, "model.layers.0.mlp.up_proj"),
+    ],
+)
+def test_names_begin_as_makers_wrote_them(config, tensor):
+    decoder, names = describe(config)
+    weights = DecoderWeights(decoder, names, {f"{tensor}.weight"}, Storage("f32"))
+    assert weights.find("layers.0.mlp.up_proj") == f"{tensor}.weight"
+
+
+def test_a_part_whose_names_have_a_beginning_of_their_own():
+    text = {"model_type": "opt", "num_hidden_layers": 1}
+    names = describe({"model_type": "blip-2", "text_config": text})[1]
+    assert "language_model.model.decoder." in names.prefixes
+
+
+def test_a_minicpmv_of_another_version_is_refused():
+    with pytest.raises(ModelError, match=r"version 2\.0"):
+        describe({**CONFIG, "model_type": "minicpmv", "version": "2.0"})
+
+
 def test_a_part_that_is_not_known_is_refused_by_its_name():
     with pytest.raises(ModelError, match="'deaf'"):
         describe({"model_type": "ears", "text_config": {"model_type": "deaf"}})
