@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from hetero_tvm import zoo
 from hetero_tvm.errors import ModelError, UsageError, expect
+from hetero_tvm.frontend.bounds import within
 from hetero_tvm.frontend.dimensions import Shapes, named
 from hetero_tvm.frontend.kernels.importer import import_description
 from hetero_tvm.frontend.onnx.importer import import_onnx, open_onnx
@@ -185,11 +186,12 @@ def _import_open(
     if suffix in _TORCH or _kind(source) == _PROGRAM:
         from hetero_tvm.frontend.torch.importer import open_torch
 
-        declared, load_asked = open_torch(
+        declared, most, load_asked = open_torch(
             source, trust=trust, telling=LEAST_TELLING, by_places=by_places, **options
         )
-        asked = named(shapes, declared, **options)
-        return import_open(asked, declared, lambda fixed: load_asked(fixed, asked), by_places)
+        told = named(shapes, declared, **options)
+        asked = within(told, declared, most)
+        return import_open(asked, declared, lambda fixed: load_asked(fixed, asked), by_places, told)
     elif suffix == TFLITE:
         declared, load = open_tflite(source, batch=batch)
     elif suffix in SUFFIXES or _is_jax(source):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from onnx import numpy_helper
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, ShapeError
+from hetero_tvm.frontend.bounds import default_high
 from hetero_tvm.frontend.dimensions import Declared, Sum, symbol_of
 from hetero_tvm.frontend.signature import ImportedModel, OpenShapes, Span, Symbol, multiples
 from hetero_tvm.frontend.stored import BRANCH
@@ -21,9 +22,6 @@ from hetero_tvm.frontend.stored import BRANCH
 Given = Mapping[str, Sequence["int | Span | Sum"]]
 Import = Callable[[dict[str, tuple[int, ...]]], ImportedModel]
 
-_DEFAULT_HIGH = {0: 8}
-"""Largest size of a dimension that is left open, by axis: a batch; a sequence otherwise."""
-_DEFAULT_LENGTH = 512
 LEAST_TELLING = 5
 """Least of the largest sizes that tell: below, too many numbers of a model are the same by accident."""
 
@@ -35,7 +33,11 @@ _STEPS = (2, 4, 8, 16, 32, 64)
 
 
 def import_open(
-    given: Given, declared: Declared, load: Import, by_places: set[str] | None = None
+    given: Given,
+    declared: Declared,
+    load: Import,
+    by_places: set[str] | None = None,
+    told: Given | None = None,
 ) -> ImportedModel:
     """Import a model at the sizes that tell what it is at all sizes in the ranges.
 
@@ -44,8 +46,8 @@ def import_open(
     given : dimensions by input name; without a :class:`Span` among them the model is imported once.
     declared : the inputs as the model file declares them; None for an input of unknown rank.
     load : imports the model with fixed shapes.
-    by_places : names of Resize nodes that ``load`` gathers; those are added that have no plain form at one of
-        the sizes.
+    by_places : names of Resize nodes that ``load`` gathers; those without a plain form at a size are added.
+    told : the dimensions before they were cut at what the model takes, where they were.
 
     Raises
     ------
@@ -85,7 +87,7 @@ def import_open(
                 )
                 for name, dims in given.items()
             }
-            model = import_open(joined, declared, load, by_places)
+            model = import_open(joined, declared, load, by_places, told)
             same = _shared({name: (kept,) for name, kept in equal.items()}, names, declared)
             _warn_of_equal(model.name, equal, same, str(error).splitlines()[0])
             return model
@@ -131,7 +133,7 @@ def import_open(
             )
     given_ends = {
         names[name, axis]
-        for name, dims in given.items()
+        for name, dims in (told or given).items()
         for axis, dim in enumerate(dims)
         if isinstance(dim, Span) and dim != Span()
     }
@@ -181,7 +183,7 @@ def _symbols(given: Given, declared: Declared) -> tuple[dict[tuple[str, int], st
         if len(highs) > 1 or len(lows) > 1:
             listed = ", ".join(f"{span} ({where})" for where, span in spans)
             problems.append(f"{symbol} has several ranges: {listed}")
-        high = min(highs, default=max(low, _DEFAULT_HIGH.get(axes[symbol], _DEFAULT_LENGTH)))
+        high = min(highs, default=max(low, default_high(axes[symbol])))
         low, high = multiples(low, high, step)
         if high < max(low, 1):
             listed = ", ".join(f"{span} ({where})" for where, span in spans)

@@ -60,7 +60,7 @@ class LayerBuilder:
             arguments = list(packed)
         else:
             storage = Storage("f16") if weights.storage.bits else weights.storage
-            plain = weights.table(name, d.vocab, width).astype(storage.dtype, copy=False)
+            plain = weights.table(name, d.vocab, width, d.spare_tokens).astype(storage.dtype, copy=False)
             arguments = [constant(plain)]
         if learned:
             arguments.append(constant(weights.positions()))
@@ -260,13 +260,15 @@ class LayerBuilder:
             if biases is not None:
                 packed.append(np.concatenate([self.kernels.pack_bias(op, bias) for bias in biases]))
             self.read += round(experts.top * rows * op.k * op.storage.bytes_per_weight)
-            arguments = [x, chosen, *order, *map(constant, packed)]
-            return self.call(ExpertLinear(op, experts.count, spread), arguments, self.type(slots, op.n))
+            scaled = experts.scaled_rows and matrices is not down
+            arguments = [x, chosen, *order, *([shares] if scaled else []), *map(constant, packed)]
+            product = ExpertLinear(op, experts.count, spread, scaled)
+            return self.call(product, arguments, self.type(slots, op.n))
 
-        activation = experts.activation or d.activation
+        activation, down = experts.activation or d.activation, [names.expert_down]
         up = Linear(experts.inner, d.width, activation=activation, gated=d.gated, limit=experts.limit)
         inner = all_experts(normed, names.expert_up, up, experts.top, names.expert_rows)
-        out = all_experts(inner, [names.expert_down], Linear(d.width, experts.inner), 1)
+        out = all_experts(inner, down, Linear(d.width, experts.inner), 1)
         gated = []
         if experts.shared:
             path, width = base + names.shared_expert, experts.shared
@@ -282,8 +284,9 @@ class LayerBuilder:
         residual = [] if d.post_norms else [x]
         if d.post_norms and experts.shared and not gated:  # the norm is of both
             residual = [whole]
-        combine = Combine(d.width, experts.top, bool(gated), bool(residual))
-        y = self.call(combine, [out, shares, *residual, *gated], self.type(self.rows, d.width))
+        combine = Combine(d.width, experts.top, bool(gated), bool(residual), not experts.scaled_rows)
+        told = [] if experts.scaled_rows else [shares]
+        y = self.call(combine, [out, *told, *residual, *gated], self.type(self.rows, d.width))
         return self.norm(y, post_norm or base + names.mlp_post_norm, residual=x) if d.post_norms else y
 
     def _packed(self, op: Linear, weights: Sequence[Weight]) -> Iterator[tuple[np.ndarray, ...]]:

@@ -210,7 +210,8 @@ class _Step(LayerBuilder):
         new = self._latent(normed, base) if d.latent is not None else [self._stacked(normed, base, layer)]
         source = layer.keys_of if reads else number
         index = constant(np.array([sum(other.appends for other in d.layers[:source])], np.int32))
-        eps = d.eps if d.head_norms else None
+        normed_heads = d.head_norms and not layer.bare_heads
+        eps = d.eps if normed_heads else None
         shared = d.latent.shared if d.latent is not None else 0
         append = Append(
             heads,
@@ -224,17 +225,26 @@ class _Step(LayerBuilder):
             d.rotated,
             d.norms_by_head,
             d.centered_head_norms,
-            d.head_norms and self.weights.find(base + names.head_norms[0], ".bias") is not None,
+            normed_heads and self.weights.find(base + names.head_norms[0], ".bias") is not None,
             d.value_norms,
             reads,
         )
-        scales = self._head_norms(append, base) if d.head_norms else []
+        scales = self._head_norms(append, base) if normed_heads else []
         arguments = [*new, *self._places, self._rope, *scales, index, *pools]
         width = d.heads * heads.value_dim
         types = [self.type(self.rows, d.heads * heads.dim), *(pool.ty for pool in pools)]
         q, *pools = self.in_place(append, arguments, 2, types)
         relative = d.context if self._biases else 0
-        attention = CachedAttention(heads, d.scale * layer.share, layer.window, d.softcap, relative, d.sinks)
+        attention = CachedAttention(
+            heads,
+            d.scale * layer.share,
+            layer.window,
+            d.softcap,
+            relative,
+            d.sinks,
+            layer.chunk,
+            layer.growth,
+        )
         sinks = [constant(self.weights.sinks(base))] if d.sinks else []
         out = self.call(
             attention, [q, *self._places, index, *pools, *self._biases, *sinks], self.type(self.rows, width)
@@ -265,7 +275,7 @@ class _Step(LayerBuilder):
         order = np.asarray(weights.names.qkv_rows)
         first = 0
         for name, n in zip(weights.names.head_norms[: 1 + (not op.reads)], op.scales, strict=False):
-            if d.plain_norms:
+            if d.plain_norms or d.plain_head_norms:
                 arrays.append(np.ones(n, np.float32))
                 continue
             each = range(n // op.heads.dim if "{}" in name else 1)

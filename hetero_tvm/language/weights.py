@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,11 +122,14 @@ class DecoderWeights:
             raise ModelError(f"{name} is {list(scores.shape)}, expected [{self.decoder.heads}]")
         return scores
 
-    def table(self, name: str, rows: int, width: int) -> np.ndarray:
-        """The table of this full name, float32 or float16 [rows, width]."""
+    def table(self, name: str, rows: int, width: int, spare: int = 0) -> np.ndarray:
+        """The table of this full name, float32 or float16 [rows, width], without the ``spare`` rows that it
+        may have behind these."""
         weight = self.checkpoint.matrix(name)
         if isinstance(weight, QuantizedWeight):
             weight = weight.dequantized()
+        if spare and weight.shape == (rows + spare, width):
+            weight = np.ascontiguousarray(weight[:rows])
         if weight.shape != (rows, width):
             raise ModelError(f"{name} is {list(weight.shape)}, expected [{rows}, {width}]")
         return weight
@@ -209,8 +212,11 @@ class DecoderWeights:
             for prefix in ("", *self.names.prefixes):
                 if prefix + name + ".weight" in self.checkpoint:
                     return prefix + name + ".weight"
-        if self.checkpoint.config.get("tie_word_embeddings") is False:
-            kinds = self.checkpoint.config.get("architectures")
+        config = self.checkpoint.config
+        part = config.get("text_config")
+        of_part = part.get("tie_word_embeddings") if isinstance(part, Mapping) else None
+        if config.get("tie_word_embeddings") is False and not of_part:
+            kinds = config.get("architectures")
             raise ModelError(
                 f"no matrix gives the logits of tokens ({self.names.heads[0]}.weight): a model that "
                 "classifies or embeds texts generates none",
@@ -279,8 +285,11 @@ def _of_one_array(
     assert experts is not None
     full = weights.find(name, "") or weights.need(name)
     whole = weights.checkpoint.matrix(full)
+    shapes = ((experts.count, n, k), (experts.count, k, n))
     turned = weights.names.expert_transposed
-    expected = (experts.count, k, n) if turned else (experts.count, n, k)
+    if whole.shape in shapes and n != k:  # files of some families have either
+        turned = whole.shape == shapes[1]
+    expected = shapes[turned]
     if whole.shape != expected or isinstance(whole, QuantizedWeight):
         raise ModelError(f"{full} is {list(whole.shape)}, expected {list(expected)}")
     parts: list[Weight] = []

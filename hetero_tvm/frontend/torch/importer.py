@@ -56,7 +56,7 @@ def import_torch(
     UnsupportedOperatorError : operators without translation (all are listed).
     ShapeError : shapes are missing, contradictory, or outside what the program was exported for.
     """
-    _, load = open_torch(source, batch=batch, sequence=sequence, name=name, trust=trust, open_sizes=False)
+    _, _, load = open_torch(source, batch=batch, sequence=sequence, name=name, trust=trust, open_sizes=False)
     return load(shapes or {})
 
 
@@ -70,7 +70,9 @@ def open_torch(
     telling: int = 0,
     open_sizes: bool = True,
     by_places: Collection[str] = (),
-) -> tuple[dict[str, list[int | str | None] | None], Callable[..., ImportedModel]]:
+) -> tuple[
+    dict[str, list[int | str | None] | None], dict[str, list[int | None]], Callable[..., ImportedModel]
+]:
     """Read a program once, to import it at several sizes; arguments and errors as :func:`import_torch`.
 
     Sizes up to ``telling`` are never beyond what the program was exported for: they tell how its numbers
@@ -79,7 +81,8 @@ def open_torch(
 
     Returns
     -------
-    The dimensions of its inputs, and what imports it with given shapes, of the ranges that were asked for.
+    The dimensions of its inputs, the largest sizes of these that it was exported for (None: any), and what
+    imports it with given shapes, of the ranges that were asked for.
     """
     if isinstance(source, str | Path):
         program = load_program(Path(source), trust)
@@ -124,7 +127,24 @@ def open_torch(
         imported = import_onnx(fixed, shapes=sizes, **options)
         return dataclasses.replace(imported, original=TorchProgram(program, list(sizes)))
 
-    return declared_dimensions(inputs), load
+    return declared_dimensions(inputs), _largest(dims, program.range_constraints), load
+
+
+_UNBOUNDED = 1 << 31
+"""Sizes from which on an end is none: PyTorch's own for what has no end."""
+
+
+def _largest(inputs: Mapping[str, list[Any]], ranges: Mapping[Any, Any]) -> dict[str, list[int | None]]:
+    """Largest sizes of the dimensions of inputs that a program was exported for; None for any."""
+
+    def largest(dim: Any) -> int | None:
+        if isinstance(dim, int):
+            return dim
+        uppers = {symbol: ranges[symbol].upper for symbol in dim.free_symbols if symbol in ranges}
+        bound = dim.subs(uppers)
+        return int(bound) if bound.is_Integer and 0 < bound < _UNBOUNDED else None
+
+    return {name: [largest(dim) for dim in dims] for name, dims in inputs.items()}
 
 
 def _open_inputs(torch: ModuleType, program: ExportedProgram) -> dict[str, list[Any]]:

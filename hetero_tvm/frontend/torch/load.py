@@ -82,6 +82,7 @@ def load_program(path: Path, trust: bool = False) -> ExportedProgram:
             with careful, mapped_records(torch, path):
                 program = torch.export.load(str(path))
             _to_files(torch, program)
+            _without_ranges_of_expressions(torch, program)
             return program
         except ModelError:
             raise
@@ -103,6 +104,21 @@ def _to_files(torch: ModuleType, program: ExportedProgram) -> None:
             moved[key] = torch.from_numpy(mapped.mapped(flat.numpy()))
         value.data = moved[key].view(value.dtype).reshape(value.shape)
     mapped.release()
+
+
+def _without_ranges_of_expressions(torch: ModuleType, program: ExportedProgram) -> None:
+    """Drop ranges of what is no symbol from the sizes of a program.
+
+    PyTorch's reader notes one for a dimension that is computed (8 h), and its own decomposition then fails.
+    """
+    values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            continue
+        shapes = getattr(getattr(value, "fake_mode", None), "shape_env", None)
+        ranges = getattr(shapes, "var_to_range", {})
+        for expression in [one for one in ranges if not one.is_Symbol]:
+            del ranges[expression]
 
 
 def is_program(path: Path) -> bool:

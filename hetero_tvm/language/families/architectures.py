@@ -4,7 +4,7 @@ family."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hetero_tvm.errors import ModelError
@@ -15,6 +15,7 @@ from hetero_tvm.language.families import (
     llamas,
     mixtures,
     modernberts,
+    multimodal,
     recurrent,
     sigmoid_mixtures,
 )
@@ -39,14 +40,8 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     ------
     ModelError : the architecture is unknown, or the configuration asks for what it cannot have.
     """
-    kind, part = kind_of(config), False
-    if kind not in ARCHITECTURES and isinstance(config.get("text_config"), Mapping):
-        outer = config
-        config = {**outer["text_config"]}
-        for name in ("eos_token_id", "tie_word_embeddings"):
-            if config.get(name) is None and outer.get(name) is not None:
-                config[name] = outer[name]
-        kind, part = kind_of(config), True
+    config, part = multimodal.text_of(config)
+    kind = kind_of(config)
     if kind not in ARCHITECTURES:
         lack = _LACKING.get(kind)
         raise ModelError(
@@ -69,7 +64,7 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     with reading(config, kind):
         decoder, names = ARCHITECTURES[kind](config)
     if part:
-        names = dataclasses.replace(names, prefixes=llamas.MULTIMODAL)
+        names = multimodal.of_part(names)
     decoder = dataclasses.replace(decoder, tied=bool(config.get("tie_word_embeddings", decoder.tied)))
     check_sizes(decoder)
     return decoder, names
@@ -254,5 +249,6 @@ ARCHITECTURES: dict[str, Callable[[Config], tuple[Decoder, Names]]] = {
     "falcon": gpts.falcon,
     "bloom": gpts.bloom,
     "mpt": gpts.mpt,
+    **multimodal.PARTS,
 }
 """``model_type`` -> what reads its configuration."""

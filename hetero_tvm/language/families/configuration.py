@@ -29,6 +29,9 @@ _UNHEEDED: Mapping[str, Any] = {
     "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0,
     "exponential_decay_length_penalty": None,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
 }
 """Rules of transformers that are not applied, and the values that ask for nothing."""
 
@@ -116,7 +119,8 @@ def hints_of(generation: Config) -> list[str]:
         return " ".join(told)
 
     if generation.get("do_sample") is True:
-        asked = flags({"temperature": "--temperature", "top_k": "--top-k", "top_p": "--top-p"})
+        names = ("temperature", "top_k", "top_p", "min_p")
+        asked = flags({name: "--" + name.replace("_", "-") for name in names})
         asked = asked if generation.get("temperature") else f"--temperature 1.0 {asked}".strip()
         hints.append(f"texts are greedy unless asked; its makers draw them: generate {asked}")
     beams = generation.get("num_beams")

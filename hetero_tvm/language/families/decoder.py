@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hetero_tvm.ops.decoding.contracts import Growth
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -33,6 +35,9 @@ class Layer:
     Parameters
     ----------
     window : keys that a token sees; 0 for all.
+    chunk : positions of a chunk, where tokens see those of their own chunk alone; 0 for all.
+    growth : of its scores by the position; None for none.
+    bare_heads : its queries and keys are as they are, where those of other layers are normalised.
     rope : number of the table of rotations.
     mixed : whether its MLP is the mixture of experts.
     share : factor on its scores, beside that of all layers.
@@ -62,6 +67,9 @@ class Layer:
     shares_keys: bool = False
     norms_first: bool = False
     cut: float | None = None
+    chunk: int = 0
+    growth: Growth | None = None
+    bare_heads: bool = False
 
     @property
     def appends(self) -> bool:
@@ -124,6 +132,7 @@ class Experts:
     sigmoid, groups, kept, scale, sparse : of :class:`hetero_tvm.ops.decoding.experts.Route`.
     limit : bound of their gated halves, see :class:`hetero_tvm.ops.decoding.contracts.Linear`.
     activation : of theirs; empty where it is that of the other MLPs.
+    scaled_rows : shares multiply the rows that experts read, and not what they give (Llama 4).
     """
 
     count: int
@@ -139,6 +148,7 @@ class Experts:
     sparse: float = 0.0
     limit: float = 0.0
     activation: str = ""
+    scaled_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,7 +199,7 @@ class Decoder:
     head_norms : queries and keys are normalised head by head; all heads together where norms are wide;
         scales come behind the rotation where norms are last.  ``norms_by_head``: each head has scales of its
         own; ``centered_head_norms``: they are layer norms; ``value_norms``: values are normalised too,
-        without scales.
+        without scales; ``plain_head_norms``: none have scales.
     latent : of its attention; None where keys and values are made of the stream.
     values : channels of a value; 0 where they are as many as a key's.
     pre_norms : attention and MLP read normalised rows.
@@ -219,6 +229,7 @@ class Decoder:
     final_scale : of the rows that the logits are made of.
     head_activation : of a matrix, before a norm, that these rows go through first; empty for none.
     mels : channels of audio that an encoder takes in the place of tokens; 0 for tokens.
+    spare_tokens : rows behind those of tokens that the table of embeddings may have, and that no text reads.
     tied : whether the matrix of logits is the table of embeddings, whatever else the checkpoint has.
     stop : tokens that end a text.
     """
@@ -248,6 +259,7 @@ class Decoder:
     norms_by_head: bool = False
     centered_head_norms: bool = False
     value_norms: bool = False
+    plain_head_norms: bool = False
     latent: Latent | None = None
     values: int = 0
     pre_norms: bool = True
@@ -279,6 +291,7 @@ class Decoder:
     final_scale: float = 1.0
     head_activation: str = ""
     mels: int = 0
+    spare_tokens: int = 0
     tied: bool = False
     stop: tuple[int, ...] = ()
 

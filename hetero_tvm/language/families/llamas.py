@@ -19,6 +19,7 @@ from hetero_tvm.language.families.configuration import (
 )
 from hetero_tvm.language.families.decoder import Decoder, Layer, Names
 from hetero_tvm.language.families.rope import context_of, rope_of
+from hetero_tvm.ops.decoding.contracts import Growth
 
 _CWM_POSITIONS = {
     "rope_type": "llama3",
@@ -27,7 +28,18 @@ _CWM_POSITIONS = {
     "low_freq_factor": 1.0,
     "original_max_position_embeddings": 8192,
 }
-MULTIMODAL = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
+MULTIMODAL = (
+    "model.language_model.",
+    "language_model.model.",
+    "language_model.",
+    "model.",
+    "",
+    "model.text_model.",
+    "thinker.model.",
+    "thinker.",
+    "llm.model.",
+    "llm.",
+)
 """Beginnings of the names of the text part of a model for images and text, by version of transformers."""
 
 
@@ -384,10 +396,12 @@ def hunyuan(config: Config) -> tuple[Decoder, Names]:
 
 
 def ministral3(config: Config) -> tuple[Decoder, Names]:
-    """A Mistral whose queries grow with the position beyond the first context, where it ends here."""
+    """A Mistral whose queries grow with the position beyond the first context."""
     options = config.get("rope_parameters") or {}
     decoder, names = mistral(config)
     if options.get("llama_4_scaling_beta") and options.get("original_max_position_embeddings"):
         first = int(options["original_max_position_embeddings"])
-        decoder = dataclasses.replace(decoder, context=min(decoder.context, first))
+        growth = Growth(float(options["llama_4_scaling_beta"]), first)
+        layers = tuple(dataclasses.replace(layer, growth=growth) for layer in decoder.layers)
+        decoder = dataclasses.replace(decoder, layers=layers)
     return decoder, names

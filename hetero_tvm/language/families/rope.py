@@ -55,7 +55,8 @@ def rope_of(config: Mapping[str, Any], dim: int, kind: str | None = None) -> tup
         rotated = dim
     elif name in ("longrope", "su"):
         inverse, factor, longer, most = _longrope(inverse, options, config)
-    elif name not in ("default", "dynamic"):  # dynamic: another table beyond the model's own context only
+    elif name not in ("default", "dynamic", "mrope"):
+        # dynamic: another table beyond the model's own context only; mrope: texts are not split
         raise ModelError(
             f"rotary positions with {name!r} scaling are not supported",
             hint="known: default, dynamic, linear, llama3, yarn, longrope, proportional",

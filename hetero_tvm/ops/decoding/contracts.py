@@ -162,12 +162,33 @@ class Append:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """Growth of scores with the position of a row (Llama 4, Ministral 3): they are multiplied by
+    ``1 + share * log(1 + floor((position + ahead) / every))``.
+
+    Parameters
+    ----------
+    every : positions after which they grow.
+    """
+
+    share: float
+    every: int
+    ahead: int = 0
+
+    def reference(self, position: int) -> float:
+        """The factor of a row."""
+        return 1.0 + self.share * float(np.log1p((position + self.ahead) // self.every))
+
+
+@dataclass(frozen=True)
 class CachedAttention:
     """``softmax(cap(scale Q K^T)) V`` of each row over its sequence up to its own position.
 
     Parameters
     ----------
     window : keys that a row sees, its own included; 0 for all.
+    chunk : positions of a chunk, where a row sees those of its own chunk alone; 0 for all.
+    growth : of the scores by the position; None for none.
     softcap : ``softcap * tanh(scores / softcap)``; 0 for none.
     relative : distances for which a table ``[heads, relative + KEYS]`` of biases is an operand; 0 for none.
         The bias of the key ``d`` before a row is at ``relative - 1 - d``; what follows is not used.
@@ -180,6 +201,8 @@ class CachedAttention:
     softcap: float = 0.0
     relative: int = 0
     sinks: bool = False
+    chunk: int = 0
+    growth: Growth | None = None
 
     def reference(
         self,
@@ -196,9 +219,11 @@ class CachedAttention:
         out = np.empty((len(q), h.heads, h.value_dim), q.dtype)
         for row, position in enumerate(positions):
             first = max(0, position + 1 - self.window) if self.window else 0
+            first = max(first, position - position % self.chunk) if self.chunk else first
+            grown = 1.0 if self.growth is None else self.growth.reference(int(position))
             for head in range(h.heads):
                 keys = k[first : position + 1, head // group]
-                scores = keys @ q.reshape(len(q), h.heads, h.dim)[row, head] * self.scale
+                scores = keys @ q.reshape(len(q), h.heads, h.dim)[row, head] * (self.scale * grown)
                 if self.softcap:
                     scores = self.softcap * np.tanh(scores / self.softcap)
                 if biases is not None:

@@ -93,17 +93,25 @@ class ExpertLinear:
     linear : the product of one expert; it adds no residual.
     experts : number of matrices, whose packed panels lie one expert after the other.
     spread : slots that read the same row of X: ``top``, or 1 where X has a row for each slot.
+    scaled : rows are multiplied by the share of their slot, which is an operand, before the product.
     """
 
     linear: Linear
     experts: int
     spread: int = 1
+    scaled: bool = False
 
     def reference(
-        self, x: np.ndarray, weights: np.ndarray, chosen: np.ndarray, bias: np.ndarray | None = None
+        self,
+        x: np.ndarray,
+        weights: np.ndarray,
+        chosen: np.ndarray,
+        bias: np.ndarray | None = None,
+        shares: np.ndarray | None = None,
     ) -> np.ndarray:
         """The result [slots, n] for weights [experts, n, k] and a bias [experts, n], n twice when gated."""
-        rows = (x[slot // self.spread][None] for slot in range(len(chosen)))
+        factors = np.ones(len(chosen), x.dtype) if shares is None else shares
+        rows = (x[slot // self.spread][None] * factors[slot] for slot in range(len(chosen)))
         return np.concatenate(
             [
                 self.linear.reference(row, weights[e], None if bias is None else bias[e])
@@ -119,6 +127,7 @@ class Combine:
     Parameters
     ----------
     residual : there is R; else the sum stands alone.
+    shares : there are shares; else the sum is of D alone.
     shared : all rows went through one more expert: ``sigmoid(gate) * S`` is added, with gate [rows, 1].
     """
 
@@ -126,15 +135,17 @@ class Combine:
     top: int
     shared: bool = False
     residual: bool = True
+    shares: bool = True
 
     def reference(
         self,
         d: np.ndarray,
-        shares: np.ndarray,
+        shares: np.ndarray | None = None,
         residual: np.ndarray | float = 0.0,
         s: np.ndarray | None = None,
         gate: np.ndarray | None = None,
     ) -> np.ndarray:
         """The result."""
-        y = residual + (d * shares[:, None]).reshape(-1, self.top, self.n).sum(1)
+        weighted = d if shares is None else d * shares[:, None]
+        y = residual + weighted.reshape(-1, self.top, self.n).sum(1)
         return y if s is None or gate is None else y + s / (1 + np.exp(-gate))

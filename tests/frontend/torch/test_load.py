@@ -12,6 +12,7 @@ pytest.importorskip("onnxscript")
 
 from hetero_tvm.api import import_model
 from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.frontend.signature import Span
 from hetero_tvm.frontend.torch import load as torch_load
 from hetero_tvm.frontend.torch.load import load_program
 from hetero_tvm.frontend.torch.to_onnx import to_onnx
@@ -103,3 +104,22 @@ def test_compressed_members_are_left_to_pytorch(tmp_path):
             other.writestr(member.filename, given.read(member))
     wanted, found = load_program(path).state_dict, load_program(packed).state_dict
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+@pytest.mark.thorough
+def test_dimensions_that_are_computed_and_ends_of_the_program(tmp_path):
+    """A file has a range for 8 h, which PyTorch's own decomposition does not take; open ranges end at its."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.avg_pool2d(x, 8)
+
+    height = 8 * torch.export.Dim("h", min=2, max=12)
+    program = torch.export.export(
+        Net().eval(), (torch.randn(1, 3, 48, 64),), dynamic_shapes=({2: height},), strict=False
+    )
+    torch.export.save(program, tmp_path / "net.pt2")
+    shapes = {"x": (1, 3, Span(16, None, 8), 64)}
+    model = import_model(tmp_path / "net.pt2", shapes=shapes)
+    assert not model.open.decided
+    assert [symbol.high for symbol in model.open.symbols] == [96]

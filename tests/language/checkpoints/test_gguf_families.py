@@ -102,7 +102,8 @@ def test_positions_of_ministral(tmp_path):
         "attention.temperature_scale": 0.1,
     }
     decoder, _ = describe(file_of(tmp_path / "m.gguf", "mistral3", values, EMBEDDINGS).config)
-    assert decoder.context == 16 and decoder.ropes[0].factor == 1.0
+    assert decoder.context == 64 and decoder.ropes[0].factor == 1.0
+    assert decoder.layers[0].growth.every == 16 and decoder.layers[0].growth.share == pytest.approx(0.1)
     decoder, _ = describe(file_of(tmp_path / "n.gguf", "mistral3", SIZES, EMBEDDINGS).config)
     assert decoder.architecture == "mistral" and decoder.context == 64
 

@@ -8,6 +8,7 @@ from hetero_tvm.language.checkpoints.checkpoint import SafetensorsFolder
 from hetero_tvm.language.families.architectures import ARCHITECTURES, describe
 from hetero_tvm.language.families.configuration import rows_of_groups, rows_of_pairs
 from hetero_tvm.language.families.decoder import Experts, Latent
+from hetero_tvm.language.families.multimodal import PARTS
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.storage import Storage
 from tests import tiny_llama
@@ -254,7 +255,7 @@ def test_all_that_are_known():
     known |= {"gemma3n_text", "olmo_hybrid", "kimi_linear"}
     known |= {"persimmon", "modernbert-decoder", "granite_swa", "granitemoe_swa", "afmoe"}
     known |= {"cohere2_moe", "hy_v3", "sarvam_moe", "sarvam_mla"}
-    assert set(ARCHITECTURES) == known
+    assert set(ARCHITECTURES) == known | set(PARTS)
     assert describe(OPT)[0].learned == 66
     narrow = describe({**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 16})[0]
     assert (narrow.embed_width, narrow.norms_after) == (16, True)

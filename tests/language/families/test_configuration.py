@@ -42,6 +42,10 @@ def test_what_is_not_heeded_and_how_its_makers_generate():
     assert hints_of({"guidance_scale": 1.0, "do_sample": False, "temperature": 0.6, "num_beams": 1}) == []
     told = hints_of({"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8})
     assert len(told) == 1 and told[0].endswith("generate --temperature 0.7 --top-k 20 --top-p 0.8")
+    told = hints_of(
+        {"do_sample": True, "temperature": 1.0, "min_p": 0.1, "typical_p": 0.9, "eta_cutoff": 0.0}
+    )
+    assert told[0].startswith("generation_config.json: typical_p is 0.9") and told[1].endswith("--min-p 0.1")
     assert hints_of({"do_sample": True})[0].endswith("--temperature 1.0")
     told = hints_of({"num_beams": 4, "length_penalty": 2.0, "encoder_no_repeat_ngram_size": 3})
     assert told[0].startswith("generation_config.json: encoder_no_repeat_ngram_size is 3")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 
 from hetero_tvm.codegen import vector_math
+from hetero_tvm.codegen.vector_functions import log1p
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import KEYS, CachedAttention
@@ -54,6 +55,8 @@ def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
             sequence = k.let(k.load(sequences, [i]))
             length = k.let(k.load(positions, [i]) + 1)
             start = k.let(tirx.max(length - op.window, int32(0))) if op.window else int32(0)
+            if op.chunk:
+                start = k.let(tirx.max(length - 1 - remainder(length - 1, op.chunk), start))
             row = _Row(k, op, machine, q, out, pool, tables, biases, sinks, i, head, sequence, start, length)
             group = h.heads // h.kv_heads
             most = 6 if machine.registers < 32 else 12
@@ -92,6 +95,11 @@ class _Row:
         self._first = k.let(quotient(start, KEYS))
         self._panels = k.let(quotient(length + (KEYS - 1), KEYS) - self._first)
         self._per_page = op.heads.page // KEYS
+        self._scale: Expr = constant(op.scale)
+        if op.growth is not None:
+            g = op.growth
+            times = tirx.Cast("float32", quotient(length + (g.ahead - 1), g.every))
+            self._scale = k.let(constant(op.scale) * (constant(1.0) + constant(g.share) * log1p(times)))
 
     def emit(self, first: int, count: int, longest: Expr) -> None:
         """Query heads ``first .. first + count`` of the key head."""
@@ -136,7 +144,7 @@ class _Row:
             scales = {c: None if s is None else k.let(s) for c, s in scales.items()}
             for r in range(count):
                 for c in pieces:
-                    value = k.load(acc, [r, k.ramp(c, lanes)]) * k.splat(op.scale, lanes)
+                    value = k.load(acc, [r, k.ramp(c, lanes)]) * k.splat(self._scale, lanes)
                     if scales[c] is not None:
                         value = value * scales[c]
                     if op.softcap:
@@ -149,7 +157,7 @@ class _Row:
                         value = value + k.load(self._biases, at)
                     key = k.ramp((self._first + p) * KEYS + c, lanes)
                     visible = key < k.splat(self._length, lanes)
-                    if op.window:
+                    if op.window or op.chunk:
                         visible = tirx.And(visible, key >= k.splat(self._start, lanes))
                     value = tirx.Select(visible, value, k.splat(_LOWEST, lanes))
                     k.store(scores, value, [r, k.ramp(p * KEYS + c, lanes)])

@@ -39,8 +39,8 @@ _SPLITS = 4
 
 
 def emit_expert_linear(op: ExpertLinear, machine: CpuModel, x_bits: int = 0) -> PrimFunc:
-    """Kernel with arguments X [rows, k], expert, order and runs of the slots, the arrays of
-    :class:`PanelLayout` of all experts, their biases when there are some, Y [slots, n].
+    """Kernel with arguments X [rows, k], expert, order and runs of the slots, their shares when rows are
+    scaled, the arrays of :class:`PanelLayout` of all experts, their biases when there are some, Y [slots, n].
 
     ``x_bits`` : see :class:`Parts`.
     """
@@ -51,6 +51,7 @@ def emit_expert_linear(op: ExpertLinear, machine: CpuModel, x_bits: int = 0) -> 
         rows = k.symbol("m")
         x = k.argument("X", (rows, op.linear.k))
         chosen, order, runs = (k.argument(name, (slots,), "int32") for name in ("chosen", "order", "runs"))
+        shares = k.argument("shares", (slots,)) if op.scaled else None
         weight = [k.argument(n, (op.experts * s[0], *s[1:]), dtype) for n, s, dtype in layout.arrays()]
         biases = (op.experts * layout.panels, layout.width)
         bias = k.argument("bias", biases) if op.linear.bias else None
@@ -72,7 +73,7 @@ def emit_expert_linear(op: ExpertLinear, machine: CpuModel, x_bits: int = 0) -> 
                 length = k.let(k.load(runs, [place]))
                 with k.when(length > 0):
                     expert = k.let(k.load(chosen, [k.load(order, [place])]))
-                    run = _Run(parts, op, order, place, length, expert, piece * layout.together)
+                    run = _Run(parts, op, order, shares, place, length, expert, piece * layout.together)
                     if words is not None:
                         run.integers(words)
                     elif op.linear.storage.bits:
@@ -90,13 +91,14 @@ class _Run:
         p: Parts,
         op: ExpertLinear,
         order: Buffer,
+        shares: Buffer | None,
         place: Expr,
         length: Expr,
         expert: Expr,
         first: Expr,
     ):
         self._p, self._k, self._spread = p, p.k, op.spread
-        self._order, self._place, self._length = order, place, length
+        self._order, self._shares, self._place, self._length = order, shares, place, length
         self._base = p.k.let(expert * p.layout.panels)
         self._first = p.k.let(first)
 
@@ -151,7 +153,13 @@ class _Run:
         return slot, self._k.let(quotient(slot, self._spread))
 
     def _finish(self, slot: Expr, panel: Expr, value_at: SumsAt) -> None:
-        self._p.finish(slot, panel, value_at, self._base + panel)
+        if self._shares is None:
+            self._p.finish(slot, panel, value_at, self._base + panel)
+            return
+        share = self._k.let(self._k.load(self._shares, [slot]))
+        self._p.finish(
+            slot, panel, lambda c, width: value_at(c, width) * self._k.splat(share, width), self._base + panel
+        )
 
     def _words(self, words: _SlotWords, panel: Expr, first: Expr, count: int) -> None:
         places = [self._slot(first + r) for r in range(count)]
@@ -266,12 +274,13 @@ def _integers(p: Parts, row: Expr, panel: Expr) -> Buffer:
 
 
 def emit_combine(op: Combine, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments D [slots, n], shares [slots], R [rows, n] if there is one, S [rows, n] and gate
-    [rows, 1] when there is a shared expert, Y [rows, n]."""
+    """Kernel with arguments D [slots, n], shares [slots] if there are some, R [rows, n] if there is one,
+    S [rows, n] and gate [rows, 1] when there is a shared expert, Y [rows, n]."""
     k = SymbolicKernel("combine")
     with k:
         slots, symbol = k.symbol("s"), k.symbol("m")
-        d, shares = k.argument("D", (slots, op.n)), k.argument("shares", (slots,))
+        d = k.argument("D", (slots, op.n))
+        shares = k.argument("shares", (slots,)) if op.shares else None
         residual = k.argument("R", (symbol, op.n)) if op.residual else None
         shared = k.argument("S", (symbol, op.n)) if op.shared else None
         gate = k.argument("gate", (symbol, 1)) if op.shared else None
@@ -286,7 +295,9 @@ def emit_combine(op: Combine, machine: CpuModel) -> PrimFunc:
                 value = None if residual is None else k.load(residual, [i, at])
                 for t in range(op.top):
                     slot = i * op.top + t
-                    term = k.splat(k.load(shares, [slot]), width) * k.load(d, [slot, at])
+                    term = k.load(d, [slot, at])
+                    if shares is not None:
+                        term = k.splat(k.load(shares, [slot]), width) * term
                     value = term if value is None else value + term
                 if shared is not None and factor is not None:
                     value = value + k.splat(factor, width) * k.load(shared, [i, at])

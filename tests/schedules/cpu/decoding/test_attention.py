@@ -6,7 +6,7 @@ import pytest
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import Append, CachedAttention, Heads
+from hetero_tvm.ops.decoding.contracts import Append, CachedAttention, Growth, Heads
 from hetero_tvm.schedules.cpu.decoding.append import emit_append
 from hetero_tvm.schedules.cpu.decoding.attention import emit_attention
 
@@ -135,6 +135,25 @@ def test_keys_that_share_channels_and_wider_values(cache):
     tolerance = {"float32": 2e-5, "float16": 2e-3, "int8": 3e-2}[cache]
     want = op.reference(queries, keys, values, positions)
     np.testing.assert_allclose(out.numpy(), want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("chunk", [7, 16, 40])
+def test_chunks_of_positions_and_scores_that_grow(chunk):
+    random, rows = np.random.default_rng(3), 60
+    h = Heads(4, 2, 12, layers=1, page=16)
+    op = CachedAttention(h, 0.4, chunk=chunk, growth=Growth(0.9, 11, ahead=1))
+    q, k, v = (random.standard_normal((rows, n, 12)).astype(np.float32) for n in (4, 2, 2))
+    pools = [np.full(shape, np.nan, np.float32) for shape in h.pools(4)]
+    for row in range(rows):
+        page, place = divmod(row, 16)
+        pools[0][page, 0, :, 0, :, place], pools[1][page, 0, :, place] = k[row], v[row]
+    positions, sequences = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
+    given = [q.reshape(rows, -1), positions, sequences, np.arange(4, dtype=np.int32)[None]]
+    out = tensors(np.zeros((rows, 48), np.float32))
+    compiled(emit_attention(op, MACHINE))(*tensors(*given, np.zeros(1, np.int32), *pools), *out)
+    q, k, v = (array.astype(np.float64) for array in (given[0], k, v))
+    want = op.reference(q, k, v, positions)
+    np.testing.assert_allclose(out[0].numpy(), want, rtol=2e-5, atol=2e-5)
 
 
 def test_norms_behind_the_rotation():

@@ -112,6 +112,14 @@ def test_products(linear, machine):
         ones = np.ones_like(places)
         compiled(emit_expert_linear(op, machine), machine)(*tensors(x, chosen, places, ones, *packed), *alone)
         np.testing.assert_array_equal(alone[0].numpy(), y[0].numpy())  # whatever a slot's company
+    scaled = dataclasses.replace(op, scaled=True)
+    shares = random.uniform(0.2, 2.0, ROWS * TOP).astype(np.float32)
+    compiled(emit_expert_linear(scaled, machine), machine)(
+        *tensors(x, chosen, order, runs, shares, *packed), *y
+    )
+    want = op.reference(x.astype(np.float64), floats.astype(np.float64), chosen, bias, shares)
+    tolerance = 4e-4 + 2 * coarse * np.abs(want).max()
+    np.testing.assert_allclose(y[0].numpy(), want, rtol=2e-4, atol=tolerance)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -128,3 +136,6 @@ def test_sums(shared):
         alone = dataclasses.replace(op, residual=False)
         compiled(emit_combine(alone, MACHINE))(*tensors(*given[:2]), *y)
         np.testing.assert_allclose(y[0].numpy(), want - given[2], rtol=1e-5, atol=1e-5)
+        plain = dataclasses.replace(alone, shares=False)
+        compiled(emit_combine(plain, MACHINE))(*tensors(given[0]), *y)
+        np.testing.assert_allclose(y[0].numpy(), given[0].reshape(ROWS, TOP, -1).sum(1), rtol=1e-5, atol=1e-5)
