@@ -89,6 +89,6 @@ def test_one_library_serves_open_sizes(function):
     built = build_model(optimize_model(model))
     for rows in (least, 5, 9):
         x = np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)
-        results = built.run({model.inputs[0].name: x})
+        results = built.run({model.signature.inputs[0].name: x})
         for got, want in zip(results, jax.tree.leaves(jax.jit(function)(x)), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -65,6 +65,6 @@ def test_a_scan_over_an_open_axis_is_one_library(is_reverse):
     built = build_model(optimize_model(model))
     for rows in (1, 4, 9):
         x = np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)
-        results = built.run({model.inputs[0].name: x})
+        results = built.run({model.signature.inputs[0].name: x})
         for got, want in zip(results, jax.jit(function)(x), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
