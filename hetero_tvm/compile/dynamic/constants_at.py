@@ -32,6 +32,28 @@ def constants_at(
     return [array for array in found if array.size <= MOST_WIDE]
 
 
+def step_places(module: IRModule) -> list[int]:
+    """Places at which the truth values among a model's constants change, one for each such constant, in
+    order: those of a mask of the first rows, say.  0 stands for those that change otherwise or nowhere."""
+    found: list[int] = []
+
+    def note(expr: Any) -> None:
+        if is_constant(expr) and (array := array_of(expr)) is not None and array.dtype.kind == "b":
+            found.append(_step_place(array) if 0 < array.size <= MOST_WIDE else 0)
+
+    relax.analysis.post_order_visit(module["main"], note)
+    return found
+
+
+def _step_place(array: np.ndarray) -> int:
+    axes = [n for n in range(array.ndim) if (array != np.take(array, [0], n)).any()]
+    if len(axes) != 1:
+        return 0
+    line = np.moveaxis(array, axes[0], 0).reshape(array.shape[axes[0]], -1)[:, 0]
+    changes = np.flatnonzero(line[1:] != line[:-1]) + 1
+    return int(changes[0]) if len(changes) == 1 else 0
+
+
 def differs(arrays: Sequence[np.ndarray], axis: int) -> bool:
     """Whether constants differ in their extent along an axis."""
     return len({array.shape[axis] for array in arrays}) > 1

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hetero_tvm.compile.dynamic.constants_at import step_places
 from hetero_tvm.compile.dynamic.quotient_candidates import Candidate, quotient_in
 from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.frontend import ImportedModel
@@ -24,6 +25,7 @@ from hetero_tvm.runtime.signature import quotient_parts
 from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed, symbols_of
 from hetero_tvm.schedules.fitting import CONFIRMING, fit, telling
 
+_Numbers = Callable[[ImportedModel], list[int]]
 _MOST_IMPORTS = 48
 """Imports at other sizes, for one symbol, after which what is not known is left open."""
 _MANY = (1, 2, 3, 4, 5)
@@ -46,14 +48,17 @@ def with_quotients(model: ImportedModel) -> ImportedModel:
     """
     opened = model.open
     assert opened is not None
-    known = list(map(extents_of, (model, *opened.others)))
+    models = (model, *opened.others)
+    masks = {len(step_places(each.module)) for each in models}
+    numbers = _numbers if len(masks) == 1 else extents_of
+    known = list(map(numbers, models))
     beside = {s.name: _beside(s, opened.sizes[0][s.name]) for s in opened.symbols}
-    if len(set(map(len, known))) > 1 or _hold(known, opened, beside):
+    if len(set(map(len, known))) > 1 or _hold(known, opened, beside, numbers):
         return model
     names: list[str] = []
     imported = {_key(at): one for at, one in zip(opened.sizes, (model, *opened.others), strict=True)}
     for symbol in opened.symbols:
-        names += _Search(opened, symbol, imported).run()
+        names += _Search(opened, symbol, imported, numbers).run()
     if not names:
         return model
     tops = opened.sizes[0]
@@ -188,6 +193,11 @@ def extents_of(model: ImportedModel) -> list[int]:
     return [extent for shape in _shapes(model) for extent in shape]
 
 
+def _numbers(model: ImportedModel) -> list[int]:
+    """Numbers of a model that may be quotients: its extents, and behind them where masks change."""
+    return [*extents_of(model), *step_places(model.module)]
+
+
 def _shapes(model: ImportedModel) -> list[tuple[int, ...]]:
     """Shapes of all that a model computes, in order, and of its results (which may be its inputs)."""
     found: list[tuple[int, ...]] = []
@@ -206,11 +216,11 @@ def _shapes(model: ImportedModel) -> list[tuple[int, ...]]:
     return found
 
 
-def _hold(known: Sequence[Sequence[int]], opened: OpenShapes, at: Sizes) -> bool:
+def _hold(known: Sequence[Sequence[int]], opened: OpenShapes, at: Sizes, numbers: _Numbers) -> bool:
     """Whether all extents are polynomials of the symbols, next to the largest sizes too."""
     try:
         found = [fit(values, opened.sizes) for values in dict.fromkeys(zip(*known, strict=True))]
-        there = extents_of(opened.at(at))
+        there = numbers(opened.at(at))
     except Unfit:
         return False
     except HeteroTVMError:  # the model may refuse sizes that nobody asked for
@@ -236,9 +246,13 @@ class _Search:
     Parameters
     ----------
     imported : the model at sizes where it is imported already; new ones are added.
+    numbers : gives what of a model may be quotients.
     """
 
-    def __init__(self, opened: OpenShapes, symbol: Symbol, imported: dict[Any, ImportedModel]):
+    def __init__(
+        self, opened: OpenShapes, symbol: Symbol, imported: dict[Any, ImportedModel], numbers: _Numbers
+    ):
+        self._numbers = numbers
         self._opened, self._symbol, self._imported = opened, symbol, imported
         self._tops = {s.name: opened.sizes[0][s.name] for s in opened.symbols}
         self._top = self._tops[symbol.name]
@@ -267,7 +281,7 @@ class _Search:
         try:
             if _key(at) not in self._imported:
                 self._imported[_key(at)] = self._opened.at(at)
-            extents = extents_of(self._imported[_key(at)])
+            extents = self._numbers(self._imported[_key(at)])
         except HeteroTVMError:
             extents = []
         if self._known and len(extents) != len(self._known[self._top]):

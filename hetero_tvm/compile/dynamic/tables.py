@@ -1,9 +1,10 @@
 """Constants that depend on the sizes by a rule: positions and masks, which a kernel writes at each call.
 
 Importers fold what follows from sizes alone, so that a decoder's causal mask is a constant at each size.
-Five rules cover what models have: whole numbers that are affine in their indices (positions, places in a
+Six rules cover what models have: whole numbers that are affine in their indices (positions, places in a
 flattened tensor), a few whole numbers (a shape), one number, matrices whose elements depend on
-``column - row`` in a few steps (causal masks, windows), and lists of the points of grids (``grids.py``).
+``column - row`` in a few steps (causal masks, windows), elements that change along one axis in a few steps
+(halves of the rows), and lists of the points of grids (``grids.py``).
 What follows none of them may be a window of a table for all positions (sines and cosines of rotary
 embeddings).
 """
@@ -148,6 +149,39 @@ def _rooms(wide: np.ndarray) -> tuple[float, ...]:
     return (0.0, float(_ROUNDING * largest))
 
 
+def _steps(array: np.ndarray) -> Element | None:
+    """Elements that change along one axis only, in a few steps (the first half of the rows, say); None where
+    they change otherwise, or not."""
+    axes = [axis for axis, extent in enumerate(array.shape) if extent > 1 and not _alike(array, axis)]
+    if len(axes) != 1:
+        return None
+    line = np.moveaxis(array, axes[0], 0).reshape(array.shape[axes[0]], -1)[:, 0]
+    changes = np.flatnonzero(line[1:] != line[:-1]) + 1
+    if len(changes) > _MOST_STEPS:
+        return None
+    return _stepwise(lambda *index: index[axes[0]].astype("int64"), line, changes, changes)
+
+
+def _alike(array: np.ndarray, axis: int) -> bool:
+    return bool((array == np.take(array, [0], axis)).all())
+
+
+def _stepwise(place: Element, line: np.ndarray, changes: Sequence[int], places: Sequence[int]) -> Element:
+    """Elements by their ``place``: the first of ``line``, and from each of ``places`` on the one at the next
+    of ``changes``."""
+    dtype = str(line.dtype)
+    values = [line[0], *line[list(changes)]]
+
+    def element(*index: Expr) -> Expr:
+        result = tirx.const(values[0].item(), dtype)
+        for begin, value in zip(places, values[1:], strict=True):
+            later = place(*index) >= tirx.const(int(begin), "int64")
+            result = tirx.Select(later, tirx.const(value.item(), dtype), result)
+        return result
+
+    return element
+
+
 def _affine(array: np.ndarray) -> Element | None:
     """Elements that are ``start + sum(step * index)``; None where they are not, or of another type.
 
@@ -231,18 +265,10 @@ def _band(array: np.ndarray) -> Element | None:
     if len(changes) > _MOST_STEPS:
         return None
     places = [int(change) - (rows - 1) for change in changes]
-    values = [by_distance[0], *by_distance[changes]]
-    dtype = str(array.dtype)
-
-    def element(*index: Expr) -> Expr:
-        apart = index[-1].astype("int64") - index[-2].astype("int64")
-        result = tirx.const(values[0].item(), dtype)
-        for place, value in zip(places, values[1:], strict=True):
-            result = tirx.Select(apart >= tirx.const(place, "int64"), tirx.const(value.item(), dtype), result)
-        return result
-
-    return element
+    return _stepwise(
+        lambda *index: index[-1].astype("int64") - index[-2].astype("int64"), by_distance, changes, places
+    )
 
 
-RULES = (_affine, _few, _one, _band, grids)
+RULES = (_affine, _few, _one, _band, _steps, grids)
 """Rules that values follow: from a constant to its elements, None where it does not."""

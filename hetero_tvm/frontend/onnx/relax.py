@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -292,9 +293,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         if shape is None and self.has_open_result(node):
             raise _depends_on_values(node)
         if not fits or str(found.dtype) != dtype:
-            dims = (
-                "(any)" if wanted is None else ", ".join("?" if dim is None else str(dim) for dim in wanted)
-            )
+            dims = _dims(wanted)
             raise ModelError(
                 f"TVM's importer gives {found} for output {name!r} of node {_name(node)!r} ({node.op_type}), "
                 f"ONNX says {dtype}[{dims}].",
@@ -308,13 +307,39 @@ def _name(node: onnx.NodeProto) -> str:
     return node.name or node.output[0]
 
 
+def _dims(shape: Sequence[int | None] | None) -> str:
+    """Dimensions as text; ``?`` stands for one that is unknown."""
+    return "(any)" if shape is None else ", ".join("?" if dim is None else str(dim) for dim in shape)
+
+
 def _depends_on_values(node: onnx.NodeProto) -> ModelError:
     """Error for a result whose shape is known at run time only."""
+    if node.op_type == "If":
+        return _branches_differ(node)
     return ModelError(
         f"The shape of what node {_name(node)!r} ({node.op_type}) gives depends on the values of its inputs: "
         "it is known at run time only, and shapes must be fixed.",
         hint="Where it depends on an input that never changes, fix that: --value NAME=NUMBER, values= in "
         "Python. Else export the model without this node, and compute what comes from it on outside of it.",
+    )
+
+
+def _branches_differ(node: onnx.NodeProto) -> ModelError:
+    """Error for a choice whose result has another shape in one branch than in the other."""
+    ends = []
+    for attribute in node.attribute:
+        makers = {name: one for one in attribute.g.node for name in one.output}
+        for value in attribute.g.output:
+            dims = _dims(tensor_type(value.type.tensor_type)[1])
+            made = makers.get(value.name)
+            by = "" if made is None else f" of node {_name(made)!r} ({made.op_type})"
+            ends.append(f"{attribute.name} gives [{dims}]{by}")
+    return ModelError(
+        f"The branches of node {_name(node)!r} (If) do not give one shape, so that the shape of what it "
+        f"gives is known at run time only: {'; '.join(sorted(ends))}.",
+        hint=f"Build one library for each branch, with the condition fixed: --value {node.input[0]}=1 and "
+        f"{node.input[0]}=0, values= in Python, where it is an input. Or export the model with one shape for "
+        "both: pad the smaller one, or take what reads it into the branches.",
     )
 
 

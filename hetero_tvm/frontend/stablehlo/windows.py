@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from hetero_tvm.frontend.nodes import Untranslatable, onnx_type
+from hetero_tvm.frontend.onnx.graph.rounds import OPEN
 from hetero_tvm.frontend.stablehlo.op import Op, dtype_of, reshaped, turned
 from hetero_tvm.frontend.stablehlo.open.functions import REVERSE, RUNNING
 
@@ -169,7 +171,8 @@ def reduce_window(op: Op) -> Sequence[str]:
         is_reverse = int(op.has(REVERSE) or windows.pads[axes[0]][1] > 0)
         if body == "stablehlo.add" and op.dtype() != "bool" and _is_zero(op, op.inputs[1]):
             return [op.emit("CumSum", op.inputs[0], op.const(axes[0]), reverse=is_reverse)]
-        return _running(op, axes[0], bool(is_reverse))
+        along = _one_by_one if op.has(RUNNING) else _running
+        return along(op, axes[0], bool(is_reverse))
     is_float = op.dtype().startswith(("float", "bfloat"))
     if len(op.raw.results) == 1 and is_float and axes and (windows.pads >= 0).all():
         if body == "stablehlo.maximum" and _is(op, op.inputs[1], -math.inf):
@@ -240,6 +243,37 @@ def _running(op: Op, axis: int, is_reverse: bool) -> Sequence[str]:
         values = list(op.combined([*moved, *values]))
         reach *= 2
     return op.combined([*initial, *values])
+
+
+def _one_by_one(op: Op, axis: int, is_reverse: bool) -> Sequence[str]:
+    """Running reduction along an open axis, one element in each round: the steps of the other way would be as
+    many as the size asks for."""
+    count, nodes = len(op.raw.results), op.nodes
+    rest = [extent for n, extent in enumerate(op.shape()) if n != axis]
+    kinds = [onnx_type(op.dtype(n)) for n in range(count)]
+    initial = [op.emit("Expand", value, op.const(rest)) for value in op.inputs[count:]]
+    with nodes.inside() as inside:
+        given = [nodes.fresh() for _ in range(2 * count)]  # sums so far, and the next elements
+        found = op.combined(given)
+        ends = [nodes.several("Identity", name, count=1)[0] for name in (*found, *found)]
+    infos = [
+        [helper.make_tensor_value_info(name, kind, rest) for name, kind in zip(names, kinds * 2, strict=True)]
+        for names in (given, ends)
+    ]
+    results = nodes.several(
+        "Scan",
+        *initial,
+        *op.inputs[:count],
+        count=2 * count,
+        body=helper.make_graph(inside, "body", *infos),
+        num_scan_inputs=count,
+        scan_input_axes=[axis] * count,
+        scan_output_axes=[axis] * count,
+        scan_input_directions=[int(is_reverse)] * count,
+        scan_output_directions=[int(is_reverse)] * count,
+    )
+    nodes.nodes[-1].doc_string = OPEN
+    return results[count:]
 
 
 def select_and_scatter(op: Op) -> str:

@@ -65,6 +65,37 @@ def test_means_of_windows_over_the_edge_have_one_kernel(tmp_path):
             np.testing.assert_allclose(ours, wanted, atol=1e-6)  # float32 sums of nine values
 
 
+HALVES = """
+net (float[n, 4] x) => (float[n, 4] y) {
+  shape = Shape (x)
+  zero = Constant <value_int = 0> ()
+  one = Constant <value_int = 1> ()
+  two = Constant <value_int = 2> ()
+  n = Gather (shape, zero)
+  half = Div (n, two)
+  places = Range (zero, n, one)
+  first = Less (places, half)
+  axis = Constant <value_ints = [1]> ()
+  rows = Unsqueeze (first, axis)
+  other = Neg (x)
+  y = Where (rows, x, other)
+}
+"""
+
+
+def test_a_mask_of_half_the_rows_follows_the_size(tmp_path):
+    model = text_model(HALVES, opset=17)
+    net = hetero_tvm.load(
+        build_model(optimize_model(import_model(model, shapes={"x": (Span(1, 20), 4)}))).export(
+            tmp_path / "n.so"
+        )
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for rows in (1, 2, 3, 11, 20):
+        x = np.random.default_rng(rows).standard_normal((rows, 4)).astype("float32")
+        np.testing.assert_array_equal(net(x), session.run(None, {"x": x})[0])
+
+
 WINDOWS = """
 net (float[1, n, m] x) => (float[1, n, m] y)
 {

@@ -58,6 +58,8 @@ def by_rules(of):
         lambda q, p: np.triu(np.full((1, 1, q, p + q), -np.inf, np.float32), p + 1),
         lambda q, p: abs(np.arange(p + q) - np.arange(p, p + q)[:, None]) < 4,
         lambda q, p: np.array([q, 3, 2 * p + q], np.float32),
+        lambda q, p: np.broadcast_to(np.arange(3 * q)[:, None] < q, (3 * q, 2)),
+        lambda q, p: np.where(np.arange(2 * p + 3 * q) < p + q, 0.5, -2.5).astype(np.float32),
         lambda q, p: np.array([[[q], [9], [p]]]),
         lambda q, p: np.array([1 / np.sqrt(q + 1)], np.float32),
     ],
@@ -69,6 +71,8 @@ def by_rules(of):
         "infinite",
         "window",
         "shape",
+        "first rows",
+        "two levels",
         "shape in a column",
         "root",
     ],
@@ -102,7 +106,7 @@ def points(width, height, stride):
     ids=["one", "levels", "strides", "pairs", "boxes"],
 )
 def test_points_of_grids(of):
-    (kernels,) = by_rules(of)
+    *_, kernels = by_rules(of)  # strides are steps too
     check(kernels, of, new=({"q": 1, "p": 3}, {"q": 6, "p": 2}, {"q": 9, "p": 40}))
 
 

@@ -205,3 +205,24 @@ def test_branches_in_a_loop_that_stays_one(runs):
 @pytest.mark.parametrize("value", [2**53 + 1, -(2**40)])
 def test_integers_of_64_bits(value):
     check(choice(f"k = Constant<value_int = {value}>() w = Cast<to = 7>(x) s = Add(w, k)", kind="int64"))
+
+
+UNLIKE = """
+g (float[2, 4] x, bool c) => (float y) {
+  z = If (c) <
+    then_branch = one () => (o) { s = Constant <value_ints = [8]> () o = Reshape (x, s) },
+    else_branch = two () => (p) { p = Transpose (x) }>
+  y = ReduceSum <keepdims = 0> (z)
+}
+"""
+
+
+def test_branches_of_different_shapes_are_named_with_a_way_out():
+    with pytest.raises(
+        ModelError, match=r"else_branch gives \[4, 2\].*Transpose.*then_branch gives \[8\]"
+    ) as told:
+        import_onnx(text_model(UNLIKE))
+    assert "--value c=1" in told.value.hint
+    x = np.random.default_rng(0).standard_normal((2, 4)).astype("float32")
+    model = import_onnx(text_model(UNLIKE), values={"c": 0})
+    np.testing.assert_allclose(run_tvm(model, {"x": x})[0], x.sum(), rtol=1e-5)

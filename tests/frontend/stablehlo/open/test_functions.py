@@ -79,9 +79,12 @@ def test_windows_of_open_sizes_become_windows(function):
         lambda x: lax.top_k(x, 3),
         lambda x: jnp.cumsum(x, 0),
         lambda x: lax.cumsum(x, 0, reverse=True),
+        lambda x: jnp.cumprod(x, 0),
+        lambda x: (lax.cummax(x, 0, reverse=True), lax.cumlogsumexp(x.T, 1)),
+        lambda x: lax.cummin((x * 9).astype("int32"), 0),
         lambda x: jax.nn.gelu(x, approximate=False),
     ],
-    ids=["functions", "top_k", "sums", "sums from the end", "gelu"],
+    ids=["functions", "top_k", "sums", "sums from the end", "products", "extrema", "whole", "gelu"],
 )
 def test_one_library_serves_open_sizes(function):
     least = 2 if function is mixed else 1
