@@ -155,8 +155,8 @@ class CpuModel:
 
     @property
     def l2_passes(self) -> float:
-        """Bytes per cycle of weights that stay in L2 and pass again for each block of an image; infinite where
-        none was seen to wait for them (measured on a Xeon with tiles)."""
+        """Bytes per cycle of weights that stay in L2 and pass again for each block of an image; infinite
+        where none was seen to wait for them (measured on a Xeon with tiles)."""
         return 40.0 if "amx_tile" in self.features else float("inf")
 
     @property
