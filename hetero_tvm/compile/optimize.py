@@ -354,7 +354,7 @@ def _open(
 
 
 def _viewed_alike(optimized: OptimizedModel) -> bool:
-    """Whether kernels and views are at the same steps at all sizes of a model, where it has as many at each."""
+    """Whether kernels and views are at the same steps at all sizes of a model that has as many at each."""
     assert optimized.lengths is not None
 
     def kernels(one: OptimizedModel) -> list[bool]:
