@@ -295,10 +295,15 @@ def optimize_model(
         return optimized if stepping is None else replace(optimized, step=(stepping, step[1]))
     weighted = () if lengths is None else weighted_sizes(lengths, model.open.symbols)
 
+    views = True
+
     def optimize_one(one: ImportedModel) -> OptimizedModel:
-        return _optimized(one, target, disabled, None, spaces)
+        return _optimized(one, target, disabled, None, spaces, views)
 
     optimized = _open(model, optimized, optimize_one)
+    if not _viewed_alike(optimized):
+        views = False
+        optimized = _open(model, optimize_one(model), optimize_one)
     others = [] if optimized.lengths is None else [one.module for one in optimized.lengths.others]
     if depths_differ([optimized.module, *others]):
         disabled |= {"attention"}
@@ -348,6 +353,18 @@ def _open(
     return replace(optimized, lengths=found)
 
 
+def _viewed_alike(optimized: OptimizedModel) -> bool:
+    """Whether kernels and views are at the same steps at all sizes of a model that has as many at each."""
+    assert optimized.lengths is not None
+
+    def kernels(one: OptimizedModel) -> list[bool]:
+        blocks = one.module["main"].body.blocks
+        return [is_call_tir(binding.value) for block in blocks for binding in block.bindings]
+
+    first, *others = (kernels(one) for one in (optimized, *optimized.lengths.others))
+    return all(len(other) != len(first) or other == first for other in others)
+
+
 def _laid_out_alike(optimized: OptimizedModel) -> bool:
     """Whether a model has the same steps, on images of the same layouts, at all of its sizes."""
     assert optimized.lengths is not None
@@ -371,14 +388,17 @@ def _optimized(
     disabled: frozenset[str],
     dump_ir: Path | None,
     spaces: tuple[SampledSpace, ...],
+    views: bool = True,
 ) -> OptimizedModel:
-    """Fuse a model with fixed shapes."""
+    """Fuse a model with fixed shapes; without ``views`` fused operators that only reshape stay kernels."""
     _refuse_loops(model, target)
-    observe = {} if dump_ir is None else {"observe": _Dump(dump_ir)}
+    more = {} if dump_ir is None else {"observe": _Dump(dump_ir)}
     try:
         with target.scope():
             sources = initial(model.module, source_names)
-            module, sources, report = optimize(model.module, sources, target.fusions, disabled, **observe)
+            module, sources, report = optimize(
+                model.module, sources, target.fusions, disabled, views=views, **more
+            )
             if (dtype := target.graph_dtype) != "float32":
                 module, sources = convert(module, sources, dtype)
         tasks = tasks_of(module, sources, target, spaces)

@@ -44,6 +44,8 @@ def _likelihood(row: np.ndarray, token: int, count: int) -> Likelihood:
     scores -= scores.max()
     scores -= np.log(np.exp(scores).sum())
     count = min(count, len(scores))
-    best = np.argpartition(-scores, count - 1)[:count] if count else np.zeros(0, np.int64)
-    best = best[np.lexsort((best, -scores[best]))]
+    # Of equal ones the first, also where not all have room: a greedy choice is always among them.
+    least = np.partition(scores, -count)[-count] if count else np.inf
+    best = np.flatnonzero(scores >= least)
+    best = best[np.argsort(-scores[best], kind="stable")][:count]
     return Likelihood(token, float(scores[token]), tuple((int(n), float(scores[n])) for n in best))

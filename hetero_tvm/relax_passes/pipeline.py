@@ -42,7 +42,7 @@ from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report, run_rules
 from hetero_tvm.relax_passes.rewriting.sources import after_fusion
 from hetero_tvm.relax_passes.storage.concatenation import part_trees
 from hetero_tvm.relax_passes.storage.plan_memory import plan_memory
-from hetero_tvm.relax_passes.storage.reshaped_results import view_results
+from hetero_tvm.relax_passes.storage.reshaped_results import view_reshapes
 from hetero_tvm.relax_passes.storage.rounds import closed, gathered
 from hetero_tvm.relax_passes.storage.written_over import write_over
 
@@ -97,6 +97,7 @@ def optimize(
     rules: Sequence[GraphPass] = FUSIONS,
     disabled: frozenset[str] = frozenset(),
     observe: Observer = lambda name, module: None,
+    views: bool = True,
 ) -> tuple[IRModule, Sources, Report]:
     """Fuse and lower to calls of kernels: fused operators, and generic TensorIR for the rest.
 
@@ -107,6 +108,7 @@ def optimize(
     rules : the passes, in order.
     disabled : names of fusions that are switched off.
     observe : called after each pass with its name and a function that gives the module it left.
+    views : whether fused operators become views where they only reshape at these sizes.
 
     Returns
     -------
@@ -133,10 +135,9 @@ def optimize(
             relax.transform.DecomposeOpsForInference(),
             # Every operator that no rule claimed becomes TensorIR.
             relax.transform.LegalizeOps(pad.LEGALIZERS | roi_align.LEGALIZERS),
-            relax.transform.RewriteDataflowReshape(),  # reshapes of whole tensors become views
         ]
     )(module)
-    module = view_results(module)  # also where the reshape gives a result of the model
+    module = view_reshapes(module, views)
     # Fused operators are marked opaque already.
     before = module = part_trees(relax.transform.AnnotateTIROpPattern()(module))
     module = relax.transform.FuseOps()(module)  # what is left: elementwise, broadcast and injective chains

@@ -1,11 +1,36 @@
-"""Results that only reshape what a kernel wrote become views of it instead of copies."""
+"""Kernels that only reshape what another wrote become views of it instead of copies."""
 
 from __future__ import annotations
 
 import math
 
-from hetero_tvm.host.tvm import IRModule, relax, tvm
+from hetero_tvm.host.tvm import IRModule, PrimFunc, relax, s_tir, tirx, tvm
+from hetero_tvm.relax_passes.rewriting.fused import contract_of
 from hetero_tvm.relax_passes.rewriting.graph import shape_of
+
+
+def view_reshapes(module: IRModule, contracts: bool = True) -> IRModule:
+    """``y = reshape kernel(x)`` -> ``y`` as a view of ``x``, results of the model among them.
+
+    ``contracts`` : kernels of fused operators too.  Such a kernel may only reshape at one size and copy at
+    others (windows of slices, where their step divides a volume); one program for all sizes keeps it.
+    """
+    kept = {}
+    if not contracts:
+        module = tvm.IRModule(module.functions, attrs=module.attrs, global_infos=module.global_infos)
+        functions = {variable: module[variable] for variable in module.get_global_vars()}
+        kept = {
+            variable: function
+            for variable, function in functions.items()
+            if isinstance(function, PrimFunc) and contract_of(function) is not None
+        }
+    nothing = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", tirx.Evaluate(0)))
+    for variable, function in kept.items():  # without its loops nothing takes it for a reshape
+        module.update_func(variable, function.with_body(nothing))
+    module = view_results(relax.transform.RewriteDataflowReshape()(module))
+    for variable, function in kept.items():
+        module.update_func(variable, function)
+    return module
 
 
 def view_results(module: IRModule) -> IRModule:

@@ -59,6 +59,7 @@ def test_halves_of_rows_are_told_from_rows(lifted, monkeypatch):
         ((1, 3, 3), (2, 1, 1), (1, 1, 1), (0, 1, 1, 0, 1, 1)),
         ((3, 1, 1), (2, 1, 1), (2, 1, 1), (2, 0, 0, 1, 0, 0)),
         ((3, 3, 3), (3, 1, 1), (1, 1, 1), (1, 1, 1, 1, 1, 1)),
+        ((2, 2, 2), (2, 1, 1), (1, 1, 1), (0, 0, 0, 0, 0, 0)),  # a view where the step divides the depth
     ],
 )
 def test_open_depths_of_which_windows_are_steps_apart(taps, strides, dilations, pads):
