@@ -55,8 +55,10 @@ def replay(table: Table, space: DesignSpace, base: Any, seed: int) -> dict[int, 
     workload = op.workload()
     task = Task(task_key(workload), op.label, op, workload, space, (("",),), op.flops, op.nbytes)
     proposer = _OnTable(table, task, SpaceModel(seed, base), seed)
+    later = {knob.name: knob.absent for knob in space.knobs(op, machine)}  # than the table, some of them
     seconds = {
-        candidate_key({"point": point}): s for point, s in zip(table.each_point(), table.seconds, strict=True)
+        candidate_key({"point": {**later, **point}}): s
+        for point, s in zip(table.each_point(), table.seconds, strict=True)
     }
     least = min(s for s in seconds.values() if s is not None)
     default = default_candidate(task, machine)

@@ -45,6 +45,17 @@ def test_a_replayed_search_finds_what_the_estimate_knows_and_what_it_does_not():
     assert all(a <= b + 1e-9 for one in shares for a, b in itertools.pairwise(one))
 
 
+def test_tables_from_before_a_knob_are_replayed():
+    op = Matmul((7,), 768, 512)
+    later = next(knob for knob in SPACE.knobs(op, MACHINE) if knob.absent is not None)
+    listed = [p for p in points.all_kernels(SPACE, op, MACHINE) if p[later.name] == later.absent]
+    assert later.absent == SPACE.default(op, MACHINE)[later.name]
+    seconds = [described(SPACE, op, point, MACHINE).estimate for point in listed]
+    without = [{name: choice for name, choice in p.items() if name != later.name} for p in listed]
+    table = Table.of(SPACE.name, SPACE.version, op, MACHINE, without, seconds)
+    assert replayed(table, [table], SPACE, seeds=1)["estimate"]["1"] > 0.9
+
+
 def test_points_count_when_calm_windows_agree_or_nothing_varied():
     seen = {
         1: [_Seen(1.0, 2.0, 0.2), _Seen(1.1, 2.1, 0.2)],  # agree
