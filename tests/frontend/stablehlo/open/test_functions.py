@@ -26,6 +26,17 @@ def refined(function, rows):
     return str(sized(module, declared_sizes(module, ["x"]), {"x": (rows, 8)}, "the program"))
 
 
+def serves(function, sizes):
+    """Assert that one library for all sizes from the first to the last has JAX's results at each of these."""
+    model = import_model(opened(function), shapes={"n": (Span(sizes[0], sizes[-1]),)})
+    built = build_model(optimize_model(model))
+    for rows in sizes:
+        x = np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)
+        results = built.run({model.signature.inputs[0].name: x})
+        for got, want in zip(results, jax.tree.leaves(jax.jit(function)(x)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 def mixed(x):
     """Calls of one function at several sizes, and a function that calls another twice."""
     shorter = jnp.where(x[:-1] > 0, x[:-1], 0)
@@ -87,11 +98,4 @@ def test_windows_of_open_sizes_become_windows(function):
     ids=["functions", "top_k", "sums", "sums from the end", "products", "extrema", "whole", "gelu"],
 )
 def test_one_library_serves_open_sizes(function):
-    least = 2 if function is mixed else 1
-    model = import_model(opened(function), shapes={"n": (Span(least, 9),)})
-    built = build_model(optimize_model(model))
-    for rows in (least, 5, 9):
-        x = np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)
-        results = built.run({model.signature.inputs[0].name: x})
-        for got, want in zip(results, jax.tree.leaves(jax.jit(function)(x)), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    serves(function, (2 if function is mixed else 1, 5, 9))

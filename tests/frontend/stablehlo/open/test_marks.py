@@ -1,20 +1,15 @@
 """Marks at loops and running sums of programs of open sizes."""
 
-import numpy as np
 import pytest
 
 pytest.importorskip("jax")
 
-import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
-from jax import export, lax  # noqa: E402
+from jax import lax  # noqa: E402
 
-from hetero_tvm import Span  # noqa: E402
-from hetero_tvm.api import build_model, import_model, optimize_model  # noqa: E402
-from hetero_tvm.frontend.stablehlo.load import read_program  # noqa: E402
 from hetero_tvm.frontend.stablehlo.open.functions import REVERSE, RUNNING  # noqa: E402
 from hetero_tvm.frontend.stablehlo.open.marks import SIZED_ROUNDS  # noqa: E402
-from hetero_tvm.frontend.stablehlo.sizes import declared_sizes, sized  # noqa: E402
+from tests.frontend.stablehlo.open.test_functions import refined, serves  # noqa: E402
 
 
 def over_rows(x):
@@ -27,17 +22,6 @@ def over_columns(x):
 
 def until_small(x):
     return lax.while_loop(lambda state: jnp.abs(state).max() > 0.1, lambda state: state * 0.5, x)
-
-
-def opened(function):
-    (rows,) = export.symbolic_shape("n")
-    return export.export(jax.jit(function))(jax.ShapeDtypeStruct((rows, 8), "float32"))
-
-
-def refined(function, rows):
-    """Text of a program for so many rows."""
-    module = read_program(opened(function))
-    return str(sized(module, declared_sizes(module, ["x"]), {"x": (rows, 8)}, "the program"))
 
 
 @pytest.mark.parametrize(
@@ -61,10 +45,4 @@ def test_a_scan_over_an_open_axis_is_one_library(is_reverse):
     def function(x):
         return lax.scan(lambda c, v: (jnp.tanh(c + v), c * 2), jnp.zeros(8), x, reverse=is_reverse)
 
-    model = import_model(opened(function), shapes={"n": (Span(1, 9),)})
-    built = build_model(optimize_model(model))
-    for rows in (1, 4, 9):
-        x = np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)
-        results = built.run({model.signature.inputs[0].name: x})
-        for got, want in zip(results, jax.jit(function)(x), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    serves(function, (1, 4, 9))
