@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from onnx import numpy_helper
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, ShapeError
-from hetero_tvm.frontend.bounds import default_high
+from hetero_tvm.frontend.bounds import Given, default_high
 from hetero_tvm.frontend.dimensions import Declared, Sum, symbol_of
 from hetero_tvm.frontend.signature import ImportedModel, OpenShapes, Span, Symbol, multiples
 from hetero_tvm.frontend.stored import BRANCH
 
-Given = Mapping[str, Sequence["int | Span | Sum"]]
 Import = Callable[[dict[str, tuple[int, ...]]], ImportedModel]
 
 LEAST_TELLING = 5

@@ -46,12 +46,18 @@ def step_places(module: IRModule) -> list[int]:
 
 
 def _step_place(array: np.ndarray) -> int:
+    found = changes_along(array)
+    return int(found[2][0]) if found is not None and len(found[2]) == 1 else 0
+
+
+def changes_along(array: np.ndarray) -> tuple[int, np.ndarray, np.ndarray] | None:
+    """The only axis along which a constant changes, its elements along it, and the places where these do;
+    None where it changes along several, or none."""
     axes = [n for n in range(array.ndim) if (array != np.take(array, [0], n)).any()]
     if len(axes) != 1:
-        return 0
+        return None
     line = np.moveaxis(array, axes[0], 0).reshape(array.shape[axes[0]], -1)[:, 0]
-    changes = np.flatnonzero(line[1:] != line[:-1]) + 1
-    return int(changes[0]) if len(changes) == 1 else 0
+    return axes[0], line, np.flatnonzero(line[1:] != line[:-1]) + 1
 
 
 def differs(arrays: Sequence[np.ndarray], axis: int) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.compile.dynamic.constants_at import changes_along
 from hetero_tvm.compile.dynamic.grids import grids
 from hetero_tvm.host.tvm import Expr, PrimFunc, te, tirx
 from hetero_tvm.schedules.extents import Unfit
@@ -152,18 +153,12 @@ def _rooms(wide: np.ndarray) -> tuple[float, ...]:
 def _steps(array: np.ndarray) -> Element | None:
     """Elements that change along one axis only, in a few steps (the first half of the rows, say); None where
     they change otherwise, or not."""
-    axes = [axis for axis, extent in enumerate(array.shape) if extent > 1 and not _alike(array, axis)]
-    if len(axes) != 1:
+    if not array.size or (found := changes_along(array)) is None:
         return None
-    line = np.moveaxis(array, axes[0], 0).reshape(array.shape[axes[0]], -1)[:, 0]
-    changes = np.flatnonzero(line[1:] != line[:-1]) + 1
+    axis, line, changes = found
     if len(changes) > _MOST_STEPS:
         return None
-    return _stepwise(lambda *index: index[axes[0]].astype("int64"), line, changes, changes)
-
-
-def _alike(array: np.ndarray, axis: int) -> bool:
-    return bool((array == np.take(array, [0], axis)).all())
+    return _stepwise(lambda *index: index[axis].astype("int64"), line, changes, changes)
 
 
 def _stepwise(place: Element, line: np.ndarray, changes: Sequence[int], places: Sequence[int]) -> Element:

@@ -24,6 +24,7 @@ from hetero_tvm.frontend.stablehlo.control import CONTROL
 from hetero_tvm.frontend.stablehlo.idioms import mean_of, softmax_of
 from hetero_tvm.frontend.stablehlo.load import bindings, read_program, written_numbers
 from hetero_tvm.frontend.stablehlo.op import Op, Written, dtype_of, narrow_of, shape_of
+from hetero_tvm.frontend.stablehlo.open.functions import functions_of
 from hetero_tvm.frontend.stablehlo.operators import SEVERAL, TRANSLATIONS
 from hetero_tvm.frontend.stablehlo.run import StableHloProgram
 from hetero_tvm.frontend.stablehlo.sizes import Dims, declared_sizes, main_of, sized
@@ -112,11 +113,7 @@ class _Translation:
         self._names = names
         self._ir, self._dialects, _ = bindings()
         self._nodes = Nodes()
-        self._functions = {
-            str(op.attributes["sym_name"]).strip('"'): op
-            for op in module.body.operations
-            if op.operation.name == "func.func"
-        }
+        self._functions = functions_of(module)
         self._faults: list[str] = []
         self._values: ChainMap[Any, str] = ChainMap()
         self._written: dict[str, Written] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from hetero_tvm.errors import ModelError, ShapeError, last_line
 from hetero_tvm.frontend.stablehlo.load import bindings
-from hetero_tvm.frontend.stablehlo.open.functions import inline_calls, write_windows
+from hetero_tvm.frontend.stablehlo.open.functions import functions_of, inline_calls, write_windows
 from hetero_tvm.frontend.stablehlo.open.marks import mark_open
 
 Dims = list[int | str | None]
@@ -25,10 +25,7 @@ _OPEN = re.compile(r"\.shape = \(([^()]*)\)")
 
 def main_of(module: Any) -> Any:
     """The function ``main`` of a module; None where there is none."""
-    for op in module.body.operations:
-        if op.operation.name == "func.func" and str(op.attributes["sym_name"]).strip('"') == "main":
-            return op
-    return None
+    return functions_of(module).get("main")
 
 
 def declared_sizes(module: Any, names: Sequence[str]) -> dict[str, Dims]:

@@ -30,9 +30,15 @@ def operations(block: Any) -> Iterator[Any]:
                 yield from operations(inner)
 
 
+def functions_of(module: Any) -> dict[str, Any]:
+    """Functions of a module by name."""
+    functions = (op for op in module.body.operations if op.operation.name == "func.func")
+    return {str(op.attributes["sym_name"]).strip('"'): op for op in functions}
+
+
 def inline_calls(module: Any) -> None:
     """Write what main calls in its place: sizes that are constants then are constants everywhere."""
-    functions = {_symbol(op): op for op in module.body.operations if op.operation.name == "func.func"}
+    functions = functions_of(module)
     left = _MOST_CALLS
     while calls := _calls(functions):
         for call in calls:
@@ -84,17 +90,19 @@ def _replace_operands(op: Any, values: Mapping[Any, Any]) -> None:
 
 def write_windows(module: Any) -> bool:
     """Write calls of windows whose sizes are known now as ``reduce_window``; whether there was one."""
-    functions = {_symbol(op): op for op in module.body.operations if op.operation.name == "func.func"}
+    functions = functions_of(module)
     found = []
     for function in functions.values():
         for op in operations(function.regions[0].blocks[0]):
-            if str(op.attributes["call_target_name"] if _is_call(op) else "").strip('"') == DYNAMIC_WINDOW:
+            if is_window(op):
                 found.append(op)
     return any([_write_window(op, functions) for op in found])
 
 
-def _is_call(op: Any) -> bool:
-    return bool(op.operation.name == "stablehlo.custom_call")
+def is_window(op: Any) -> bool:
+    """Whether an operation is a reduction over windows of an open size."""
+    is_call = op.operation.name == "stablehlo.custom_call"
+    return bool(is_call and str(op.attributes["call_target_name"]).strip('"') == DYNAMIC_WINDOW)
 
 
 def _write_window(op: Any, functions: dict[str, Any]) -> bool:
@@ -151,7 +159,3 @@ def _numbers(value: Any) -> np.ndarray | None:
     if given.is_splat:
         return np.full(shape, int(given.get_splat_value().value), np.int64)
     return np.asarray(given).reshape(shape)
-
-
-def _symbol(op: Any) -> str:
-    return str(op.attributes["sym_name"]).strip('"')

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.frontend.stablehlo.open.functions import DYNAMIC_WINDOW, REVERSE, RUNNING, operations
+from hetero_tvm.frontend.stablehlo.open.functions import (
+    REVERSE,
+    RUNNING,
+    functions_of,
+    is_window,
+    operations,
+)
 
 SIZED_ROUNDS = "hetero_tvm.sized_rounds"
 """Attribute of a loop whose number of rounds may follow from an open size."""
@@ -16,9 +22,7 @@ SIZED_ROUNDS = "hetero_tvm.sized_rounds"
 
 def mark_open(module: Any) -> None:
     """Mark loops and windows of a module whose main calls nothing."""
-    for op in module.body.operations:
-        if op.operation.name == "func.func" and str(op.attributes["sym_name"]).strip('"') == "main":
-            _Marks().block(op.regions[0].blocks[0])
+    _Marks().block(functions_of(module)["main"].regions[0].blocks[0])
 
 
 class _Marks:
@@ -41,14 +45,13 @@ class _Marks:
             self._known[op.results[0]] = True
         elif kind == "stablehlo.while":
             self._loop(op)
-        elif kind == "stablehlo.custom_call":
-            if str(op.attributes["call_target_name"]).strip('"') == DYNAMIC_WINDOW:
-                self._window(op)
+        elif is_window(op):
+            self._window(op)
         elif op.operation.regions:
             for region in op.operation.regions:
                 for block in region.blocks:
                     self.block(block)
-        elif None not in known:
+        elif kind != "stablehlo.custom_call" and None not in known:
             self._known.update(dict.fromkeys(op.results, any(known)))
 
     def _loop(self, op: Any) -> None:

@@ -436,9 +436,10 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     passed = weights_bytes / (groups if blocks * op.batch == 1 else 1)
     leaves = passed > machine.kept_l2 * machine.kept_weights
     again = weights_bytes * (blocks - 1)
-    if not machine.rereads_beside:
-        reread += again / (12 if leaves else machine.l2_passes)
-    again *= leaves and machine.rereads_beside
+    if machine.rereads_beside:
+        again *= leaves
+    else:
+        reread, again = reread + again / (12 if leaves else machine.l2_passes), 0.0
     total = plane_cycles(shape, chosen, tile) * panels * op.batch + reread * op.batch
     again *= op.batch * share / machine.far_bytes
     compute = with_weights(total * share, weights_bytes, groups, blocks * op.batch, machine, again)
