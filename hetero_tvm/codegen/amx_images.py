@@ -100,17 +100,18 @@ class WindowProduct:
 class PixelProduct:
     """``sums[16 * rows, 16 * columns]``: pixels of an image to the left, packed filters to the right.
 
-    ``int32 name(sums, x, w, ahead, last_sum, last_x)``.  A pixel holds 32 bfloat16 of one plane, and each
-    step takes those of a tap: all taps of a plane, then the next plane.  Right tiles lie one behind the other
-    in this order.  All distances are in bytes; the last three arguments are those of :class:`RowsProduct`.
+    ``int32 name(sums, x, w, ahead, last_sum, last_x)``.  Each step takes ``words`` pairs of bfloat16 at one
+    place: all places of a plane, then the next plane.  Right tiles lie one behind the other in this order.
+    All distances are in bytes; the last three arguments are those of :class:`RowsProduct`.
 
     Attributes
     ----------
     rows, columns : left and right tiles: 2 and up to 2, or 1 and up to 3.
     across, down : from one pixel of a tile to the next; from one tile to the next.
-    places : of each tap, from ``x`` on.
+    places : of each step of a plane, from ``x`` on.
     planes, plane : how many, and from one to the next.
     fetches : cache lines asked for per step.
+    words : words of one step.
     """
 
     rows: int
@@ -121,6 +122,7 @@ class PixelProduct:
     planes: int
     plane: int
     fetches: int = 0
+    words: int = TILE_WORDS
 
     @property
     def name(self) -> str:
@@ -153,7 +155,7 @@ class PixelProduct:
             "  %xa = getelementptr i8, ptr %xp, i64 %place",
             *tiles.multiply("%xa", str(self.down), str(self.across), "%wa", str(LINE), str(line)),
             *fetched(self.fetches),
-            f"  %wn = getelementptr i8, ptr %wa, i64 {TILE_WORDS * line}",
+            f"  %wn = getelementptr i8, ptr %wa, i64 {self.words * line}",
             "  %next = add i64 %t, 1",
             f"  %more = icmp slt i64 %next, {taps}",
             "  br i1 %more, label %loop, label %plane_done",
@@ -167,4 +169,4 @@ class PixelProduct:
         ]
         head = "ptr %x, ptr %w, ptr %ahead, ptr %last_sum, ptr %last_x"
         places = f"@{self.name}_places = linkonce_odr constant [{taps} x i64] [{table}], align 64\n"
-        return places + function(self.name, head, body, "") + tiles.declared + around(TILE_WORDS)
+        return places + function(self.name, head, body, "") + tiles.declared + around(self.words)

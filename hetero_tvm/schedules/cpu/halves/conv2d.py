@@ -30,9 +30,10 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.dots import halves_for
-from hetero_tvm.schedules.cpu.halves import conv2d_matrices
+from hetero_tvm.schedules.cpu.halves import conv2d_matrices, conv2d_windows
 from hetero_tvm.schedules.cpu.halves.conv2d_kernel import Bf16ConvKernel, HalfShape
-from hetero_tvm.schedules.cpu.halves.conv2d_matrices import Bf16MatrixConvKernel
+from hetero_tvm.schedules.cpu.halves.conv2d_matrices import Bf16MatrixConvKernel, MatrixShape
+from hetero_tvm.schedules.cpu.halves.conv2d_windows import Bf16WindowConvKernel, WindowShape
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import (
     LINE,
@@ -68,7 +69,8 @@ class Bf16Conv2dSpace(DesignSpace):
     """Knobs: unit that multiplies, register tile (rows, columns, filter vectors), blocks of rows, groups of
     panels.
 
-    The matrix unit (``conv2d_matrices.py``) has tiles of its own.
+    The matrix unit (``conv2d_matrices.py``) has tiles of its own; it alone takes plain images, of few
+    channels (``conv2d_windows.py``).
     """
 
     name = "cpu.bf16_conv2d"
@@ -83,12 +85,14 @@ class Bf16Conv2dSpace(DesignSpace):
         if halves_for(machine) is None:
             return "the machine does not multiply bfloat16"
         shape = HalfShape(op, machine.lanes)
-        if not shape.x.blocked or shape.straddled:
+        if shape.straddled or not (shape.x.blocked or conv2d_windows.applies(op, machine)):
             return "neighbouring channels do not lie in blocks of one group"
         return BlockedConv2dSpace().refuses(op.plain_form, machine)
 
     def knobs(self, op: Bf16Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
         units = (VECTORS, MATRICES) if conv2d_matrices.applies(op, machine) else (VECTORS,)
+        if conv2d_windows.applies(op, machine):
+            units = (MATRICES,)
         return Knob("unit", units), *tile_knobs(HalfShape(op, machine.lanes), machine)
 
     def default(self, op: Bf16Conv2d, machine: CpuModel) -> Point:
@@ -117,9 +121,9 @@ class Bf16Conv2dSpace(DesignSpace):
 
     def estimate(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> float:
         """Cycles on the busiest thread: rounding, issue of the tiles, waste, balance, cache traffic."""
-        shape, groups = HalfShape(op, machine.lanes), point["groups"]
-        matrices = point["unit"] == MATRICES
-        tile = conv2d_matrices.tile_of(shape) if matrices else PixelTile.of(point["tile"])
+        groups, matrices = point["groups"], point["unit"] == MATRICES
+        shape = _matrices(op, machine) if matrices else HalfShape(op, machine.lanes)
+        tile = shape.tile if isinstance(shape, MatrixShape) else PixelTile.of(point["tile"])
         dot = halves_for(machine)
         assert dot is not None
         panels = -(-shape.filter_blocks // tile.vectors)
@@ -128,18 +132,18 @@ class Bf16Conv2dSpace(DesignSpace):
         words = shape.depth / shape.per_word * share_inside(op)
         extent = shape.width if shape.flat else shape.height
         copied = shape.copied_pixels(-(-extent // blocks)) * shape.copied_planes
-        block_bytes = copied * shape.x.block * 2
-        lines = min(LINE, 2 * shape.x.block * shape.copied_steps[1]) / LINE / shape.words / len(shape.taps)
+        block_bytes = copied * shape.pixel_bytes
         panel_bytes = shape.depth * tile.vectors * machine.lanes * 2
 
         def cycles(height: int, width: int) -> float:
             pixels = height * width
-            if matrices:
-                pairs, single = divmod(conv2d_matrices.tiles_of(shape, height, width), 2)
+            if isinstance(shape, MatrixShape):
+                pairs, single = divmod(shape.tiles_of(height, width), 2)
                 two, one = (RegisterTile(many * TILE_ROWS, tile.vectors) for many in (2, 1))
-                steps = conv2d_matrices.steps(shape)
-                products = pairs * tile_cycles(two, steps) + single * tile_cycles(one, steps)
+                products = pairs * tile_cycles(two, shape.steps) + single * tile_cycles(one, shape.steps)
                 return products + 5.0 * pixels * tile.vectors
+            lines = min(LINE, shape.pixel_bytes * shape.copied_steps[1]) / LINE / shape.words
+            lines /= len(shape.taps)
             fetch = LINE_CYCLES * lines * pixels if block_bytes > machine.l1 / 2 else 0.0
             step = RegisterTile(pixels, tile.vectors)
             per_word = max(
@@ -164,14 +168,22 @@ class Bf16Conv2dSpace(DesignSpace):
         shape, vectors = HalfShape(op, machine.lanes), PixelTile.of(point["tile"]).vectors
         weights: dict[int, Packer] = {1: lambda w: shape.pack_weight(w.view("uint16"), vectors)}
         if point["unit"] == MATRICES:
-            vectors = conv2d_matrices.tile_of(shape).vectors
-            weights = {1: lambda w: conv2d_matrices.pack_weight(shape, w.view("uint16"))}
+            tiled = _matrices(op, machine)
+            vectors, weights = tiled.tile.vectors, {1: lambda w: tiled.pack_panels(w.view("uint16"))}
         return weights | bias_packers(shape, vectors)
 
     def emit(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
         tile = PixelTile.of(point["tile"])
         kernel = Bf16MatrixConvKernel if point["unit"] == MATRICES else Bf16ConvKernel
+        if conv2d_windows.applies(op, machine):
+            kernel = Bf16WindowConvKernel
         return kernel(op, tile, point["blocks"], point["groups"], machine).emit()
+
+
+def _matrices(op: Bf16Conv2d, machine: CpuModel) -> MatrixShape:
+    """Extents of a convolution on the matrix unit."""
+    windows = conv2d_windows.applies(op, machine)
+    return WindowShape(op, machine.lanes) if windows else MatrixShape(op, machine.lanes)
 
 
 def half_cycles(op: Conv2d, machine: CpuModel) -> float | None:

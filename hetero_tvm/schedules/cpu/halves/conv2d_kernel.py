@@ -29,6 +29,11 @@ class HalfShape(BlockedShape):
         return self.slices * self.x.blocks(self.op.channels)
 
     @property
+    def pixel_bytes(self) -> int:
+        """Bytes of a pixel of the copy, of one plane."""
+        return 2 * self.x.block
+
+    @property
     def fetched(self) -> tuple[int, int]:
         """Rows and columns of X from one row and column of the copy to the next."""
         down, across = (

@@ -17,9 +17,11 @@ stored.  Where many would, and nothing is left out between rows, tiles go on acr
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
-from hetero_tvm.codegen.amx import BF16, END, TILE_ROWS, begin
+from hetero_tvm.codegen.amx import BF16, END, TILE_ROWS, TILE_WORDS, begin
 from hetero_tvm.codegen.amx_images import PixelProduct
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
@@ -37,8 +39,6 @@ PIXELS = 2 * TILE_ROWS
 CHANNELS = 32
 """Channels of one step."""
 _BYTES = 2 * CHANNELS
-_STEP_LINES = CHANNELS // 2
-"""Cache lines of a step's words for each 16 filters."""
 _SINGLE = 0.25
 """Time that a tile without a second one takes more: its filters are read for it alone."""
 _WORTH = 0.9
@@ -50,25 +50,79 @@ def applies(op: Conv2d, machine: CpuModel) -> bool:
     return has_matrix_unit(machine, BF16) and op.groups == 1 and not isinstance(op, Conv3d)
 
 
-def tile_of(shape: HalfShape) -> PixelTile:
-    """Pixels whose results leave together, and vectors of filters."""
-    vectors = min(2, shape.filter_blocks)
-    if rows := joined_rows(shape):
-        return PixelTile(rows, shape.width, vectors)
-    if shape.flat or shape.width > TILE_ROWS:
-        return PixelTile(1, PIXELS, vectors)
-    return PixelTile(min(2, shape.height), shape.width, vectors)
+class MatrixShape(HalfShape):
+    """Extents of one convolution whose pixels are rows of left tiles.
 
+    Attributes
+    ----------
+    step_words : words of a step: pairs of channels.
+    """
 
-def joined_rows(shape: HalfShape) -> int:
-    """Rows that tiles go through from end to end; 0 where each row has tiles of its own."""
-    if shape.flat or shape.copied_steps != (1, 1):
-        return 0
-    height, width = shape.height, shape.width
-    wide = -(-width // TILE_ROWS)
-    alone = height * _time(wide) if wide > 1 else _time(height)
-    pitch = int(shape.copied(1, width))
-    return rows_to_join(height, width, pitch, lambda rows, tiles: _time(tiles), _WORTH * alone)
+    step_words = TILE_WORDS
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Bytes of a pixel of the copy, of one plane."""
+        return _BYTES
+
+    @functools.cached_property
+    def tile(self) -> PixelTile:
+        """Pixels whose results leave together, and vectors of filters."""
+        vectors = min(2, self.filter_blocks)
+        if self.joined_rows:
+            return PixelTile(self.joined_rows, self.width, vectors)
+        if self.flat or self.width > TILE_ROWS:
+            return PixelTile(1, PIXELS, vectors)
+        return PixelTile(min(2, self.height), self.width, vectors)
+
+    @functools.cached_property
+    def joined_rows(self) -> int:
+        """Rows that tiles go through from end to end; 0 where each row has tiles of its own."""
+        if self.flat or self.copied_steps != (1, 1):
+            return 0
+        wide = -(-self.width // TILE_ROWS)
+        alone = self.height * _time(wide) if wide > 1 else _time(self.height)
+        pitch = int(self.copied(1, self.width))
+        return rows_to_join(self.height, self.width, pitch, lambda _, tiles: _time(tiles), _WORTH * alone)
+
+    def tiles_of(self, rows: int, columns: int) -> int:
+        """Left tiles of so many pixels."""
+        if self.joined_rows:
+            return joined_tiles(rows, self.width, int(self.copied(1, self.width)))
+        return rows if rows > 1 else -(-columns // TILE_ROWS)
+
+    @property
+    def planes(self) -> int:
+        """Planes of the copy that a product goes through."""
+        return -(-self.channel_blocks // 2)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Bytes from a pixel of the copy to what each step of a plane reads."""
+        (down, across), (rows, columns) = self.op.dilation, self.op.kernel
+        pitch = 0 if self.flat else int(self.copied(1, self.width))
+        return tuple(_BYTES * (i * down * pitch + j * across) for i in range(rows) for j in range(columns))
+
+    @property
+    def steps(self) -> int:
+        """Steps of a product."""
+        return len(self.places) * self.planes
+
+    @property
+    def panels_shape(self) -> tuple[int, int, int]:
+        """Shape of the packed weights, int32: [panels, steps * words of a step, columns]."""
+        vectors = self.tile.vectors
+        return -(-self.filter_blocks // vectors), self.steps * self.step_words, vectors * TILE_ROWS
+
+    def pack_panels(self, w: np.ndarray) -> np.ndarray:
+        """uint16 [filters, channels, KH, KW] -> :attr:`panels_shape`, zeros where nothing is."""
+        op, taps = self.op, len(self.taps)
+        panels, _, columns = self.panels_shape
+        dense = np.zeros((panels * columns, self.planes * CHANNELS, taps), np.uint16)
+        dense[: op.filters, : op.channels] = w.reshape(op.filters, op.channels, taps)
+        split = dense.reshape(panels, columns, self.planes, TILE_WORDS, 2, taps)
+        ordered = np.ascontiguousarray(split.transpose(0, 2, 5, 3, 1, 4))
+        return ordered.view("int32").reshape(self.panels_shape)
 
 
 def _time(tiles: int) -> float:
@@ -76,54 +130,27 @@ def _time(tiles: int) -> float:
     return tiles + _SINGLE * (tiles % 2)
 
 
-def tiles_of(shape: HalfShape, rows: int, columns: int) -> int:
-    """Left tiles of so many pixels."""
-    if joined_rows(shape):
-        return joined_tiles(rows, shape.width, int(shape.copied(1, shape.width)))
-    return rows if rows > 1 else -(-columns // TILE_ROWS)
-
-
-def steps(shape: HalfShape) -> int:
-    """Steps of a product."""
-    return len(shape.taps) * -(-shape.channel_blocks // 2)
-
-
-def weight_shape(shape: HalfShape) -> tuple[int, int, int]:
-    """[panels, steps * words of a step, columns], int32."""
-    vectors = tile_of(shape).vectors
-    return -(-shape.filter_blocks // vectors), steps(shape) * CHANNELS // 2, vectors * TILE_ROWS
-
-
-def pack_weight(shape: HalfShape, w: np.ndarray) -> np.ndarray:
-    """uint16 [filters, channels, KH, KW] -> :func:`weight_shape`, zeros where nothing is."""
-    op, taps = shape.op, len(shape.taps)
-    panels, _, columns = weight_shape(shape)
-    planes = steps(shape) // taps
-    dense = np.zeros((panels * columns, planes * CHANNELS, taps), np.uint16)
-    dense[: op.filters, : op.channels] = w.reshape(op.filters, op.channels, taps)
-    split = dense.reshape(panels, columns, planes, CHANNELS // 2, 2, taps)
-    ordered = np.ascontiguousarray(split.transpose(0, 2, 5, 3, 1, 4))
-    return ordered.view("int32").reshape(weight_shape(shape))
-
-
 class Bf16MatrixConvKernel(Bf16ConvKernel):
     """Emits one convolution on the matrix unit."""
 
     cuts_depth = False
+    shape: MatrixShape
 
     def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, groups: int, machine: CpuModel):
-        super().__init__(op, tile_of(HalfShape(op, machine.lanes)), blocks, groups, machine)
-        shape = self.shape
+        super().__init__(op, self.shape_of(op, machine).tile, blocks, groups, machine)
         self.masked = op.channels % machine.lanes != 0
-        self.planes = steps(shape) // len(shape.taps)
-        self.joined = joined_rows(shape) > 0
-        across = 1 if shape.flat else self.steps[1]
+        self.joined = self.shape.joined_rows > 0
+        across = 1 if self.shape.flat else self.steps[1]
         self.plane = self.copied_pixels + PIXELS * across
         """Pixels of a plane of the copy, those behind its rows included that a tile may reach."""
 
+    @classmethod
+    def shape_of(cls, op: Conv2d, machine: CpuModel) -> MatrixShape:
+        return MatrixShape(op, machine.lanes)
+
     @property
     def weight_shape(self) -> tuple[int, int, int]:
-        return weight_shape(self.shape)
+        return self.shape.panels_shape
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -131,7 +158,7 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
             return [size for size in (step if extent >= step else 0, extent % step) if size]
 
         high = [1] if self.shape.flat else sizes(self.extent, self.rows)
-        tiles = [tiles_of(self.shape, r, c) for r in high for c in sizes(self.shape.width, self.columns)]
+        tiles = [self.shape.tiles_of(r, c) for r in high for c in sizes(self.shape.width, self.columns)]
         products = {self._product(many) for count in tiles for many in sizes(count, 2)}
         return (*super().imports, *sorted(product.ir for product in products))
 
@@ -141,13 +168,17 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
 
     def begin(self, first_tile: Index, tiles: Index) -> None:
         k, shape = self.k, self.shape
-        self.copy = k.scratch((self.planes * self.plane * CHANNELS,), "uint16")
+        self.copy = k.scratch((shape.planes * self.plane * CHANNELS,), "uint16")
         self.copy_block(first_tile, tiles)
         if shape.channel_blocks % 2:  # zero times what lies there may not be zero
             with k.serial(self.plane) as pixel:
                 nothing = k.splat(tirx.const(0, "uint16"), self.lanes)
                 k.store(self.copy, nothing, [self._at(int32(shape.channel_blocks), pixel)])
         k.call(begin())
+
+    def pixel_index(self, pixel: Index) -> Index:
+        """Element of the copy at which a pixel begins."""
+        return pixel * CHANNELS
 
     def put(self, value: Expr, block: Expr, pixel: Expr) -> None:
         self.k.store(self.copy, value, [self._at(block, pixel)])
@@ -166,35 +197,33 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
         return TILE_ROWS * across if self.rows == 1 else down * self.pitch
 
     def _product(self, tiles: int) -> PixelProduct:
-        op, pitch = self.op, 0 if self.shape.flat else self.pitch
-        across = 1 if self.shape.flat else self.steps[1]
-        places = tuple(
-            _BYTES * (i * op.dilation[0] * pitch + j * op.dilation[1])
-            for i in range(op.kernel[0])
-            for j in range(op.kernel[1])
-        )
+        shape = self.shape
+        across = 1 if shape.flat else self.steps[1]
+        distances = (shape.pixel_bytes * pixels for pixels in (across, self._distance))
         return PixelProduct(
-            *(tiles, self.vectors, _BYTES * across, _BYTES * self._distance),
-            *(places, self.planes, self.plane * _BYTES, self._fetches),
+            *(tiles, self.vectors, *distances, shape.places),
+            *(shape.planes, self.plane * shape.pixel_bytes, self._fetches, shape.step_words),
         )
 
     @property
     def _products(self) -> int:
         """Products of a whole tile."""
-        return -(-tiles_of(self.shape, self.rows, self.columns) // 2)
+        return -(-self.shape.tiles_of(self.rows, self.columns) // 2)
 
     @property
     def _fetches(self) -> int:
         """Cache lines of the next panel that each step asks for; 0 where many products go through each."""
-        return -(-_STEP_LINES * self.vectors // (self._passes * self._products)) if self._passes else 0
+        if not self._passes:
+            return 0
+        return -(-self.shape.step_words * self.vectors // (self._passes * self._products))
 
     def _ahead(self, panel: Expr, y: Index, x: Index, product: int) -> Expr:
         """Start of the share of the next panel that a product asks for."""
         part = self._pass(y, x)
         if part is None:
             return self.k.address(self.w, [panel, int32(0), int32(0)])
-        count = steps(self.shape)
-        lines = count * _STEP_LINES * self.vectors
+        count = self.shape.steps
+        lines = count * self.shape.step_words * self.vectors
         line = next_panel.first_line(part * self._products + product, self._fetches * count, lines)
         row, column = tirx.floordiv(line, self.vectors), tirx.floormod(line, self.vectors)
         after = next_panel.following(panel, self.panels)
@@ -202,13 +231,13 @@ class Bf16MatrixConvKernel(Bf16ConvKernel):
 
     def _tile(self, panel: Expr, y: Index, x: Index, rows: int, columns: int) -> None:
         k, lanes, vectors = self.k, self.lanes, self.vectors
-        tiles = tiles_of(self.shape, rows, columns)
+        tiles = self.shape.tiles_of(rows, columns)
         sums = k.scratch((tiles * TILE_ROWS, vectors * lanes))
         for first in range(0, tiles, 2):
             k.call(
                 self._product(min(2, tiles - first)).name,
                 k.address(sums, [int32(first * TILE_ROWS), int32(0)]),
-                k.address(self.copy, [(self.place(y, x) + first * self._distance) * CHANNELS]),
+                k.address(self.copy, [self.pixel_index(self.place(y, x) + first * self._distance)]),
                 k.address(self.w, [panel, int32(0), int32(0)]),
                 self._ahead(panel, y, x, first // 2),
                 k.address(sums, [int32(extent - 1) for extent in sums.shape]),

@@ -17,7 +17,15 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS, TENSORS, joined, steps_with_operands
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, as_index, in_powers_of_two, int32
+from hetero_tvm.schedules.emit import (
+    LINE_FLOATS,
+    Index,
+    Kernel,
+    as_index,
+    in_powers_of_two,
+    int32,
+    vector_loop,
+)
 
 FEW_PASSES = 16
 """More passes over a weight panel than this make its first, cold one unimportant."""
@@ -72,6 +80,32 @@ class Plane:
         plane = self.layout.rows(self.height) * self.layout.pitch(self.width) * self.layout.block
         known = [int(e) if isinstance(e, tirx.IntImm) else tirx.Cast("int32", e) for e in buffer.shape[:2]]
         return self.k.view(buffer, (math.prod(known), plane))
+
+    def copy_between_zeros(self, plain: Buffer, to: Buffer, planes: Index, lanes: int, flops: int) -> None:
+        """Copy the rows of plain images to ``to``, whose planes have zeros around them, in parallel."""
+        k, height, width, pitch = self.k, self.height, self.width, self.layout.pitch(self.width)
+        source = k.view(plain, (planes, height * width))
+
+        def put(plane: Expr, start: Index, count: Index, first: Expr | None) -> None:
+            def piece(at: Index, lanes: int) -> None:
+                value = k.splat(0.0, lanes)
+                if first is not None:
+                    value = k.load(source, [plane, k.ramp(first + at, lanes)])
+                k.store(to, value, [plane, k.ramp(start + at, lanes)])
+
+            vector_loop(k, count, lanes, piece)
+
+        top, left, bottom, right = self.layout.halo
+        with k.parallel(planes * height, flops) as item:
+            plane, row = tirx.floordiv(item, height), tirx.floormod(item, height)
+            start = (row + top) * pitch
+            put(plane, start, left, None)
+            put(plane, start + left, width, row * width)
+            put(plane, start + left + width, right, None)
+            with k.when(row == 0):
+                put(plane, 0, top * pitch, None)
+            with k.when(row == height - 1):
+                put(plane, (height + top) * pitch, bottom * pitch, None)
 
     def clear_halo(
         self, buffer: Buffer, plane: Index, first_row: Index, rows: Index, is_first: Expr, is_last: Expr

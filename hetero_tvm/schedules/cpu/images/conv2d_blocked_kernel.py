@@ -24,7 +24,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.depth_slices import DepthSlices, TileSums
 from hetero_tvm.schedules.cpu.images.slice_planes import SlicePlanes
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, share, smallest, vector_loop
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, share, smallest
 
 _PREFETCHED = 8 << 10
 """Bytes of a panel below which it is fetched soon enough."""
@@ -107,48 +107,26 @@ class BlockedConvKernel:
 
     def write(self) -> None:
         """Write arguments and loops to ``k``."""
-        op, k, shape = self.op, self.k, self.shape
+        op, k = self.op, self.k
         self.blocks = k.named(self.blocks)
         x = k.argument("X", op.inputs[0].shape)
         self.w = k.argument("W", self.weight_shape, self.weight_dtype)
         self.out.declare(self.panels * self.vectors * self.lanes)
-        if Layout.parse(op.x_layout) == shape.x:
-            self.x = Plane(k, shape.x, op.height, op.width).view(x)
-        else:
-            height, width = self.room.image[2:]
-            extents = (math.prod(self.room.image[:2]), shape.x.rows(height) * shape.x.pitch(width))
-            self.x = k.scratch(extents)
-            self._fill(x)
+        self.x = self.read(x)
         with k.imported(*self.imports):
             with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
                 self._item(item)
 
-    def _fill(self, x: Buffer) -> None:
-        """Copy a plain X between zeros."""
-        op, k, layout, pitch = self.op, self.k, self.shape.x, self.shape.pitch
-        planes = math.prod(op.image[:2])
-        plain = k.view(x, (planes, op.height * op.width))
-
-        def put(plane: Expr, start: Index, count: Index, source: Expr | None) -> None:
-            def piece(at: Index, width: int) -> None:
-                value = k.splat(0.0, width)
-                if source is not None:
-                    value = k.load(plain, [plane, k.ramp(source + at, width)])
-                k.store(self.x, value, [plane, k.ramp(start + at, width)])
-
-            vector_loop(k, count, self.lanes, piece)
-
-        top, left, bottom, right = layout.halo
-        with k.parallel(planes * op.height, op.flops) as item:
-            plane, row = tirx.floordiv(item, op.height), tirx.floormod(item, op.height)
-            start = (row + top) * pitch
-            put(plane, start, left, None)
-            put(plane, start + left, op.width, row * op.width)
-            put(plane, start + left + op.width, right, None)
-            with k.when(row == 0):
-                put(plane, 0, top * pitch, None)
-            with k.when(row == op.height - 1):
-                put(plane, (op.height + top) * pitch, bottom * pitch, None)
+    def read(self, x: Buffer) -> Buffer:
+        """Planes that the work begins from: those of X, or a plain X copied between zeros."""
+        op, layout = self.op, self.shape.x
+        plane = Plane(self.k, layout, op.height, op.width)
+        if Layout.parse(op.x_layout) == layout:
+            return plane.view(x)
+        height, width = self.room.image[2:]
+        to = self.k.scratch((math.prod(self.room.image[:2]), layout.rows(height) * layout.pitch(width)))
+        plane.copy_between_zeros(x, to, math.prod(op.image[:2]), self.lanes, op.flops)
+        return to
 
     # the work ------------------------------------------------------------------------------------
     def _item(self, item: Expr) -> None:

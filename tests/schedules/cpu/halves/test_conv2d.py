@@ -14,7 +14,6 @@ from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d, Bf16Conv3d
 from hetero_tvm.schedules.cpu.dots import halves_for
 from hetero_tvm.schedules.cpu.halves import conv2d_matrices
 from hetero_tvm.schedules.cpu.halves.conv2d import Bf16Conv2dSpace, halves_pay
-from hetero_tvm.schedules.cpu.halves.conv2d_kernel import HalfShape
 from hetero_tvm.targets.registry import parse_target
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.images.helpers import PAD, on, random_blocks, random_conv2d
@@ -187,5 +186,5 @@ def test_slices_of_volumes(name):
 
 def test_the_matrix_unit_goes_through_a_deep_panel_once():
     op = Bf16Conv2d.of(on(TILES, Conv2d(1, 4608, 1, 300, 128, (1, 1))))
-    kernel = conv2d_matrices.Bf16MatrixConvKernel(op, conv2d_matrices.tile_of(HalfShape(op, 16)), 2, 1, TILES)
+    kernel = conv2d_matrices.Bf16MatrixConvKernel(op, conv2d_matrices.MatrixShape(op, 16).tile, 2, 1, TILES)
     assert kernel.block_tiles > 1 and kernel.slices.count == 1
