@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -170,7 +170,8 @@ class Relayout(FusedOp):
     Parameters
     ----------
     batch, channels, height, width : extents of the image.
-    x_layout, y_layout : layouts as text (:class:`hetero_tvm.ops.layout.Layout`).
+    x_layout, y_layout : layouts as text (:class:`hetero_tvm.ops.layout.Layout`); rows of channels (NHWC) are
+        one block of all channels.
     """
 
     kind: ClassVar[str] = "relayout"
@@ -198,12 +199,25 @@ class Relayout(FusedOp):
         return Operand("Y", Layout.parse(self.y_layout).shape(self.image), self.dtype)
 
     @property
+    def from_rows(self) -> bool:
+        """Whether X has one block of all channels, of which Y has more."""
+        x, y = Layout.parse(self.x_layout), Layout.parse(self.y_layout)
+        return x.block == self.channels > y.block > 1
+
+    @property
+    def to_rows(self) -> bool:
+        """Whether Y has one block of all channels, of which X has more."""
+        return replace(self, x_layout=self.y_layout, y_layout=self.x_layout).from_rows
+
+    @property
     def flops(self) -> int:
         return 0
 
     @property
     def label(self) -> str:
         blocks = "block" if Layout.parse(self.y_layout).blocked else "unblock"
+        if self.to_rows or self.from_rows:
+            blocks = "rows_of_blocks" if self.to_rows else "blocks_of_rows"
         return "_".join((f"{blocks}_{self.channels}x{self.height}x{self.width}", *suffix(self.dtype)))
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:

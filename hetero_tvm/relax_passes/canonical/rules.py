@@ -21,6 +21,7 @@ from hetero_tvm.relax_passes.canonical.identities import DropIdentities
 from hetero_tvm.relax_passes.canonical.reflections import ReflectPositions
 from hetero_tvm.relax_passes.canonical.sinking import SinkMoves
 from hetero_tvm.relax_passes.canonical.slices import SliceOfTake
+from hetero_tvm.relax_passes.canonical.transposed_sums import SumTransposed
 from hetero_tvm.relax_passes.canonical.views import CancelReshapes, MergeCasts, MergeTransposes
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -33,6 +34,7 @@ CANONICAL: tuple[Rule, ...] = (
     MergeCasts(),  # chains of one kind of operator, in any order among the three
     CancelReshapes(),
     MergeTransposes(),
+    SumTransposed(),  # after them: a sum of transposed tensors has them right before it
     SinkMoves(),  # where a chain was cut by one elementwise step
     DropBroadcasts(),  # after constants are folded, which takes the small ones
     ExpandPowers(),  # before duplicates are merged: squares are also written as products

@@ -30,6 +30,7 @@ from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
 from hetero_tvm.relax_passes.storage.concatenation import JoinParts
 from hetero_tvm.relax_passes.storage.image_nodes import NO_HALO, ConvNode, Image, ImageNode, node_of
 from hetero_tvm.relax_passes.storage.plain_islands import LayoutCosts, plain_islands
+from hetero_tvm.relax_passes.storage.rows_of_blocks import RowsOfBlocks
 
 
 class BlockImages(GraphPass):
@@ -67,6 +68,8 @@ class BlockImages(GraphPass):
         blocked = self._choose(graph, nodes)
         if blocked:
             _Rewriting(graph, blocked, self.block, self.halos).run()
+            if RowsOfBlocks.name not in graph.disabled:
+                RowsOfBlocks(self.serves).run(graph, report)
             report.conversions.extend(_conversions(graph))
 
     def _wanted(self, node: ConvNode) -> bool:
@@ -231,7 +234,7 @@ def _conversions(graph: Graph) -> list[dict[str, str]]:
         if not isinstance(op, Relayout):
             continue
         operand = graph.value(var).args[1].fields[0]
-        if Layout.parse(op.y_layout).blocked:
+        if Layout.parse(op.y_layout).blocked and not op.to_rows:
             reason = f"{what(operand)} gives {op.x_layout}"
         else:
             readers = ["the model's result" if u is None else what(u) for u in graph.users(var)]

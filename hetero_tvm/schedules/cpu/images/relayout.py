@@ -1,4 +1,5 @@
-"""Changes of an image's layout: between plain NCHW and blocks of channels, or of the zeros around planes.
+"""Changes of an image's layout: between plain NCHW, blocks of channels and rows of channels (NHWC), or of the
+zeros around planes.
 
 Loop structure::
 
@@ -7,6 +8,11 @@ Loop structure::
         channels that fill no block: squares of which a part is copied to or from L1
         the pixels of a shorter row: one by one
         the halo of Y: zeros
+
+Between blocks and rows vectors move as they are::
+
+    parallel over rows of pixels, in pieces where these are few:
+        for each block of channels, for each pixel: one vector
 
 A square reads and writes whole vectors.  Planes that are a multiple of 4 KiB apart share one set of L1,
 and channel by channel every pixel would miss it once for each.
@@ -38,6 +44,8 @@ class RelayoutSpace(DesignSpace):
         if not isinstance(op, Relayout):
             return "not a change of layout"
         x, y = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
+        if op.from_rows or op.to_rows:
+            return self._refuses_rows(op, machine.lanes)
         if max(x.block, y.block) != machine.lanes or min(x.block, y.block) not in (1, machine.lanes):
             return f"{op.x_layout} to {op.y_layout} is not between plain and blocks of {machine.lanes}"
         if any(any(form.halo) and not form.blocked for form in (x, y)):
@@ -45,6 +53,12 @@ class RelayoutSpace(DesignSpace):
         if min(*op.image) < 1:
             return "an extent is zero"
         return None
+
+    def _refuses_rows(self, op: Relayout, lanes: int) -> str | None:
+        rows, blocks = map(Layout.parse, sorted((op.x_layout, op.y_layout), key=_block, reverse=True))
+        if blocks.block != lanes or op.channels % lanes or any(rows.halo):
+            return f"{op.x_layout} to {op.y_layout} is not between rows and whole blocks of {lanes}"
+        return "an extent is zero" if min(*op.image) < 1 else None
 
     def knobs(self, op: Relayout, machine: CpuModel) -> tuple[Knob, ...]:
         return ()
@@ -59,9 +73,47 @@ class RelayoutSpace(DesignSpace):
         return k.function
 
 
+def _block(layout: str) -> int:
+    return Layout.parse(layout).block
+
+
+def _between_rows(op: Relayout, machine: CpuModel, k: Kernel) -> None:
+    """Write arguments and loops of one change between blocks and rows to ``k``."""
+    lanes, height, width = machine.lanes, op.height, op.width
+    forms = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
+    halo = any(map(any, (form.halo for form in forms)))
+    blocks = op.channels // lanes
+    buffers = [k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)]
+    planes = [Plane(k, form, height, width) for form in forms]
+    x, y = (plane.view(buffer) for plane, buffer in zip(planes, buffers, strict=True))
+    side = planes[0 if op.to_rows else 1]
+    cuts = _pieces(op.batch * height, 1, blocks, machine.threads)
+    with k.parallel(op.batch * height * cuts, 4 * op.batch * op.channels * height * width) as item:
+        line = tirx.floordiv(item, int32(cuts))
+        image, row = (
+            k.let(tirx.floordiv(line, as_index(height))),
+            k.let(tirx.floormod(line, as_index(height))),
+        )
+        first, count = share(tirx.floormod(item, int32(cuts)), blocks, cuts)
+        with k.serial(count) as number:
+            block = first + number
+            plane = image * blocks + block
+
+            with k.serial(width) as column:
+                at = (row * width + column) * op.channels + block * lanes
+                rows, blocked = [image, k.ramp(at, lanes)], side.at(plane, row, column)
+                source, target = (blocked, rows) if op.to_rows else (rows, blocked)
+                k.store(y, k.load(x, source), target)
+            if op.from_rows and halo:
+                side.clear_halo(y, plane, row, int32(1), tirx.EQ(row, int32(0)), tirx.EQ(row, height - 1))
+
+
 def relayout(op: Relayout, machine: CpuModel, k: Kernel) -> None:
     """Write arguments and loops of one change of layout to ``k``, with expressions for what is known at run
     time."""
+    if op.from_rows or op.to_rows:
+        _between_rows(op, machine, k)
+        return
     lanes = machine.lanes
     forms = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
     pixels, blocks, tail = op.height * op.width, -(-op.channels // lanes), op.channels % lanes

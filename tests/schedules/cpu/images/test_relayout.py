@@ -44,6 +44,21 @@ def test_images_of_any_size(machine, batch):
                 check_points(SPACE, op, [{}], machine, tolerance=0)
 
 
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("halo", ["", "+1,2,0,1"])
+def test_rows_of_channels(machine, halo):
+    """An image as rows is one block of all channels; they must fill whole blocks."""
+    channels, lanes = 3 * machine.lanes, machine.lanes
+    rows, blocks = f"NCHW{channels}c", f"NCHW{lanes}c{halo}"
+    for batch, height, width in ((1, 5, 3), (2, 1, 1), (3, 7, 2)):
+        for x, y in ((rows, blocks), (blocks, rows)):
+            op = Relayout(batch, channels, height, width, x, y)
+            assert SPACE.refuses(op, machine) is None and op.to_rows == (y == rows) != op.from_rows
+            check_points(SPACE, op, [{}], machine, tolerance=0)
+    odd = Relayout(1, channels + 1, 4, 4, f"NCHW{channels + 1}c", blocks)
+    assert "not between rows" in SPACE.refuses(odd, machine)
+
+
 @pytest.mark.parametrize("threads", [5, *thorough([1, 2, 16])])
 def test_all_threads_have_work(threads):
     """Images of few blocks are cut into pieces of rows or squares, no more than there are."""
@@ -57,5 +72,5 @@ def test_all_threads_have_work(threads):
 def test_refusals():
     machine = MACHINES["avx2"]
     assert SPACE.refuses(Softmax((3,), 4), machine) == "not a change of layout"
-    assert "not between plain" in SPACE.refuses(Relayout(1, 8, 2, 2, "NCHW4c", "NCHW8c"), machine)
+    assert "not between plain" in SPACE.refuses(Relayout(1, 12, 2, 2, "NCHW4c", "NCHW8c"), machine)
     assert "halo" in SPACE.refuses(Relayout(1, 8, 2, 2, "NCHW+1,1,1,1", "NCHW8c"), machine)

@@ -123,6 +123,13 @@ def test_changes_of_layout(x, y, channels):
     _check(lambda b, s: Relayout(b, channels, b + 2, s, x, y), RelayoutSpace(), {})
 
 
+@pytest.mark.parametrize(
+    ("x", "y"), [("NCHW24c", "NCHW8c+1,2,0,1"), ("NCHW8c", "NCHW24c"), ("NCHW8c+1,0,2,1", "NCHW24c")]
+)
+def test_rows_of_channels(x, y):
+    _check(lambda b, s: Relayout(b, 24, b + 2, s, x, y), RelayoutSpace(), {})
+
+
 def test_images_of_one_size_are_lifted():
     def make(b, s):
         return Conv2d(b, 16, 9, 9, 16, **THREE)
