@@ -12,7 +12,7 @@ from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.base import FusedOp, Operand, suffix
 
 if TYPE_CHECKING:
-    from hetero_tvm.host.tvm import PrimFunc
+    from hetero_tvm.host.tvm import PrimFunc, TETensor
 
 
 @dataclass(frozen=True)
@@ -88,36 +88,35 @@ class GroupNorm(FusedOp):
         return ACTIVATIONS[self.activation](y) if self.activation else y
 
     def workload(self) -> PrimFunc:
+        from hetero_tvm.ops.te_workload import prim_func
+
+        return prim_func(self, self.result)
+
+    def result(self, x: TETensor, scale: TETensor, shift: TETensor) -> TETensor:
+        """Give Y of the operands, as a tensor expression."""
         from hetero_tvm.host.tvm import te, tirx
-        from hetero_tvm.ops.te_workload import activation, prim_func, wide
+        from hetero_tvm.ops.te_workload import activation, wide
 
         per_group = self.channels // self.groups
 
-        def compute(x, scale, shift):
-            def mean_of(value, name):
-                axes = [
-                    te.reduce_axis((0, e), name=f"k{i}") for i, e in enumerate((per_group, *self.shape[2:]))
-                ]
-                total = te.compute(
-                    (self.shape[0], self.groups),
-                    lambda b, g: te.sum(wide(value(b, g * per_group + axes[0], *axes[1:])), axis=axes),
-                    name=name,
-                )
-                return lambda b, c: (
-                    total(b, tirx.floordiv(c, per_group)) * tirx.const(1.0 / self.n, "float32")
-                )
+        def mean_of(value, name):
+            axes = [te.reduce_axis((0, e), name=f"k{i}") for i, e in enumerate((per_group, *self.shape[2:]))]
+            total = te.compute(
+                (self.shape[0], self.groups),
+                lambda b, g: te.sum(wide(value(b, g * per_group + axes[0], *axes[1:])), axis=axes),
+                name=name,
+            )
+            return lambda b, c: total(b, tirx.floordiv(c, per_group)) * tirx.const(1.0 / self.n, "float32")
 
-            mean = mean_of(x, "sum")
-            centered = te.compute(x.shape, lambda *i: wide(x(*i)) - mean(*i[:2]), name="centered")
-            square = te.compute(x.shape, lambda *i: centered(*i) * centered(*i), name="square")
-            variance = mean_of(square, "sum_of_squares")
-            eps = tirx.const(self.eps, "float32")
+        mean = mean_of(x, "sum")
+        centered = te.compute(x.shape, lambda *i: wide(x(*i)) - mean(*i[:2]), name="centered")
+        square = te.compute(x.shape, lambda *i: centered(*i) * centered(*i), name="square")
+        variance = mean_of(square, "sum_of_squares")
+        eps = tirx.const(self.eps, "float32")
 
-            def normalized(*i):
-                y = centered(*i) * tirx.rsqrt(variance(*i[:2]) + eps) * scale[i[1]] + shift[i[1]]
-                y = activation(self.activation, y) if self.activation else y
-                return y if self.dtype == "float32" else y.astype(self.dtype)
+        def normalized(*i):
+            y = centered(*i) * tirx.rsqrt(variance(*i[:2]) + eps) * scale[i[1]] + shift[i[1]]
+            y = activation(self.activation, y) if self.activation else y
+            return y if self.dtype == "float32" else y.astype(self.dtype)
 
-            return te.compute(x.shape, normalized, name="normalized")
-
-        return prim_func(self, compute)
+        return te.compute(x.shape, normalized, name="normalized")

@@ -185,6 +185,12 @@ def _call(mod, call, value_of):
         gamma, beta, mean, variance = (a[:, None, None] for a in arguments[1:])
         y = (x - mean) / np.sqrt(variance + float(attrs.epsilon)) * gamma + beta
         return y, arguments[3], arguments[4]
+    if name == "nn.group_norm":
+        x, gamma, beta = arguments
+        rows = x.reshape(x.shape[0], int(attrs.num_groups), -1)
+        apart = rows - rows.mean(-1, keepdims=True)
+        y = apart / np.sqrt((apart * apart).mean(-1, keepdims=True) + float(attrs.epsilon))
+        return y.reshape(x.shape) * gamma[:, None, None] + beta[:, None, None]
     assert name == "nn.conv2d", name
     w = arguments[1]
     numbers = {n: tuple(int(v) for v in getattr(attrs, n)) for n in ("strides", "padding", "dilation")}

@@ -1,4 +1,4 @@
-"""Bindings that can work on channel blocks (NCHW[x]c): convolutions, pooling, elementwise, concatenation."""
+"""Bindings that can work on channel blocks (NCHW[x]c): convolutions, pooling, norms, elementwise steps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, IRModule, Var, relax
 from hetero_tvm.ops import activations
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.blocked_group_norm import BlockedGroupNorm
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.elementwise import Elementwise
+from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.layout import PLAIN, Layout
 from hetero_tvm.ops.matmul import TENSORS
 from hetero_tvm.ops.pool2d import Pool2d
@@ -116,6 +118,23 @@ class PoolNode(ImageNode):
     def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
         op = dataclasses.replace(self.op, x_layout=str(images[0].layout), y_layout=str(y))
         return call(op, [images[0].var])
+
+
+class GroupNormNode(ImageNode):
+    """A normalisation over groups of channels."""
+
+    def __init__(self, graph: Graph, var: Var, op: GroupNorm):
+        self.op = op
+        x, *self.vectors = graph.value(var).args[1].fields
+        super().__init__(graph, var, [x])
+
+    def blocked_op(self, x: Layout, y: Layout) -> BlockedGroupNorm:
+        """The operator on blocks."""
+        op = self.op
+        return BlockedGroupNorm(*op.shape, op.groups, op.eps, op.activation, str(x), str(y))
+
+    def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
+        return call(self.blocked_op(images[0].layout, y), [images[0].var, *self.vectors])
 
 
 class ElementwiseNode(ImageNode):
@@ -226,6 +245,8 @@ def node_of(graph: Graph, var: Var, block: int, module: IRModule) -> ImageNode |
     op = contract(module, graph.value(var))
     if isinstance(op, Elementwise):
         return ActivationNode(graph, var, op)
+    if isinstance(op, GroupNorm):
+        return GroupNormNode(graph, var, op) if op.dtype == "float32" else None
     if op is not None:
         return ConvNode(graph, var, op) if isinstance(op, Conv2d) and op.plain else None
     pool = pool_of(graph, var)

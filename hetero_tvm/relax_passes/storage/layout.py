@@ -28,7 +28,14 @@ from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
 from hetero_tvm.relax_passes.storage.concatenation import JoinParts
-from hetero_tvm.relax_passes.storage.image_nodes import NO_HALO, ConvNode, Image, ImageNode, node_of
+from hetero_tvm.relax_passes.storage.image_nodes import (
+    NO_HALO,
+    ConvNode,
+    GroupNormNode,
+    Image,
+    ImageNode,
+    node_of,
+)
 from hetero_tvm.relax_passes.storage.plain_islands import LayoutCosts, plain_islands
 from hetero_tvm.relax_passes.storage.rows_of_blocks import RowsOfBlocks
 
@@ -63,7 +70,7 @@ class BlockImages(GraphPass):
         nodes = {}
         for var in graph.bindings():
             node = node_of(graph, var, self.block, module)
-            if node is not None and (not isinstance(node, ConvNode) or self._wanted(node)):
+            if node is not None and self._wanted(node):
                 nodes[var] = node
         blocked = self._choose(graph, nodes)
         if blocked:
@@ -72,8 +79,14 @@ class BlockImages(GraphPass):
                 RowsOfBlocks(self.serves).run(graph, report)
             report.conversions.extend(_conversions(graph))
 
-    def _wanted(self, node: ConvNode) -> bool:
-        x, y = Layout(self.block, node.op.padding if self.halos else NO_HALO), Layout(self.block)
+    def _wanted(self, node: ImageNode) -> bool:
+        """Whether the target has a kernel for a node's form on blocks; any has one for those of Relax."""
+        y = Layout(self.block)
+        if isinstance(node, GroupNormNode):
+            return self.serves(node.blocked_op(y, y))
+        if not isinstance(node, ConvNode):
+            return True
+        x = Layout(self.block, node.op.padding if self.halos else NO_HALO)
         return self.serves(node.blocked_op(x, y, y))
 
     def _choose(self, graph: Graph, nodes: dict[Var, ImageNode]) -> dict[Var, ImageNode]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hetero_tvm import zoo
 from hetero_tvm.api import import_model, optimize_model
 from hetero_tvm.relax_passes.fusions.convolutions.conv2d import FuseConv2d
+from hetero_tvm.relax_passes.fusions.group_norm import FuseGroupNorm
 from hetero_tvm.relax_passes.rewriting.graph import Graph
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from tests.relax_passes.graphs import (
@@ -49,6 +50,29 @@ def test_padding_is_written_by_the_producer():
     assert (first.x_layout, first.y_layout) == ("NCHW", "NCHW4c+1,1,1,1")
     assert (second.x_layout, second.y_layout) == ("NCHW4c+1,1,1,1", "NCHW4c")
     assert report.conversions[0]["reason"] == "the model's result takes NCHW"
+
+
+def test_a_group_norm_between_convolutions_works_on_blocks():
+    """Groups of three channels lie across blocks of four; a norm of what is no image's stays plain."""
+    vectors = [constant(weights(12, seed=seed)) for seed in (5, 6)]
+
+    def body(emit, x):
+        x = conv(emit, x, 12)
+        x = emit(op.nn.group_norm(x, *vectors, num_groups=4, channel_axis=1, axes=[2, 3]))
+        return conv(emit, emit(op.nn.silu(x)), 8, seed=1)
+
+    before = module(X, body)
+    after, _, report = fuse(before, FuseGroupNorm(), FuseConv2d(), PASS)
+    same_numbers(before, after)
+    (norm,) = contracts(after, "blocked_group_norm")
+    assert (norm.x_layout, norm.y_layout) == ("NCHW4c", "NCHW4c+1,1,1,1")
+    assert len(report.conversions) == 1, "the result alone"
+    plain, _, _ = fuse(before, FuseGroupNorm(), FuseConv2d(), BlockImages(BLOCK, _no_norm))
+    assert [norm.shape for norm in contracts(plain, "group_norm")] == [(2, 12, 6, 5)]
+
+
+def _no_norm(op):
+    return op.kind != "blocked_group_norm"
 
 
 def test_residual_block_with_pool_and_global_mean():

@@ -87,7 +87,7 @@ def _between_rows(op: Relayout, machine: CpuModel, k: Kernel) -> None:
     planes = [Plane(k, form, height, width) for form in forms]
     x, y = (plane.view(buffer) for plane, buffer in zip(planes, buffers, strict=True))
     side = planes[0 if op.to_rows else 1]
-    cuts = _pieces(op.batch * height, 1, blocks, machine.threads)
+    cuts = pieces_of_planes(op.batch * height, 1, blocks, machine.threads)
     with k.parallel(op.batch * height * cuts, 4 * op.batch * op.channels * height * width) as item:
         line = tirx.floordiv(item, int32(cuts))
         image, row = (
@@ -128,7 +128,9 @@ def relayout(op: Relayout, machine: CpuModel, k: Kernel) -> None:
     )
     side = planes[0] if planes[0].layout.blocked else planes[1]
     squares = width // lanes if isinstance(width, int) else tirx.truncdiv(width, int32(lanes))
-    pieces = _pieces(op.batch * blocks, blocks, squares if flat and not both else height, machine.threads)
+    pieces = pieces_of_planes(
+        op.batch * blocks, blocks, squares if flat and not both else height, machine.threads
+    )
 
     def first_of(plane: Expr, row: Expr, column: Index) -> list[Expr]:
         """Place of a pixel's first channel in the plain image."""
@@ -233,7 +235,7 @@ def relayout(op: Relayout, machine: CpuModel, k: Kernel) -> None:
             planes[1].clear_halo(y, plane, *share(piece, height, pieces), *ends)
 
 
-def _pieces(planes: Index, blocks: int, most: Index, threads: int) -> int:
+def pieces_of_planes(planes: Index, blocks: int, most: Index, threads: int) -> int:
     """Pieces of each plane, ``most`` at most, so that threads have equally much."""
     planes = planes if isinstance(planes, int) else blocks
 

@@ -29,7 +29,13 @@ from hetero_tvm.schedules.cpu.symbolic.blocked_attention import BlockedRunTimeAt
 from hetero_tvm.schedules.cpu.symbolic.conv2d import RunTimeConvKernel
 from hetero_tvm.schedules.cpu.symbolic.copies import SliceWindowsSpace, interleaved
 from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
-from hetero_tvm.schedules.cpu.symbolic.images import change_of_layout, conv2d_blocked, depthwise, pool2d
+from hetero_tvm.schedules.cpu.symbolic.images import (
+    change_of_layout,
+    conv2d_blocked,
+    depthwise,
+    group_norm,
+    pool2d,
+)
 from hetero_tvm.schedules.cpu.symbolic.inner import RunTimeInnerKernel
 from hetero_tvm.schedules.cpu.symbolic.innermost import in_vectors
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
@@ -157,6 +163,7 @@ def _pool2d(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
 _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
     "cpu.attention": _attention,
     "cpu.batch_matmul": _batch_matmul,
+    "cpu.blocked_group_norm": group_norm,
     "cpu.conv2d": _conv2d,
     "cpu.conv2d_blocked": conv2d_blocked,
     "cpu.depthwise": depthwise,
@@ -180,6 +187,7 @@ _TOLD = frozenset(
         *("cpu.attention", "cpu.batch_matmul", "cpu.conv2d"),
         *("cpu.conv2d_blocked", "cpu.depthwise", "cpu.interleave", "cpu.pool2d"),
         *("cpu.normalize", "cpu.quant_conv2d", "cpu.relayout", "cpu.slice_windows"),
+        "cpu.blocked_group_norm",
     }
 )
 """Spaces whose kernels take operands that only tell sizes; those of the others tell all sizes themselves."""

@@ -2,8 +2,10 @@
 
 import pytest
 
+from hetero_tvm.ops.blocked_group_norm import BlockedGroupNorm
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.pool2d import Pool2d, Relayout
+from hetero_tvm.schedules.cpu.image_norms.group_norm import BlockedGroupNormSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
 from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace
@@ -121,6 +123,11 @@ _WINDOW = ((3, 3), (1, 2), (1, 1, 1, 1))
 @pytest.mark.parametrize("channels", [16, 5, 11])
 def test_changes_of_layout(x, y, channels):
     _check(lambda b, s: Relayout(b, channels, b + 2, s, x, y), RelayoutSpace(), {})
+
+
+@pytest.mark.parametrize(("x", "y"), [("NCHW8c", "NCHW8c+1,2,0,1"), ("NCHW8c+1,0,2,1", "NCHW8c")])
+def test_group_norms(x, y):
+    _check(lambda b, s: BlockedGroupNorm(b, 20, b + 2, s, 5, 1e-5, "silu", x, y), BlockedGroupNormSpace(), {})
 
 
 @pytest.mark.parametrize(

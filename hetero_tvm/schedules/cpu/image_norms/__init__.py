@@ -1,0 +1,1 @@
+"""Design spaces of normalisations of images in blocks of channels."""
