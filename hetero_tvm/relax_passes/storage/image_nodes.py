@@ -13,10 +13,9 @@ from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, IRModule, Var, relax
 from hetero_tvm.ops import activations
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.blocked_group_norm import BlockedGroupNorm
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.elementwise import Elementwise
-from hetero_tvm.ops.group_norm import GroupNorm
+from hetero_tvm.ops.group_norm import BlockedGroupNorm, GroupNorm
 from hetero_tvm.ops.layout import PLAIN, Layout
 from hetero_tvm.ops.matmul import TENSORS
 from hetero_tvm.ops.pool2d import Pool2d

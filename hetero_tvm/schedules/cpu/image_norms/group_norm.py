@@ -24,7 +24,7 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.blocked_group_norm import BlockedGroupNorm
+from hetero_tvm.ops.group_norm import BlockedGroupNorm
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
@@ -90,9 +90,9 @@ class _Norm:
         self.x, self.y = self.forms[0].view(x), self.forms[1].view(y)
         channels = self.blocks * self.lanes
         self.means, self.squares = (k.scratch((room.batch * self.pieces, channels)) for _ in range(2))
-        """Of each piece, by channel."""
+        """Means and sums of squares of each piece, by channel."""
         self.mean, self.factor = (k.scratch((room.batch, channels)) for _ in range(2))
-        """Of the whole image, by channel."""
+        """Mean and factor of the whole image, by channel."""
 
     def write(self) -> None:
         """Emit the three passes."""

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hetero_tvm.ops.blocked_group_norm import BlockedGroupNorm
-from hetero_tvm.ops.group_norm import GroupNorm
+from hetero_tvm.ops.group_norm import BlockedGroupNorm, GroupNorm
 from hetero_tvm.schedules.cpu.image_norms.group_norm import BlockedGroupNormSpace
 from tests.schedules.cpu.running import MACHINES, check_points, exact, point_runners
 from tests.selection import thorough

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hetero_tvm.ops.blocked_group_norm import BlockedGroupNorm
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.group_norm import BlockedGroupNorm
 from hetero_tvm.ops.pool2d import Pool2d, Relayout
 from hetero_tvm.schedules.cpu.image_norms.group_norm import BlockedGroupNormSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
