@@ -18,6 +18,7 @@ from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.group_norm import BlockedGroupNorm, GroupNorm
 from hetero_tvm.ops.layout import PLAIN, Layout
 from hetero_tvm.ops.matmul import TENSORS
+from hetero_tvm.ops.normalization import BlockedNormalization, Normalization
 from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.relax_passes.fusions.pool2d import pool_of
 from hetero_tvm.relax_passes.rewriting.fused import contract
@@ -119,18 +120,20 @@ class PoolNode(ImageNode):
         return call(op, [images[0].var])
 
 
-class GroupNormNode(ImageNode):
-    """A normalisation over groups of channels."""
+class NormNode(ImageNode):
+    """A normalisation over groups of channels, or of each pixel over all channels."""
 
-    def __init__(self, graph: Graph, var: Var, op: GroupNorm):
+    def __init__(self, graph: Graph, var: Var, op: GroupNorm | Normalization):
         self.op = op
         x, *self.vectors = graph.value(var).args[1].fields
         super().__init__(graph, var, [x])
 
-    def blocked_op(self, x: Layout, y: Layout) -> BlockedGroupNorm:
+    def blocked_op(self, x: Layout, y: Layout) -> BlockedGroupNorm | BlockedNormalization:
         """The operator on blocks."""
-        op = self.op
-        return BlockedGroupNorm(*op.shape, op.groups, op.eps, op.activation, str(x), str(y))
+        op, image = self.op, shape_of(self.var)
+        if isinstance(op, GroupNorm):
+            return BlockedGroupNorm(*image, op.groups, op.eps, op.activation, str(x), str(y))
+        return BlockedNormalization(*image, op.eps, op.centered, op.shifted, str(x), str(y))
 
     def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
         return call(self.blocked_op(images[0].layout, y), [images[0].var, *self.vectors])
@@ -244,8 +247,10 @@ def node_of(graph: Graph, var: Var, block: int, module: IRModule) -> ImageNode |
     op = contract(module, graph.value(var))
     if isinstance(op, Elementwise):
         return ActivationNode(graph, var, op)
-    if isinstance(op, GroupNorm):
-        return GroupNormNode(graph, var, op) if op.dtype == "float32" else None
+    if isinstance(op, GroupNorm) or (
+        isinstance(op, Normalization) and len(op.lead) == 1 and len(op.trail) == 2
+    ):
+        return NormNode(graph, var, op) if op.dtype == "float32" else None
     if op is not None:
         return ConvNode(graph, var, op) if isinstance(op, Conv2d) and op.plain else None
     pool = pool_of(graph, var)

@@ -31,9 +31,9 @@ from hetero_tvm.relax_passes.storage.concatenation import JoinParts
 from hetero_tvm.relax_passes.storage.image_nodes import (
     NO_HALO,
     ConvNode,
-    GroupNormNode,
     Image,
     ImageNode,
+    NormNode,
     node_of,
 )
 from hetero_tvm.relax_passes.storage.plain_islands import LayoutCosts, plain_islands
@@ -82,7 +82,7 @@ class BlockImages(GraphPass):
     def _wanted(self, node: ImageNode) -> bool:
         """Whether the target has a kernel for a node's form on blocks; any has one for those of Relax."""
         y = Layout(self.block)
-        if isinstance(node, GroupNormNode):
+        if isinstance(node, NormNode):
             return self.serves(node.blocked_op(y, y))
         if not isinstance(node, ConvNode):
             return True

@@ -6,6 +6,7 @@ from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.chains.expand_depthwise import ExpandDepthwiseSpace
 from hetero_tvm.schedules.cpu.halves.conv2d import Bf16Conv2dSpace
+from hetero_tvm.schedules.cpu.image_norms.channel_norm import BlockedNormalizeSpace
 from hetero_tvm.schedules.cpu.image_norms.group_norm import BlockedGroupNormSpace
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
@@ -54,6 +55,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     EmbeddingNormSpace(),
     GroupNormSpace(),
     BlockedGroupNormSpace(),
+    BlockedNormalizeSpace(),
     SoftmaxSpace(),
     SoftmaxAxisSpace(),
     BlockedConv2dSpace(),

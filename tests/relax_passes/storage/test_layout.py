@@ -8,6 +8,8 @@ from hetero_tvm import zoo
 from hetero_tvm.api import import_model, optimize_model
 from hetero_tvm.relax_passes.fusions.convolutions.conv2d import FuseConv2d
 from hetero_tvm.relax_passes.fusions.group_norm import FuseGroupNorm
+from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm
+from hetero_tvm.relax_passes.fusions.normalization_layout import NormAxis
 from hetero_tvm.relax_passes.rewriting.graph import Graph
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from tests.relax_passes.graphs import (
@@ -67,12 +69,27 @@ def test_a_group_norm_between_convolutions_works_on_blocks():
     (norm,) = contracts(after, "blocked_group_norm")
     assert (norm.x_layout, norm.y_layout) == ("NCHW4c", "NCHW4c+1,1,1,1")
     assert len(report.conversions) == 1, "the result alone"
-    plain, _, _ = fuse(before, FuseGroupNorm(), FuseConv2d(), BlockImages(BLOCK, _no_norm))
+    plain, _, _ = fuse(
+        before, FuseGroupNorm(), FuseConv2d(), BlockImages(BLOCK, lambda op: op.kind == "conv2d")
+    )
     assert [norm.shape for norm in contracts(plain, "group_norm")] == [(2, 12, 6, 5)]
 
 
-def _no_norm(op):
-    return op.kind != "blocked_group_norm"
+def test_a_norm_over_channels_between_convolutions_works_on_blocks():
+    vectors = [constant(weights(12, seed=seed)) for seed in (5, 6)]
+
+    def body(emit, x):
+        rows = emit(op.permute_dims(conv(emit, x, 12), (0, 2, 3, 1)))
+        rows = emit(op.nn.layer_norm(rows, *vectors, axes=[3]))
+        return conv(emit, emit(op.permute_dims(rows, (0, 3, 1, 2))), 8, seed=1)
+
+    before = module(X, body)
+    rules = FuseLayerNorm(), NormAxis(lambda op: True), FuseConv2d()
+    after, _, report = fuse(before, *rules, PASS)
+    same_numbers(before, after)
+    (norm,) = contracts(after, "blocked_normalize")
+    assert (norm.x_layout, norm.y_layout) == ("NCHW4c", "NCHW4c+1,1,1,1")
+    assert len(report.conversions) == 1, "the result alone"
 
 
 def test_residual_block_with_pool_and_global_mean():

@@ -31,6 +31,7 @@ from hetero_tvm.schedules.cpu.symbolic.copies import SliceWindowsSpace, interlea
 from hetero_tvm.schedules.cpu.symbolic.forest import run_time_forest
 from hetero_tvm.schedules.cpu.symbolic.images import (
     change_of_layout,
+    channel_norm,
     conv2d_blocked,
     depthwise,
     group_norm,
@@ -164,6 +165,7 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
     "cpu.attention": _attention,
     "cpu.batch_matmul": _batch_matmul,
     "cpu.blocked_group_norm": group_norm,
+    "cpu.blocked_normalize": channel_norm,
     "cpu.conv2d": _conv2d,
     "cpu.conv2d_blocked": conv2d_blocked,
     "cpu.depthwise": depthwise,
@@ -187,7 +189,7 @@ _TOLD = frozenset(
         *("cpu.attention", "cpu.batch_matmul", "cpu.conv2d"),
         *("cpu.conv2d_blocked", "cpu.depthwise", "cpu.interleave", "cpu.pool2d"),
         *("cpu.normalize", "cpu.quant_conv2d", "cpu.relayout", "cpu.slice_windows"),
-        "cpu.blocked_group_norm",
+        *("cpu.blocked_group_norm", "cpu.blocked_normalize"),
     }
 )
 """Spaces whose kernels take operands that only tell sizes; those of the others tell all sizes themselves."""

@@ -126,7 +126,7 @@ def test_changes_of_layout(x, y, channels):
 
 
 @pytest.mark.parametrize(("x", "y"), [("NCHW8c", "NCHW8c+1,2,0,1"), ("NCHW8c+1,0,2,1", "NCHW8c")])
-def test_group_norms(x, y):
+def test_norms(x, y):
     _check(lambda b, s: BlockedGroupNorm(b, 20, b + 2, s, 5, 1e-5, "silu", x, y), BlockedGroupNormSpace(), {})
 
 

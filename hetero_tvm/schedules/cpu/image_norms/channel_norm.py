@@ -1,0 +1,158 @@
+"""Layer and RMS normalisation of each pixel over its channels, in blocks (NCHW[x]c).
+
+Loop structure::
+
+    parallel over rows of pixels:
+        for as many pixels of a row as a vector has lanes:
+            pass 1 over the blocks of channels: sums of x - x[0] by pixel and lane   (skipped for RMS)
+            a square of sums transposed in registers and added up: the mean of each pixel
+            pass 2: sums of (x - mean)**2, likewise
+            pass 3: (x - mean) * rstd * scale + shift, stored
+        zeros around the image
+
+Pixels are lanes where they are folded, so that no lane is folded by itself.  What a piece reads stays in L1
+over the passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hetero_tvm.codegen import transpose
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.layout import Layout
+from hetero_tvm.ops.normalization import BlockedNormalization
+from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.cpu.images.blocked import Plane
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
+
+
+class BlockedNormalizeSpace(DesignSpace):
+    """Space of ``BlockedNormalization``; no knobs, as it is bound by memory."""
+
+    name = "cpu.blocked_normalize"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, BlockedNormalization):
+            return "not a normalisation of channels in blocks"
+        if any(Layout.parse(text).block != machine.lanes for text in (op.x_layout, op.y_layout)):
+            return f"{op.x_layout} to {op.y_layout} is not in blocks of {machine.lanes} channels"
+        return "an extent is zero" if min(*op.image) < 1 else None
+
+    def knobs(self, op: BlockedNormalization, machine: CpuModel) -> tuple[Knob, ...]:
+        return ()
+
+    def default(self, op: BlockedNormalization, machine: CpuModel) -> Point:
+        return {}
+
+    def pack(self, op: BlockedNormalization, point: Point, machine: CpuModel) -> dict[int, Packer]:
+        def padded(vector: np.ndarray) -> np.ndarray:
+            return np.pad(vector, (0, -op.channels % machine.lanes))
+
+        return {index: padded for index in range(1, len(op.inputs))}
+
+    def emit(self, op: BlockedNormalization, point: Point, machine: CpuModel) -> PrimFunc:
+        k = Kernel()
+        with k:
+            blocked_normalize(k, op, machine)
+        return k.function
+
+
+def blocked_normalize(k: Kernel, op: BlockedNormalization, machine: CpuModel) -> None:
+    """Write arguments and loops to ``k``, with expressions for what is known at run time."""
+    lanes, height = machine.lanes, op.height
+    channels = -(-op.channels // lanes) * lanes
+    x_form, y_form = (Plane(k, Layout.parse(text), height, op.width) for text in (op.x_layout, op.y_layout))
+    x, *vectors = (
+        k.argument(operand.name, (channels,) if operand.constant else operand.shape) for operand in op.inputs
+    )
+    y = y_form.view(k.argument("Y", op.output.shape))
+    norm = _Pixels(k, op, lanes, (x_form, x_form.view(x)), (y_form, y), vectors)
+    with k.imported(transpose.ir(lanes)), k.parallel(op.batch * height, op.flops) as item:
+        image, row = (k.let(part(item, as_index(height))) for part in (tirx.floordiv, tirx.floormod))
+        with k.serial(tirx.floordiv(op.width + int32(lanes - 1), int32(lanes))) as piece:
+            start = k.let(piece * lanes)
+            norm.write(image, row, start, k.let(tirx.min(int32(lanes), op.width - start)))
+        with k.serial(channels // lanes) as block:
+            ends = tirx.EQ(row, int32(0)), tirx.EQ(row, height - 1)
+            y_form.clear_halo(y, image * (channels // lanes) + block, row, int32(1), *ends)
+
+
+class _Pixels:
+    """Emits the passes over some pixels of a row."""
+
+    def __init__(
+        self,
+        k: Kernel,
+        op: BlockedNormalization,
+        lanes: int,
+        x: tuple[Plane, Buffer],
+        y: tuple[Plane, Buffer],
+        vectors: list[Buffer],
+    ):
+        self.k, self.op, self.lanes = k, op, lanes
+        (self.x_form, self.x), (self.y_form, self.y), self.vectors = x, y, vectors
+        self.blocks = -(-op.channels // lanes)
+
+    def write(self, image: Expr, row: Expr, start: Index, count: Index) -> None:
+        """Emit the passes over pixels ``start .. start + count`` of a row, as many as lanes at most."""
+        k, op, lanes, every = self.k, self.op, self.lanes, self.k.ramp(0, self.lanes)
+        mean, factor = k.scratch((lanes,)), k.scratch((lanes,))
+        sums, turned = k.scratch((lanes * lanes,)), k.scratch((lanes * lanes,))
+        share = k.splat(1.0 / op.channels, lanes)
+
+        def x_at(block: Expr, pixel: Expr) -> Expr:
+            return k.load(self.x, self.x_form.at(image * self.blocks + block, row, start + pixel))
+
+        def apart(block: Expr, pixel: Expr) -> Expr:
+            value = x_at(block, pixel)
+            return value - k.splat(k.load(mean, [pixel]), lanes) if op.centered else value
+
+        def total(term: Callable[[Expr, Expr], Expr]) -> Expr:
+            with k.serial(lanes) as pixel:
+                k.store(sums, k.splat(0.0, lanes), [k.ramp(pixel * lanes, lanes)])
+            with k.serial(self.blocks) as block, k.serial(count) as pixel:
+                there = [k.ramp(pixel * lanes, lanes)]
+                value = term(block, pixel)
+                if op.channels % lanes:  # of what lies behind the last channel only zeros count
+                    value = tirx.Select(self._exists(block), value, k.splat(0.0, lanes))
+                k.store(sums, k.load(sums, there) + value, there)
+            ends = k.address(turned, [0]), int32(lanes), k.address(sums, [0]), int32(lanes)
+            k.call(transpose.name_of(lanes), *ends)
+            result = k.load(turned, [every])
+            for lane in range(1, lanes):
+                result = result + k.load(turned, [k.ramp(lane * lanes, lanes)])
+            return result
+
+        if op.centered:  # sums of differences to the first value: sums of values far from 0 are coarse
+            k.store(mean, k.splat(0.0, lanes), [every])
+            with k.serial(count) as pixel:
+                first = self.x_form.first(image * self.blocks, row, start + pixel)
+                k.store(mean, k.load(self.x, first), [pixel])
+            average = total(apart) * share
+            k.store(mean, k.load(mean, [every]) + average, [every])
+
+        def square(block: Expr, pixel: Expr) -> Expr:
+            value = k.let(apart(block, pixel))
+            return value * value
+
+        variance = total(square) * share
+        k.store(factor, k.splat(1.0, lanes) / tirx.sqrt(variance + k.splat(op.eps, lanes)), [every])
+        with k.serial(self.blocks) as block:
+            scale, *shift = (k.let(k.load(vector, [k.ramp(block * lanes, lanes)])) for vector in self.vectors)
+            with k.serial(count) as pixel:
+                result = apart(block, pixel) * k.splat(k.load(factor, [pixel]), lanes) * scale
+                result = result + shift[0] if op.shifted else result
+                if op.channels % lanes:
+                    result = tirx.Select(self._exists(block), result, k.splat(0.0, lanes))
+                k.store(self.y, result, self.y_form.at(image * self.blocks + block, row, start + pixel))
+
+    def _exists(self, block: Expr) -> Expr:
+        """Lanes of a block that hold channels."""
+        k, lanes = self.k, self.lanes
+        return k.ramp(block * lanes, lanes) < k.splat(int32(self.op.channels), lanes)
