@@ -1,7 +1,7 @@
 """Generated networks over signals, images and volumes whose batch, length, height or depth may be open.
 
-Convolutions of all kinds, pools, pads and concatenations in a chain with a branch now and then: kernels that
-look beyond the ends of an axis and know nowhere how long it is.
+Convolutions of all kinds, norms, pools, pads and concatenations in a chain with a branch now and then: such
+kernels look beyond the ends of an axis and know nowhere how long it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _CHANNELS = (1, 2, 3, 4, 8, 12, 16, 17, 32)
 _EXTENTS = {1: (5, 17, 33, 100), 2: (3, 5, 9, 17), 3: (1, 3, 5, 7)}
 _MOST_TERMS = 20_000_000
 """Products of a convolution."""
-_STEPS = ("conv", "conv", "conv", "depthwise", "groups", "pool", "pad", "branch", "transposed", "activation")
+_STEPS = (
+    *("conv", "conv", "conv", "depthwise", "groups", "pool", "pad", "branch", "transposed", "activation"),
+    *("norm", "norm", "rows"),
+)
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,40 @@ class _Network:
         name = self.node("Concat", [one, other], axis=1)
         return _Volume(name, results + x.channels, x.least, x.most)
 
+    def norm(self, x: _Volume) -> _Volume:
+        """A norm over groups of channels, over each of them, or of each pixel over all."""
+        kind = self.choose.choice(["groups", "instances", "pixels"])
+        scale, shift = self.constant(x.channels), self.constant(x.channels)
+        if kind == "pixels":
+            back = [0, len(x.least) + 1, *range(1, len(x.least) + 1)]
+            rows = self.node("Transpose", [x.name], perm=[0, *range(2, len(back)), 1])
+            rows = self.node("LayerNormalization", [rows, scale, shift], axis=-1)
+            name = self.node("Transpose", [rows], perm=back)
+        elif kind == "instances":
+            name = self.node("InstanceNormalization", [x.name, scale, shift])
+        else:  # as PyTorch writes it
+            groups = self.choose.choice([n for n in range(1, x.channels + 1) if x.channels % n == 0])
+            whole = self.kept(np.array([0, groups, -1]))
+            ones, zeros = self.kept(np.ones(groups, "float32")), self.kept(np.zeros(groups, "float32"))
+            flat = self.node("Reshape", [x.name, whole])
+            flat = self.node("InstanceNormalization", [flat, ones, zeros])
+            plain = self.node("Reshape", [flat, self.node("Shape", [x.name])])
+            each = self.kept(np.array([x.channels, *[1] * len(x.least)]))
+            scaled = self.node("Mul", [plain, self.node("Reshape", [scale, each])])
+            name = self.node("Add", [scaled, self.node("Reshape", [shift, each])])
+        return _Volume(name, x.channels, x.least, x.most)
+
+    def rows(self, x: _Volume) -> _Volume:
+        """A tensor and what a product makes of its pixels' channels, twice: the blocks of a ConvNeXt."""
+        rank, last = len(x.least), x.name
+        for _ in range(2):
+            rows = self.node("Transpose", [last], perm=[0, *range(2, rank + 2), 1])
+            weight = self.constant(x.channels, x.channels, terms=x.channels)
+            rows = self.node("MatMul", [rows, weight])
+            image = self.node("Transpose", [rows], perm=[0, rank + 1, *range(1, rank + 1)])
+            last = self.node("Add", [last, image])
+        return _Volume(last, x.channels, x.least, x.most)
+
     def step(self, x: _Volume) -> _Volume | None:
         """The network with one step more; None where the step does not fit."""
         kind = self.choose.choice(_STEPS)
@@ -149,8 +186,7 @@ class _Network:
         if kind == "activation":
             name = self.node(self.choose.choice(["Relu", "Sigmoid", "HardSwish", "Tanh"]), [x.name])
             return _Volume(name, x.channels, x.least, x.most)
-        steps = {"pool": self.pool, "pad": self.pad, "branch": self.branch, "transposed": self.transposed}
-        return steps[kind](x)
+        return getattr(self, kind)(x)
 
 
 @dataclass(frozen=True)
