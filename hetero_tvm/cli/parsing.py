@@ -18,7 +18,7 @@ from hetero_tvm.version import VERSION
 
 EXITS = {
     0: "done",
-    1: "tuning, building or checking failed",
+    1: "tuning, building, checking or running failed",
     2: "the command line, the model or a file must be changed",
     130: "ended by Ctrl-C (143: SIGTERM, 129: SIGHUP)",
 }
