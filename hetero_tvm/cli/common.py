@@ -385,8 +385,8 @@ def run(
 ) -> int:
     """Parse, run, and turn errors into messages.
 
-    Returns the exit status: 0; 2 when the user must change the command line, the model or a file;
-    1 when tuning, building, checking or running failed; 130 when interrupted, 143 and 129 when ended by SIGTERM and
+    Returns the exit status: 0; 2 when the user must change the command line, the model or a file; 1 when
+    tuning, building, checking or running failed; 130 when interrupted, 143 and 129 when ended by SIGTERM and
     SIGHUP.  With HETERO_TVM_DEBUG=1 errors keep their traceback.  With ``--json`` an error is a document too.
     """
     given = list(sys.argv[1:] if argv is None else argv)
