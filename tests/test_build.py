@@ -139,3 +139,10 @@ def test_steps_and_next_commands_are_told(built, capsys, tmp_path):
     assert "python -m hetero_tvm.profile" in told.out
     assert build.main(["zoo:x", "--out", str(tmp_path), "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("line", [[""], ["zoo:x", "--out", ""]])
+def test_empty_names_are_refused(line, capsys):
+    with pytest.raises(SystemExit):
+        build.main(line)
+    assert "is a variable of the shell not set?" in capsys.readouterr().err

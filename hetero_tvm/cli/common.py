@@ -17,7 +17,7 @@ from hetero_tvm.cli import names
 from hetero_tvm.cli.ending import ended_by_signals
 from hetero_tvm.cli.failures import DEBUG_VARIABLE, in_words
 from hetero_tvm.cli.numbers import cosine, count, minutes, percent, positive, seconds  # noqa: F401
-from hetero_tvm.cli.parsing import EXITS, Refusal, add_output_options, command_parser
+from hetero_tvm.cli.parsing import EXITS, Refusal, add_output_options, command_parser, named
 from hetero_tvm.errors import (
     AccuracyError,
     BuildError,
@@ -114,7 +114,7 @@ def parser(
     result.add_argument(
         "-o",
         "--out",
-        type=Path,
+        type=lambda text: Path(named(text)),
         default=Path(out),
         metavar="DIR",
         help=f"folder or .so to write (default: ./{out})",
@@ -150,6 +150,7 @@ def model_parser(
     result = command_parser(command, description, examples or {"zoo:bert-base": "a model of the zoo"}, exits)
     result.add_argument(
         "model",
+        type=named,
         nargs="?",
         default=DEFAULT_MODEL,
         metavar="MODEL",

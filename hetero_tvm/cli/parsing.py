@@ -154,6 +154,14 @@ def command_parser(
     return Parser(prog=prog, description=description, epilog="\n".join(lines))
 
 
+def named(text: str) -> str:
+    """A path or a name, which an empty text (a variable of the shell that is not set) is not; an argparse
+    type."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty: is a variable of the shell not set?")
+    return text
+
+
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """``--json`` and ``--quiet``, which every command has."""
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
