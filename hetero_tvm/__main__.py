@@ -111,7 +111,7 @@ def _overview() -> str:
         "  hetero-tvm profile out/model.so            where does the time go?",
         "",
         "exit status: 0 done; 1 it failed; 2 the command line, the model or a file must be changed",
-        "Each command is also python -m hetero_tvm.COMMAND.",
+        "Each command (help and completion aside) is also python -m hetero_tvm.COMMAND.",
     ]
     return "\n".join(lines)
 

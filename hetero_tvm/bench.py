@@ -171,7 +171,7 @@ def _compared(
         raise HeteroTVMError(f"our own library failed: {results[0].reason}")
     settings = replace(settings, rounds=len(results[0].turns))
     results += [Result(name, "not installed", pip_command(RUNTIMES[name].install)) for name in absent]
-    if not options.json:
+    if not options.json and not options.quiet:
         bench_report.print_comparison(subject.name, settings, results)
         if results[0].device_cost is not None:
             print(bench_report.device_lines(float(results[0].compared[0]), results[0].device_cost))
@@ -197,7 +197,7 @@ def _alone(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
     cli_common.say(options, f"measuring for about {seconds * (1.1 + len(streams)):.0f} s ...")
     measured = alone.measure(library, subject.inputs, alone.Settings(seconds, options.threads, streams))
     figures, cost = measured.figures, measured.device_cost
-    if not options.json:
+    if not options.json and not options.quiet:
         print("\n".join(bench_report.alone_lines(subject.name, figures)))
         if cost is not None:
             print(cost.summary)
@@ -223,7 +223,7 @@ def _judge(before: dict[str, Any], document: dict[str, Any], options: argparse.N
     changes, warnings = baseline.compare_documents(before, document, options.tolerance / 100)
     for text in warnings:
         print(f"warning: {text}", file=sys.stderr)
-    for change in changes:
+    for change in [] if options.quiet else changes:
         print(change, file=sys.stderr if options.json else sys.stdout)
     return _SLOWER if any(change.slower for change in changes) else 0
 

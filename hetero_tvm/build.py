@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.cli.steps import Steps
+from hetero_tvm.cli.tune_report import next_commands
 from hetero_tvm.errors import UsageError
 from hetero_tvm.host.native import find_compiler
 
@@ -64,8 +66,6 @@ def _run(options: argparse.Namespace) -> int:
     cli_common.tell_missing_logs(options)
     find_compiler()  # not after a minute: the library is linked at the end
     if is_embedder(options.model) or is_checkpoint(options.model):
-        if options.lengths is not None:
-            raise UsageError("--lengths: a language model's library is for every length as it is")
         return _run_language(options)
     given = [
         name for name in ("group", "zero_points", "activations", "cache", "context") if getattr(options, name)
@@ -73,23 +73,29 @@ def _run(options: argparse.Namespace) -> int:
     if given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise UsageError(f"{names}: for language models, and {options.model} is none")
-    optimized = cli_common.load_optimized(options)
+    steps = Steps(3, options.quiet)
+    with steps.step("import and optimize"):
+        optimized = cli_common.load_optimized(options)
     placement = optimized.target.placement(optimized.module, optimized.tasks)
     if placement is not None:
         cli_common.say(options, placement)
-    built = api.build_model(optimized, logs=options.logs, use_shipped=not options.no_shipped_records)
+    with steps.step("compile"):
+        built = api.build_model(optimized, logs=options.logs, use_shipped=not options.no_shipped_records)
     if not options.json and not options.quiet:
         _print_kernels(built.kernels)
     if options.verify:
         built.memory.verify()
         cli_common.say(options, f"memory plan verified: {built.memory.peak:,} bytes, nothing live overlaps")
-    exported = cli_common.export(built, options)
+    with steps.step("export" if options.no_check else "check and export"):
+        exported = cli_common.export(built, options)
     command = f"python -m hetero_tvm.build {shlex.join(options.argv)}"
     page = report_html(built, command=command)
     exported["report"] = str(write_report(Path(exported["library"]), page))
     cli_common.say(options, f"wrote {exported['report']}")
     if options.json:
         cli_common.print_json({"model": options.model, **exported})
+    if built.unrunnable is None:
+        cli_common.say(options, next_commands(Path(exported["library"])), whole=True)
     return 0
 
 
@@ -98,21 +104,25 @@ def _run_language(options: argparse.Namespace) -> int:
     from hetero_tvm.language.checkpoints.checkpoint import read_json
     from hetero_tvm.language.embedding.build import is_embedder
     from hetero_tvm.language.families.configuration import hints_of
+    from hetero_tvm.runtime.manifest import read_manifest
 
-    given = [name for name in ("batch", "sequence", "inputs", "shape") if getattr(options, name)]
-    if given:
-        names = ", ".join("--" + name for name in given)
-        raise UsageError(f"{names}: a language model takes texts of any length and number")
+    sizes = ("batch", "sequence", "inputs", "shape", "lengths")
+    if given := [f"--{name}" for name in sizes if getattr(options, name)]:
+        raise UsageError(f"{', '.join(given)}: a language model takes texts of any length and number")
+    if given := [f"--{name}" for name in ("value", "disable", "verify") if getattr(options, name)]:
+        raise UsageError(f"{', '.join(given)}: not for language models, and {options.model} is one")
     cli_common.check_out(options.out)
     wanted = {name: getattr(options, name) for name in ("group", "zero_points", "activations", "context")}
     wanted["precision"] = options.precision or "f32"
-    if is_embedder(options.model):
-        if options.cache is not None:
-            raise UsageError("--cache is for models that generate, and this one embeds texts")
-        path = api.build_embedding_model(options.model, options.out, options.target, **wanted)
-    else:
-        wanted["cache"] = options.cache
-        path = api.build_language_model(options.model, options.out, options.target, **wanted)
+    embeds = is_embedder(options.model)
+    if embeds and options.cache is not None:
+        raise UsageError("--cache is for models that generate, and this one embeds texts")
+    with Steps(1, options.quiet).step("read the checkpoint, compile and export"):
+        if embeds:
+            path = api.build_embedding_model(options.model, options.out, options.target, **wanted)
+        else:
+            wanted["cache"] = options.cache
+            path = api.build_language_model(options.model, options.out, options.target, **wanted)
     cli_common.say(options, f"wrote {path}")
     generation = path.parent / "generation_config.json"
     hints = hints_of(read_json(generation)) if generation.is_file() else []
@@ -120,6 +130,7 @@ def _run_language(options: argparse.Namespace) -> int:
         cli_common.say(options, hint)
     if options.json:
         cli_common.print_json({"model": options.model, "library": str(path), "hints": hints})
+    cli_common.say(options, next_commands(path, read_manifest(path).language), whole=True)
     return 0
 
 

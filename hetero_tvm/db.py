@@ -65,7 +65,9 @@ def make_parser() -> argparse.ArgumentParser:
     command("verify", "lines that are no records, contradictions, points that no space has any more")
     merge = command("merge", "append the records of other files or folders that are not here yet")
     merge.add_argument("sources", nargs="+", type=Path, metavar="FILE|DIR")
-    prune = command("prune", "rewrite the files without what no longer counts")
+    prune = command(
+        "prune", "rewrite the files without what no longer counts: trials that were disturbed or made again"
+    )
     prune.add_argument("--winners", action="store_true", help="keep only what builds take")
     export = command("export", "write a database of MetaSchedule (JSONDatabase) into DIR")
     export.add_argument("out", type=Path, metavar="DIR")

@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
             document["memory"]["by_sizes"] = [{"sizes": s, "peak": peak} for s, peak in by_sizes]
     if options.json:
         cli_common.print_json({"model": options.model, **document})
-    else:
+    elif not options.quiet:
         printer = console()
         _print(document, printer)
         if memory is not None:
@@ -97,7 +97,7 @@ def _library(path: Path, options: argparse.Namespace) -> int:
     document = inspect_library.describe(path)
     if options.json:
         cli_common.print_json(document)
-    else:
+    elif not options.quiet:
         inspect_library.show(document, console())
     return 0
 

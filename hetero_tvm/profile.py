@@ -123,8 +123,10 @@ def _read(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"--compare {path}: there is no such file", hint=hint) from error
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--compare {path} cannot be read: {error}", hint=hint) from error
+    except OSError as error:
+        raise UsageError(f"--compare {path} cannot be read: {error.strerror}", hint=hint) from error
+    except ValueError as error:
+        raise UsageError(f"--compare {path} is no JSON document", hint=hint) from error
     if not isinstance(document, dict) or "kernels" not in document or "call_ms" not in document:
         raise UsageError(f"--compare {path} is no document of profile", hint=hint)
     return document

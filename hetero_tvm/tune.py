@@ -137,7 +137,7 @@ def _run(options: argparse.Namespace) -> int:
     if report.interrupted:
         cli_common.say(options, "the same command goes on from here")
         return 130
-    cli_common.say(options, tune_report.next_commands(exported["library"]), whole=True)
+    cli_common.say(options, tune_report.next_commands(Path(exported["library"])), whole=True)
     return 0
 
 

@@ -116,3 +116,33 @@ def test_a_model_that_cannot_run_here_is_exported_and_said_to_be_unchecked(built
     assert "NOT CHECKED" in out.err and "no GPU" in out.err
     document = json.loads(out.out)
     assert document["accuracy"] is None and document["not_checked"] == "no GPU"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--lengths", "16:1"], "takes texts of any length"),
+        (["--value", "a=1"], "--value: not for language models"),
+        (["--disable", "attention", "--verify"], "--disable, --verify: not for language models"),
+    ],
+)
+def test_options_that_mean_nothing_to_a_language_model_are_refused(given, told, tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    assert build.main([str(tmp_path), "--out", str(tmp_path / "o"), *given]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_steps_and_next_commands_are_told(built, capsys, tmp_path):
+    assert build.main(["zoo:x", "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert "[2/3] compile" in told.err and "[3/3] check and export" in told.err
+    assert "python -m hetero_tvm.profile" in told.out
+    assert build.main(["zoo:x", "--out", str(tmp_path), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("line", [[""], ["zoo:x", "--out", ""]])
+def test_empty_names_are_refused(line, capsys):
+    with pytest.raises(SystemExit):
+        build.main(line)
+    assert "is a variable of the shell not set?" in capsys.readouterr().err

@@ -33,6 +33,8 @@ def test_text(capsys):
     text = capsys.readouterr().out
     assert "softmax: 2 of 2 inside fused operators" in text
     assert "attention" in text and "time of the passes" in text
+    assert inspect.main([MODEL, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_passes_that_take_no_time_share_a_line():
@@ -69,6 +71,7 @@ def test_a_library_is_read_and_not_loaded(tmp_path, capsys):
     assert document["device"]["sm_90"]["softmax_sm_90"] == facts and document["kernels"] == [row]
     inspect_library.show({**document, "accuracy": [{"relative_error": 2e-6}]}, console())
     assert "largest error 2.0e-06" in capsys.readouterr().out
+    assert inspect.main([str(library), "-q"]) == 0 and capsys.readouterr().out == ""
     assert inspect.main([str(library), "--memory"]) == 2
     assert "is a built library" in capsys.readouterr().err
     assert inspect.main([str(tmp_path)]) == 2 and "no .so" in capsys.readouterr().err

@@ -156,6 +156,9 @@ def test_a_document_of_something_else_is_refused(library, tmp_path, capsys):
     path.write_text(json.dumps({"kernels": []}))
     assert profile.main([str(library), "--compare", str(path)]) == 2
     assert "is no document of profile" in capsys.readouterr().err
+    path.write_bytes(b"PK\x03\x04\xe0")
+    assert profile.main([str(library), "--compare", str(path)]) == 2
+    assert "is no JSON document" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

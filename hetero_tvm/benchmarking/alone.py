@@ -83,7 +83,11 @@ def measure(library: Path, inputs: dict[str, np.ndarray], settings: Settings) ->
         done = subprocess.run(command, capture_output=True, text=True, env=environment, errors="replace")
     if done.returncode != 0:
         words = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise HeteroTVMError(f"{library.name} cannot be measured: {words}", hint="hetero_tvm.load tells more")
+        words, _, hint = words.partition(" What to do: ")
+        raise HeteroTVMError(
+            f"{library.name} cannot be measured: {words.rstrip(';')}",
+            hint=hint or "hetero_tvm.load tells more",
+        )
     answer = json.loads(done.stdout)
     cost = answer.pop("device_cost")
     return Measured(answer, None if cost is None else DeviceCost(**cost))

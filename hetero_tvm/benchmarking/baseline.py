@@ -51,8 +51,10 @@ def read_baseline(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"--baseline {path}: there is no such file", hint=hint) from error
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--baseline {path} cannot be read: {error}", hint=hint) from error
+    except OSError as error:
+        raise UsageError(f"--baseline {path} cannot be read: {error.strerror}", hint=hint) from error
+    except ValueError as error:
+        raise UsageError(f"--baseline {path} is no JSON document", hint=hint) from error
     if not isinstance(document, dict) or _ours(document) is None:
         raise UsageError(f"--baseline {path} is no document of bench", hint=hint)
     return document

@@ -191,6 +191,8 @@ def _finish(workers: list[_Worker]) -> None:
 
 def _difference(reference: list[np.ndarray], outputs: list[np.ndarray]) -> tuple[float, float]:
     absolute = relative = 0.0
+    if len(reference) != len(outputs):
+        return float("inf"), float("inf")
     for a, b in zip(reference, outputs, strict=True):
         if a.shape != b.shape:
             return float("inf"), float("inf")

@@ -48,11 +48,12 @@ class Decoding:
         }
 
     def __str__(self) -> str:
-        text = f"{self.weights / 1e6:7.1f} MB  {1e3 * self.seconds:7.2f} ms/token"
-        text += f"  {self.bandwidth:5.1f} GB/s read  share {statistics.median(self.shares):.2f}"
-        text += f" ({min(self.shares):.2f} .. {max(self.shares):.2f})"
+        share, least, most = statistics.median(self.shares), min(self.shares), max(self.shares)
+        text = f"{1e3 * self.seconds:.3g} ms a token, {1 / self.seconds:,.0f} tokens/s; each reads "
+        text += f"{self.weights / 1e6:.1f} MB of weights\n{share:.0%} of what memory allows "
+        text += f"({self.bandwidth:.1f} GB/s), {least:.0%} to {most:.0%} in {len(self.shares)} rounds"
         for length, rate in self.prompts.items():
-            text += f"  prompt {length}: {rate:.0f} tokens/s"
+            text += f"\nprompt of {length} tokens: {rate:,.0f} tokens/s"
         return text
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from hetero_tvm.benchmarking.plain_results import plain_results
 from hetero_tvm.benchmarking.runtimes import OURS, RUNTIMES, Call, Job, Prepared, version
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _start(task: dict[str, Any]) -> Prepared:
     kinds = ("library", "model", "clean_model", "program")
     paths = {kind: Path(task[kind]) if task.get(kind) else None for kind in kinds}
     runtime = RUNTIMES[task["runtime"]].prepare(Job(task["runtime"], inputs, cores, **paths))
-    outputs = [np.array(output) for output in runtime.call()]
+    outputs = plain_results(runtime.call(), paths["model"])
     np.savez(task["outputs"], *outputs)
     if task["runtime"] != OURS:  # ours pins its threads itself
         _spread(runtime.call, cores)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
 import signal
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.cli import names
 from hetero_tvm.cli.ending import ended_by_signals
+from hetero_tvm.cli.failures import DEBUG_VARIABLE, in_words
 from hetero_tvm.cli.numbers import cosine, count, minutes, percent, positive, seconds  # noqa: F401
-from hetero_tvm.cli.parsing import EXITS, Refusal, add_output_options, command_parser
+from hetero_tvm.cli.parsing import EXITS, Refusal, add_output_options, command_parser, named
 from hetero_tvm.errors import (
     AccuracyError,
     BuildError,
@@ -39,9 +39,6 @@ if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is
     from hetero_tvm.targets.base import Target
 
 DEFAULT_MODEL = "zoo:minilm-l6"
-DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Reasons of the system's why a file cannot be written that are no fault of ours."""
 _LONGEST_NAME = 200
 """Bytes of a file's name, which leave room for the ends of what lies beside it (file systems take 255)."""
 _FAILURES = (TuningError, BuildError, NativeBuildError, AccuracyError)
@@ -117,7 +114,7 @@ def parser(
     result.add_argument(
         "-o",
         "--out",
-        type=Path,
+        type=lambda text: Path(named(text)),
         default=Path(out),
         metavar="DIR",
         help=f"folder or .so to write (default: ./{out})",
@@ -153,6 +150,7 @@ def model_parser(
     result = command_parser(command, description, examples or {"zoo:bert-base": "a model of the zoo"}, exits)
     result.add_argument(
         "model",
+        type=named,
         nargs="?",
         default=DEFAULT_MODEL,
         metavar="MODEL",
@@ -385,8 +383,8 @@ def run(
 ) -> int:
     """Parse, run, and turn errors into messages.
 
-    Returns the exit status: 0; 2 when the user must change the command line, the model or a file;
-    1 when tuning, building or checking failed; 130 when interrupted, 143 and 129 when ended by SIGTERM and
+    Returns the exit status: 0; 2 when the user must change the command line, the model or a file; 1 when
+    tuning, building, checking or running failed; 130 when interrupted, 143 and 129 when ended by SIGTERM and
     SIGHUP.  With HETERO_TVM_DEBUG=1 errors keep their traceback.  With ``--json`` an error is a document too.
     """
     given = list(sys.argv[1:] if argv is None else argv)
@@ -435,12 +433,8 @@ def run(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except Exception as error:
-            if isinstance(error, OSError) and (error.errno in _NO_ROOM or "temporary" in str(error)):
-                what, where = str(error), "What to do: free some space, or name another folder with TMPDIR"
-            else:
-                where = f"(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)"
-                what = f"{type(error).__name__}: {error}"
+            what, where, status = in_words(error)
             print(f"error: {what}\n{where}", file=sys.stderr)
             if as_json:
                 print_error(type(error).__name__, str(error), where)
-            return 1
+            return status

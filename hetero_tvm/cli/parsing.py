@@ -18,7 +18,7 @@ from hetero_tvm.version import VERSION
 
 EXITS = {
     0: "done",
-    1: "tuning, building or checking failed",
+    1: "tuning, building, checking or running failed",
     2: "the command line, the model or a file must be changed",
     130: "ended by Ctrl-C (143: SIGTERM, 129: SIGHUP)",
 }
@@ -152,6 +152,14 @@ def command_parser(
         lines += ["", notes]
     lines += ["", "exit status:", *(f"  {code:<4} {text}" for code, text in exits.items())]
     return Parser(prog=prog, description=description, epilog="\n".join(lines))
+
+
+def named(text: str) -> str:
+    """A path or a name, which an empty text (a variable of the shell that is not set) is not; an argparse
+    type."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty: is a variable of the shell not set?")
+    return text
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,16 @@
-"""Texts of ``tune`` before its first trial and after its last: plan, tasks, next commands."""
+"""Texts of ``tune`` before its first trial and after its last: plan, tasks, next commands (``build`` has
+them too)."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm import host
+from hetero_tvm.generation.facts import EMBEDDING
 from hetero_tvm.host.install import as_typed
 from hetero_tvm.host.terminal import Column, console, figure, operations, table
 
@@ -119,10 +122,22 @@ def print_tasks(tasks: Sequence[dict[str, Any]]) -> None:
     printer.print(table("tasks", columns, rows, printer.width))
 
 
-def next_commands(library: str) -> str:
-    """Commands that one wants to type once a library has been written."""
-    return as_typed(
-        "next: how fast is it?  where does the time go?\n"
-        f"  python -m hetero_tvm.bench {library}\n"
-        f"  python -m hetero_tvm.profile {library}"
-    )
+def next_commands(library: Path, language: Mapping[str, Any] | None = None) -> str:
+    """Commands that one wants to type once a library has been written.
+
+    Parameters
+    ----------
+    language : facts of a language model, or of a model that embeds texts, from the library's manifest.
+    """
+    named = shlex.quote(str(library.parent if language and library.name == "model.so" else library))
+    if not language:
+        title = "next: how fast is it?  where does the time go?"
+        arguments = [f"bench {named}", f"profile {named}"]
+    elif EMBEDDING in language:
+        title, arguments = "next: serve it", [f"serve_text {named}"]
+    elif language.get("source") is not None:
+        title, arguments = "next: use it", [f"generate {named} --source TEXT"]
+    else:
+        title = "next: use it, serve it; how fast is it?"
+        arguments = [f"generate {named} --prompt TEXT", f"serve_text {named}", f"bench {named} --decode"]
+    return as_typed("\n".join([title, *(f"  python -m hetero_tvm.{line}" for line in arguments)]))

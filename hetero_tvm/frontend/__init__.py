@@ -40,6 +40,13 @@ _TORCH = (".pt2", ".pt", ".pth")
 _OTHERS = (*_TORCH, ".json", TFLITE, *SUFFIXES)
 """Endings of files that are no ONNX models."""
 _PROGRAM = "torch.export.exported_program.ExportedProgram"
+_EXPORTS = {
+    "torch.nn": "torch.export.export(model.eval(), example_inputs)",
+    "sklearn": "skl2onnx.to_onnx(model, X[:1])",
+    "keras": "model.export('model.onnx', format='onnx')",
+    "jax": "jax.export.export(jax.jit(function))(*example_inputs)",
+}
+"""Calls that export a model, by the package that its class comes from."""
 
 
 def import_model(
@@ -106,14 +113,20 @@ def import_model(
         return import_stablehlo(source, shapes=shapes)
     if _kind(source) == _PROGRAM:
         return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence)
-    hint = None
-    if any(base.__module__.startswith("torch.nn.") for base in type(source).__mro__):
-        hint = "Export it first: torch.export.export(model.eval(), example_inputs)."
     raise UsageError(
-        f"A model is zoo:NAME, a path, an onnx.ModelProto or a torch.export.ExportedProgram, "
-        f"not {_kind(source)}.",
-        hint=hint,
+        f"A model is zoo:NAME, a path, an onnx.ModelProto, a torch.export.ExportedProgram or what jax.export "
+        f"gives, not {_kind(source).removeprefix('builtins.')}.",
+        hint=_export_of(source),
     )
+
+
+def _export_of(source: Any) -> str | None:
+    """Advice for an object of another package that is a model there; None for what is none."""
+    modules = {f"{base.__module__}." for base in type(source).__mro__}
+    for package, call in _EXPORTS.items():
+        if any(module.startswith(f"{package}.") for module in modules):
+            return f"Export it first: {call}."
+    return f"Export it first: {_EXPORTS['jax']}, if it is a function of JAX." if callable(source) else None
 
 
 def _dimensions(name: str, sizes: Any) -> tuple[int | str | Span, ...]:

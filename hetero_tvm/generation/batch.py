@@ -101,6 +101,10 @@ class Batch:
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []
 
+    def __repr__(self) -> str:
+        waiting = len(self._waiting)
+        return f"<Batch of {self.model.facts.architecture}: {len(self._active)} generated, {waiting} waiting>"
+
     def __len__(self) -> int:
         return len(self._waiting) + len(self._active)
 

@@ -49,6 +49,10 @@ class Session:
         made again."""
         self._closed = False
 
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
+        return f"<Session of {self.model.facts.architecture}: length {len(self)}{state}>"
+
     def __len__(self) -> int:
         return len(self.tokens)
 

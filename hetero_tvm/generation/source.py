@@ -27,6 +27,9 @@ class Source:
     def __init__(self, pool: PagePool, pages: list[int], length: int):
         self.pool, self.pages, self.length = pool, pages, length
 
+    def __repr__(self) -> str:
+        return f"<Source: length {self.length}{'' if self.pages else ', closed'}>"
+
     def __len__(self) -> int:
         return self.length
 

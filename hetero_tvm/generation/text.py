@@ -67,6 +67,9 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._told: frozenset[int] = frozenset()
 
+    def __repr__(self) -> str:
+        return f"<Tokenizer of {self._tokenizer.get_vocab_size():,} tokens>"
+
     def encode(self, text: str, special: bool = True, longest: int | None = None) -> list[int]:
         """Tokens of a text.
 

@@ -43,7 +43,8 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file that appears whole or not at all (see :func:`replaced`); text in UTF-8.
+    """Write a file that appears whole or not at all (see :func:`replaced`); text in UTF-8, with names of
+    files that are none byte by byte.
 
     Raises
     ------
@@ -51,7 +52,9 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
     """
     try:
         with replaced(path) as fresh:
-            fresh.write_bytes(content.encode() if isinstance(content, str) else content)
+            fresh.write_bytes(
+                content.encode(errors="surrogateescape") if isinstance(content, str) else content
+            )
     except OSError as error:
         raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
 

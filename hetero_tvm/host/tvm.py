@@ -1,6 +1,6 @@
 """The one door to Apache TVM: every module takes ``tvm``, ``relax``, ``tirx``, ``te``, ... from here.
 
-A plain ``import tvm`` has five faults that this door mends:
+A plain ``import tvm`` has six faults that this door mends:
 
 * it imports PyTorch when that happens to be installed (2 s and 200 MB that nobody asked for);
 * its thread pool guesses a size from the whole machine, not from what this process may use,
@@ -8,6 +8,7 @@ A plain ``import tvm`` has five faults that this door mends:
 * an idle thread of that pool gives its turn away 300,000 times before it sleeps, also when the process ends:
   on a machine with other work that took a quarter of an hour;
 * parsing TVMScript calls ``inspect.stack()``, which reads the source of every frame above;
+* it fails for users without a home (a container that runs as a number);
 * a Ctrl-C that comes while TVM calls back into Python arrives as a RuntimeError.
 
 Environment variables that the user set (``TVM_NUM_THREADS``, ``TVM_BIND_THREADS``,
@@ -17,12 +18,15 @@ rarely used modules are imported when their name is first asked for.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import linecache
 import os
 import sys
 import types
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hetero_tvm.host.cores import available_cores
@@ -39,6 +43,8 @@ _STACK_WALKERS = (
 
 # Turns that an idle thread gives away before it sleeps: some milliseconds where nobody else wants them.
 _SPINS = "10000"
+
+_CACHE = "XDG_CACHE_HOME"
 
 # Name -> module, or ``module:attribute``, for what few modules need.
 _RARE = {
@@ -93,11 +99,29 @@ class _FastInspect(types.ModuleType):
         return _FastInspect.getouterframes(sys._getframe(1), context)
 
 
+@contextlib.contextmanager
+def _with_a_cache_named() -> Iterator[None]:
+    """While open, TVM finds the name of a cache folder, which it asks for when it is imported and which only
+    its own tests write to; a user may have no home to look for it."""
+    try:
+        Path.home()
+    except RuntimeError:
+        missing = _CACHE not in os.environ
+        os.environ.setdefault(_CACHE, "/nonexistent")
+        try:
+            yield
+        finally:
+            if missing:
+                del os.environ[_CACHE]
+    else:
+        yield
+
+
 def _import_tvm() -> types.ModuleType:
     os.environ.setdefault("TVM_NUM_THREADS", str(len(available_cores())))
     os.environ.setdefault("TVM_BIND_THREADS", "0")
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", _SPINS)
-    with without_torch():
+    with without_torch(), _with_a_cache_named():
         module = importlib.import_module("tvm")
     fast = _FastInspect("inspect")
     for name in _STACK_WALKERS:
@@ -111,7 +135,7 @@ def __getattr__(name: str) -> Any:
     if name not in _RARE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _RARE[name].partition(":")
-    with without_torch():
+    with without_torch(), _with_a_cache_named():
         found: Any = importlib.import_module(module)
     if attribute:
         found = getattr(found, attribute)

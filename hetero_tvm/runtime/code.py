@@ -118,6 +118,8 @@ def _load(runtime: TVMRuntime, path: Path, file: int, identity: Identity, free: 
         # The dynamic loader takes a path that it knows for the library that it knows, whatever the file is
         # by now.  A file that has replaced another is therefore loaded through a descriptor: a new name.
         kept = _copied(path, file) if _written_over(identity) else os.dup(file)
+    elif not _has_utf8_name(path):
+        kept = os.dup(file)
     name = path if kept is None else Path(f"/proc/self/fd/{kept}")
     try:
         with quiet_fd2():
@@ -133,6 +135,16 @@ def _load(runtime: TVMRuntime, path: Path, file: int, identity: Identity, free: 
         _kept.append(code)
         runtime.function("ffi.ModuleGlobalsAdd")(module)
     return code
+
+
+def _has_utf8_name(path: Path) -> bool:
+    """Whether TVM, whose strings are UTF-8, can be given this path: bytes of another encoding stand in it as
+    surrogates, and so does what Python read as ASCII (``LC_ALL=C`` without UTF-8 mode)."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _written_over(identity: Identity) -> bool:

@@ -16,13 +16,23 @@ _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _ALIASES = {"AMD64": "x86_64", "arm64": "aarch64"}
 
 
+def forbidden(path: Path, error: PermissionError) -> LibraryError:
+    """Error of ours for a library that this user may not read, which is no damaged one."""
+    hint = "let this user read it (chmod, chown), or name another"
+    return LibraryError(f"{path} cannot be read: {error.strerror}", hint=hint)
+
+
 def check_machine(path: Path) -> None:
     """Refuse a file that the dynamic loader of this machine would refuse, and say why.
 
-    Raises :class:`LibraryError` when ``path`` is no 64-bit shared library of this architecture.
+    Raises :class:`LibraryError` when ``path`` is no 64-bit shared library of this architecture, or may not be
+    read.
     """
-    with path.open("rb") as file:
-        head = file.read(64)
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except PermissionError as error:
+        raise forbidden(path, error) from error
     if len(head) < 64 or head[:4] != b"\x7fELF":
         raise LibraryError(
             f"{path} is not a shared library (no ELF header)",

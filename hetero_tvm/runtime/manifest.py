@@ -318,6 +318,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             text = _find(path, data)
+    except PermissionError as error:
+        raise elf.forbidden(path, error) from error
     except (OSError, ValueError) as error:  # an empty file cannot be mapped: ValueError
         raise LibraryError(f"cannot read {path}: {error}", hint="export the model again") from error
     try:

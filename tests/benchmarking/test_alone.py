@@ -8,8 +8,9 @@ from hetero_tvm.errors import HeteroTVMError
 
 
 def test_a_process_that_fails_says_why(tmp_path):
-    with pytest.raises(HeteroTVMError, match="model.so cannot be measured: .*does not exist"):
+    with pytest.raises(HeteroTVMError, match="model.so cannot be measured: .*does not exist\n") as caught:
         measure(tmp_path / "model.so", {"x": np.zeros(1)}, Settings(0.01))
+    assert caught.value.hint == "name the exported .so or its folder"
 
 
 def test_windows_that_others_took_do_not_count():

@@ -21,7 +21,7 @@ def test_shares_follow_from_bytes_and_times():
     measured = decode.measure_decoding(model, tokens=4, rounds=2, context=5, prompts=[20])
     assert measured.weights == model.facts.read
     assert len(measured.shares) == 2 and min(measured.shares) > 0
-    assert "10.0 GB/s" in str(measured) and "prompt 20:" in str(measured)
+    assert "10.0 GB/s" in str(measured) and "prompt of 20 tokens:" in str(measured)
     assert model.pool.free == model.pool.pages
     for bad in ({"context": 200}, {"rounds": 0}, {"prompts": [0]}, {"prompts": [129]}):
         with pytest.raises(UsageError):

@@ -75,6 +75,7 @@ def run(raised, options=(), capsys=None):
         (ValueError("a defect"), 1),
         (OSError(errno.ENOSPC, "No space left on device", "x"), 1),
         (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), 1),
+        (PermissionError(errno.EACCES, "Permission denied", "chat/config.json"), 2),
     ],
 )
 def test_exit_codes(error, code, capsys):
@@ -83,7 +84,9 @@ def test_exit_codes(error, code, capsys):
     assert "Traceback" not in said
     if isinstance(error, ValueError):
         assert "a defect of hetero_tvm" in said and "HETERO_TVM_DEBUG=1" in said
-    if isinstance(error, OSError):
+    if isinstance(error, PermissionError):
+        assert said.startswith("error: chat/config.json: Permission denied") and "chmod" in said
+    elif isinstance(error, OSError):
         assert "defect" not in said and "name another folder with TMPDIR" in said
 
 

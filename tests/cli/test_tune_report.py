@@ -1,5 +1,7 @@
 """What ``tune`` says before and after its trials."""
 
+from pathlib import Path
+
 import pytest
 
 from hetero_tvm.cli.tune_report import _ranges, expected_seconds, next_commands, plan_lines, print_tasks
@@ -41,5 +43,19 @@ def test_tasks_and_next_commands(capsys):
     print_tasks([{"name": "m" * 90, "calls": 3, "flops": 12e6, "nbytes": 1, "space": "cpu.matmul"}])
     said = capsys.readouterr().out
     assert " 12 " in said and " 1e-06 " in said
-    told = next_commands("out/model.so")
+    told = next_commands(Path("out/model.so"))
     assert "python -m hetero_tvm.bench out/model.so" in told and max(map(len, told.splitlines())) <= 80
+    assert "hetero_tvm.bench 'my models/a.so'" in next_commands(Path("my models/a.so"))
+
+
+@pytest.mark.parametrize(
+    ("language", "expected"),
+    [
+        ({"source": None}, ["generate out --prompt TEXT", "serve_text out", "bench out --decode"]),
+        ({"source": {}}, ["generate out --source TEXT"]),
+        ({"embedding": {}}, ["serve_text out"]),
+    ],
+)
+def test_next_commands_of_language_models(language, expected):
+    _, *lines = next_commands(Path("out/model.so"), language).splitlines()
+    assert lines == [f"  python -m hetero_tvm.{line}" for line in expected]

@@ -140,3 +140,13 @@ def test_likelihoods_are_those_of_the_logits(model, greedy, piece):
 def test_more_likelihoods_than_are_told(model):
     with pytest.raises(InputError, match="logprobs is 21, expected 0 to 20"):
         generate(model, PROMPTS[:1], max_new_tokens=1, logprobs=21)
+
+
+def test_what_is_shown_of_texts_in_progress(model):
+    with model.session() as session:
+        session.append([5, 6, 7])
+        assert repr(session) == "<Session of llama: length 3>"
+    assert repr(session) == "<Session of llama: length 0, closed>"
+    batch = Batch(model)
+    batch.submit(Request([5, 6], 4))
+    assert repr(batch) == "<Batch of llama: 0 generated, 1 waiting>"

@@ -15,6 +15,7 @@ def write_tokenizer(tokenizers, folder, vocab=97):
 def test_there_and_back(tmp_path):
     write_tokenizer(pytest.importorskip("tokenizers"), tmp_path)
     tokenizer = Tokenizer(tmp_path)
+    assert repr(tokenizer).startswith("<Tokenizer of ")
     assert tokenizer.encode("w3 w14") == [3, 14]
     assert tokenizer.decode([3, 14]) == "w3 w14"
 

@@ -22,6 +22,11 @@ def test_a_file_is_replaced_when_all_is_written(tmp_path):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_names_of_files_in_a_text_keep_their_bytes(tmp_path):
+    write_whole(tmp_path / "a.txt", f"made from {os.fsdecode(bytes([0xE9]))}: \u00e9")
+    assert (tmp_path / "a.txt").read_bytes() == b"made from \xe9: \xc3\xa9"
+
+
 def test_a_failure_leaves_what_was_there(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")

@@ -27,6 +27,21 @@ print(int(os.environ["TVM_THREAD_POOL_SPIN_COUNT"]) < 100_000)
     assert result.stdout.split() == [str(len(os.sched_getaffinity(0))), "0", "True"]
 
 
+def test_tvm_comes_to_users_without_a_home():
+    script = """
+import os, pathlib
+def homeless(cls):
+    raise RuntimeError("Could not determine home directory.")
+pathlib.Path.home = classmethod(homeless)
+from hetero_tvm.host.tvm import tvm
+assert "XDG_CACHE_HOME" not in os.environ
+"""
+    env = {key: value for key, value in os.environ.items() if key not in ("HOME", "XDG_CACHE_HOME")}
+    env["PYTHONPATH"] = ROOT
+    result = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
 def test_tvmscript_still_sees_names_of_the_caller():
     """The faster stack walk finds closures, and leaves the standard module alone."""
     from hetero_tvm.host.tvm import script_I as I

@@ -90,3 +90,18 @@ print(first.loaded_path != second.loaded_path, (second(x) == y).all())
 """
     path = shutil.copyfile(mlp, tmp_path / "model.so")
     assert run_python(script, mlp, path).split() == ["True", "True"]
+
+
+def test_a_name_that_is_no_utf8_is_loaded(run_python, mlp, tmp_path):
+    script = """
+import os, sys
+import numpy as np
+from hetero_tvm.runtime import load
+folder = os.path.join(os.fsencode(sys.argv[2]), b"caf\\xe9")
+os.makedirs(folder)
+os.rename(sys.argv[1], os.path.join(folder, b"m\\xff.so"))
+net = load(os.fsdecode(os.path.join(folder, b"m\\xff.so")))
+print(net(np.ones((8, 64), "float32")).shape)
+"""
+    path = shutil.copyfile(mlp, tmp_path / "model.so")
+    assert run_python(script, path, tmp_path).split("\n")[0] == "(8, 64)"

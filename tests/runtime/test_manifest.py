@@ -1,5 +1,6 @@
 import _ctypes
 import ctypes
+import errno
 import json
 import re
 import shutil
@@ -9,7 +10,7 @@ import pytest
 
 from hetero_tvm import host
 from hetero_tvm.errors import BuildError, LibraryError, UsageError
-from hetero_tvm.runtime import Manifest, TensorSpec, embed_source, read_manifest, write_sidecar
+from hetero_tvm.runtime import Manifest, TensorSpec, elf, embed_source, read_manifest, write_sidecar
 from hetero_tvm.runtime.cpuid import FEATURES
 from hetero_tvm.runtime.manifest import creation_time, file_sha256, verify_sidecar
 from tests.runtime.conftest import compile_manifest, make_manifest
@@ -65,6 +66,19 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path, manifest, part):
     path.write_bytes(data[: int(len(data) * part)])
     with pytest.raises(LibraryError, match="cannot read|cut off"):
         read_manifest(path)
+
+
+def test_a_file_that_this_user_may_not_read_is_no_damaged_one(tmp_path, manifest, monkeypatch):
+    path = compile_manifest(tmp_path, manifest)
+
+    def refuse(*arguments, **options):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(path), "open", refuse)
+    for read in (read_manifest, elf.check_machine):
+        with pytest.raises(LibraryError, match="cannot be read: Permission denied") as caught:
+            read(path)
+        assert "chmod" in str(caught.value) and "export" not in str(caught.value)
 
 
 def test_a_changed_byte_is_noticed(tmp_path, manifest):
