@@ -1,4 +1,4 @@
-"""Gradients of factors, spectra, products and bags through ``torch.compile``, against eager PyTorch."""
+"""Gradients of factors, spectra, products, quantisers and bags through ``torch.compile``, against eager."""
 
 import pytest
 import torch
@@ -37,6 +37,15 @@ THOROUGH = {
         lambda x: torch.nn.functional.embedding_bag(torch.tensor([[0, 1], [2, 3]]), x, mode="mean"),
         ROWS,
     ),
+    "shared heads": (
+        lambda x: torch.nn.functional.scaled_dot_product_attention(
+            x, x[:, :2].sin(), x[:, 2:].cos(), is_causal=True, enable_gqa=True
+        ),
+        (1, 4, 5, 8),
+    ),
+    "bilinear": (lambda x: torch.nn.functional.bilinear(x, x.flip(0), x[:, :, None] * x[:, None, :]), ROWS),
+    "simulated quantisation": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -8, 7), ROWS),
+    "weight norm": (lambda x: torch._weight_norm(x, x[:, :1].exp(), 0) @ x.T, ROWS),
     # Where they begin is an argument, which the check draws.
     "bags of any length": (
         lambda x: torch.nn.functional.embedding_bag(INDICES, x, STARTS, mode="mean"),

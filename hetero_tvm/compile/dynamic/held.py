@@ -59,8 +59,11 @@ def _differing(calls: Sequence[Call]) -> list[int]:
 
 
 def _number(expr: Expr) -> float | None:
+    """The number that a constant is, in every place; None where it has several, or is none."""
     array = array_of(expr)
-    return float(array.reshape(())) if array is not None and array.size == 1 else None
+    if array is None or not array.size or (array.size > 1 and (array != array.flat[0]).any()):
+        return None
+    return float(array.flat[0])
 
 
 def _held(model: ImportedModel, places: Places, count: int) -> ImportedModel:

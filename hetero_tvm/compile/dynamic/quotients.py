@@ -357,7 +357,7 @@ class _Search:
     ) -> list[tuple[Candidate, int]]:
         """Candidates whose values are extents where the model is another one."""
         sizes = [size for size, extents in self._refused.items() if extents]
-        if not sizes:
+        if not sizes or not several:
             return list(several)
         there = self._values(several, base, np.array(sizes)) + self._known[self._top][place]
         return [

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hetero_tvm.frontend.torch import antialias, doubles
+from hetero_tvm.frontend.torch import antialias, doubles, lists
 from hetero_tvm.frontend.torch.fixed_values import with_fixed_values
 from hetero_tvm.frontend.torch.flex import with_plain_attention
 from hetero_tvm.frontend.torch.load import quiet, require
@@ -63,7 +63,7 @@ def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = {}
     parts = (
         antialias, attention, bags, convolution, counting, divisions, doubles, elements, encoders, factors,
-        indexing, losses, matrices, moments, pooling, recurrence, scatters, signals, special,
+        indexing, lists, losses, matrices, moments, pooling, recurrence, scatters, signals, special,
     )  # fmt: skip
     for part in parts:
         table |= part.decompositions(torch)

@@ -133,15 +133,24 @@ def _interpreter(torch: ModuleType, module: GraphModule, double: bool) -> Interp
 
     class Interpreter(torch.fx.Interpreter):
         def call_function(self, target: Any, args: tuple, kwargs: dict) -> Any:
-            if double:
-                args, kwargs = torch.utils._pytree.tree_map(widen, (args, kwargs))
-            return super().call_function(target, args, kwargs)
+            if not double:
+                return super().call_function(target, args, kwargs)
+            tree_map = torch.utils._pytree.tree_map
+            wider = tree_map(widen, (args, kwargs))
+            try:
+                return super().call_function(target, *wider)
+            except RuntimeError:  # of kernels that have no float64: simulated quantisation
+                return super().call_function(target, *tree_map(narrowed, (args, kwargs)))
 
         def call_method(self, target: str, args: tuple, kwargs: dict) -> Any:
             if double:
                 args, kwargs = torch.utils._pytree.tree_map(widen, (args, kwargs))
                 target = "double" if target in ("float", "half", "bfloat16") else target
             return super().call_method(target, args, kwargs)
+
+    def narrowed(value: Any) -> Any:
+        is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float64
+        return value.float() if is_wide else value
 
     def widen(value: Any) -> Any:
         if isinstance(value, torch.fx.GraphModule):

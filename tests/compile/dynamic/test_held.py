@@ -60,6 +60,19 @@ def test_they_are_those_of_the_call(tmp_path, name):
         np.testing.assert_allclose(net(x), session.run(None, {"x": x})[0], rtol=2e-5, atol=2e-5)
 
 
+def test_a_number_in_every_place(tmp_path):
+    """Of a power of two a division becomes a product, which it is at no other size."""
+    body = "e = Expand(rows, shape)\n d = Div(x, e)\n y = MatMul(d, w)"
+    model = text_model(COUNT.format(gather=NUMBER, body=body))
+    weight = np.random.default_rng(0).standard_normal((6, 5)).astype("float32")
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    imported = import_model(model, shapes={"x": (Span(1, 32), 6)})
+    net = hetero_tvm.load(build_model(optimize_model(imported)).export(tmp_path / "net.so"))
+    for rows in (1, 3, 8, 32):
+        x = np.random.default_rng(rows).standard_normal((rows, 6)).astype("float32")
+        np.testing.assert_allclose(net(x), x / rows @ weight, rtol=2e-5, atol=2e-5)
+
+
 def test_others_stay():
     imported = import_model(
         text_model(

@@ -73,3 +73,14 @@ def test_programs_in_half_precision_are_their_own_reference(dtype):
     np.testing.assert_allclose(
         reference.float64[0], 2 * x.astype(np.float64) + np.arange(12.0).reshape(3, 4), rtol=1e-15
     )
+
+
+def test_operators_without_float64_are_run_in_float32():
+    class Simulated(nn.Module):
+        def forward(self, x):
+            scales = torch.full((3,), 0.1)
+            return torch.fake_quantize_per_channel_affine(x * 2, scales, torch.zeros(3).int(), 1, -8, 7)
+
+    x = torch.randn(2, 3)
+    found = run_reference(import_model(export(Simulated(), (x,))), {"x": x.numpy()})
+    np.testing.assert_allclose(found.float64[0], Simulated()(x).numpy(), atol=1e-6)

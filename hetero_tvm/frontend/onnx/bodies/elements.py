@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
+from hetero_tvm.frontend.onnx.graph.rounds import OPEN
 
 _LARGEST_DETERMINANT = 4
 
 
 def cumulative_product(b: PromisedBody) -> bool:
-    """CumProd: each step multiplies with what lies twice as far before."""
+    """CumProd: each step multiplies with what lies twice as far before.
+
+    Among sizes of which each would have its own number of steps, it goes one element a round.
+    """
     shape, axis = b.shape(b.input(0)), b.value(1)
     if shape is None or axis is None or 0 in shape:
         return False
     x, at = b.input(0), int(axis.reshape(-1)[0]) % len(shape)
+    if b.node.doc_string == OPEN:
+        b.end(0, _product_in_rounds(b, shape[:at] + shape[at + 1 :], at))
+        return True
     one, length = b.const(1, b.dtype(b.input(0))), shape[at]
     mirrored = b.ints(np.arange(length)[::-1])
     reverse = bool(b.attributes.get("reverse", 0))
@@ -37,6 +46,40 @@ def cumulative_product(b: PromisedBody) -> bool:
         step *= 2
     b.end(0, b.op("Gather", x, mirrored, axis=at) if reverse else x)
     return True
+
+
+def _product_in_rounds(b: PromisedBody, rest: Sequence[int], at: int) -> str:
+    """Name of the running products along the axis ``at``; ``rest`` are the other extents."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(b.dtype(b.input(0))))
+    so_far, element, product, result = (f"{b.node.name}/{part}" for part in ("so_far", "x", "product", "y"))
+    shown = so_far if b.attributes.get("exclusive", 0) else product
+    body = helper.make_graph(
+        [
+            helper.make_node("Mul", [so_far, element], [product], name=product),
+            helper.make_node("Identity", [shown], [result], name=result),
+        ],
+        "body",
+        *(
+            [helper.make_tensor_value_info(name, kind, rest) for name in names]
+            for names in ((so_far, element), (product, result))
+        ),
+    )
+    begin = b.op("Expand", b.const(1, b.dtype(b.input(0))), b.ints(rest))
+    backwards = [int(b.attributes.get("reverse", 0))]
+    last = b.op(
+        "Scan",
+        begin,
+        b.input(0),
+        body=body,
+        num_scan_inputs=1,
+        scan_input_axes=[at],
+        scan_output_axes=[at],
+        scan_input_directions=backwards,
+        scan_output_directions=backwards,
+    )
+    b.nodes[-1].doc_string = OPEN
+    b.nodes[-1].output[:] = [last, f"{last}_all"]
+    return f"{last}_all"
 
 
 def extremum_of_flags(b: PromisedBody) -> bool:

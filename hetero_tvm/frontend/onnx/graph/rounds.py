@@ -15,7 +15,7 @@ OPEN = "its rounds may follow from a size"
 be another model at each."""
 WRITTEN_OUT = "no form as a loop"
 """Note at a loop that had the note before, and is written out all the same."""
-_ROUNDS = frozenset({"Scan", "RNN", "GRU", "LSTM"})
+_ROUNDS = frozenset({"CumProd", "Scan", "RNN", "GRU", "LSTM"})
 _MOST_LIMIT = 1 << 31
 """Rounds beyond which a limit is none: exporters of ``while`` loops write the largest number."""
 _LARGEST = 16

@@ -33,6 +33,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             else other
         )
 
+    def shared(grad: Tensor, heads: int) -> Tensor:
+        """Gradient of heads that several query heads share: the sum of theirs."""
+        if grad.shape[1] == heads:
+            return grad
+        return grad.unflatten(1, (heads, grad.shape[1] // heads)).sum(2)
+
     def exact(x: Tensor) -> Tensor:
         """PyTorch's kernels compute half precision in float32, and their sums of exponentials stay so."""
         return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -74,10 +80,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         attn_mask: Tensor | None = None,
         scale: float | None = None,
     ) -> Any:
-        if dropout_p or key.shape[1] != query.shape[1]:
+        if dropout_p:
             return NotImplemented
         kind = query.dtype
         grad_out, query, key, value, out = map(exact, (grad_out, query, key, value, out))
+        groups = key.shape[1]
+        key, value = alike(query, key), alike(query, value)
         factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
         sums = logsumexp.unsqueeze(-1)
         sums = torch.where(sums == float("-inf"), 0.0, sums)
@@ -86,7 +94,11 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         grad_weights = grad_out @ value.transpose(-1, -2)
         along = (grad_out * out).sum(-1, keepdim=True)
         grad_scores = weights * (grad_weights - along) * factor
-        grads = grad_scores @ key, grad_scores.transpose(-1, -2) @ query, grad_value
+        grads = (
+            grad_scores @ key,
+            shared(grad_scores.transpose(-1, -2) @ query, groups),
+            shared(grad_value, groups),
+        )
         return tuple(grad.to(kind) for grad in grads)
 
     def grouped(

@@ -1,4 +1,5 @@
-"""Systems of linear equations: small ones by elimination, triangles by substitution."""
+"""Systems of linear equations, small ones by elimination, triangles by substitution; products of three
+tensors and lengths of weights."""
 
 from __future__ import annotations
 
@@ -121,7 +122,35 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             return NotImplemented
         return torch.linalg.matrix_norm(a, p) * torch.linalg.matrix_norm(other, p)
 
+    def trilinear(
+        a: Tensor, b: Tensor, c: Tensor, expand1: list[int], expand2: list[int], expand3: list[int],
+        sumdim: list[int], unroll_dim: int = 1,
+    ) -> Any:  # fmt: skip
+        """Sum of products of three tensors that get axes first: ``nn.Bilinear`` and its gradients."""
+        rank = a.dim() + len(expand1)
+        first, second, third = (
+            "".join(chr(ord("a") + axis) for axis in range(rank) if axis not in axes)
+            for axes in (expand1, expand2, expand3)
+        )
+        kept = [chr(ord("a") + axis) for axis in range(rank) if axis not in sumdim]
+        if not {*kept} <= {*first, *second, *third}:
+            return NotImplemented
+        both = "".join(sorted(({*first} | {*second}) & {*third, *kept}))
+        product = torch.einsum(f"{first},{second}->{both}", a, b)
+        return torch.einsum(f"{both},{third}->{''.join(kept)}", product, c)
+
+    def weight_norm_backward(
+        grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of a weight's direction and length, which is along all axes but ``dim``."""
+        axes = [axis for axis in range(v.dim()) if axis != dim % v.dim()]
+        norms = norms.reshape(g.shape).to(v.dtype)
+        along = (grad * v).sum(axes, keepdim=True)
+        return g / norms * (grad - v * (along / (norms * norms))), along / norms
+
     return {
+        aten._weight_norm_interface_backward.default: weight_norm_backward,
+        aten._trilinear.default: trilinear,
         aten.linalg_cond.default: condition,
         aten.linalg_cond.p_str: condition,
         aten.linalg_inv_ex.default: inverse_ex,

@@ -18,6 +18,10 @@ _MANY_ELEMENTS = 64
 """Elements of a row up to which a place in it is found by comparing with all of them."""
 
 
+_LARGEST = 1 << 31
+"""Elements along an axis whose size has no bound."""
+
+
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     """Distances between rows, inverse transforms to real values, running products and extrema."""
     aten = torch.ops.aten
@@ -116,17 +120,29 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             return NotImplemented
         return aten.sub.Tensor(torch.full((), other), x, alpha=alpha)
 
+    def moved(x: Tensor, step: int, border: Tensor) -> Tensor:
+        """Elements so many places before along the last axis, and ``border`` where there are fewer."""
+        size = x.shape[-1]
+        if isinstance(size, int):
+            return torch.cat([border.expand(*x.shape[:-1], step), x[..., : size - step]], -1)
+        places = torch.arange(size) - step
+        return torch.where(places < 0, border, x.index_select(-1, places.clamp(min=0)))
+
+    def steps(size: Any) -> list[int]:
+        """Powers of two below a size; of an open one, below the largest that it may have."""
+        if not isinstance(size, int):
+            size = int(min(size.node.shape_env.bound_sympy(size.node.expr).upper, _LARGEST))
+        return [1 << n for n in range(max(0, size - 1).bit_length())]
+
     def cumulative_product(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
         """Running product, in steps of 1, 2, 4, ... places."""
         if dtype is not None or not x.dtype.is_floating_point:
             x = x.to(dtype or torch.int64)
         if x.dim() == 0:
             return x.clone()
-        x, step = x.movedim(dim, -1), 1
-        size = x.shape[-1]
-        while step < size:
-            before = aten.constant_pad_nd(x[..., : size - step], [step, 0], 1)
-            x, step = x * before, 2 * step
+        x = x.movedim(dim, -1)
+        for step in steps(x.shape[-1]):
+            x = x * moved(x, step, x.new_ones((), dtype=x.dtype))
         return x.movedim(-1, dim)
 
     def running_extremum(x: Tensor, dim: int, sign: int) -> tuple[Tensor, Tensor]:
@@ -137,18 +153,13 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         if x.dim() == 0:
             return x.clone(), torch.zeros((), dtype=torch.int64)
         values = x.movedim(dim, -1)
-        size, step = values.shape[-1], 1
-        places = torch.arange(size).expand(values.shape)
-        while step < size:
-            # Those without a place so far before them are compared with themselves.
-            before, there = (
-                torch.cat([part[..., :step], part[..., : size - step]], -1) for part in (values, places)
-            )
+        places = torch.arange(values.shape[-1]).expand(values.shape)
+        for step in steps(values.shape[-1]):
+            before, there = (moved(part, step, part[..., :1]) for part in (values, places))
             stays = values >= before if sign > 0 else values <= before
             if x.dtype.is_floating_point:
                 stays = values.isnan() | (stays & ~before.isnan())
             values, places = torch.where(stays, values, before), torch.where(stays, places, there)
-            step *= 2
         return values.movedim(-1, dim), places.movedim(-1, dim)
 
     def places_in_order(

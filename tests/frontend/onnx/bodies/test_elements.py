@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from hetero_tvm.api import build_model, optimize_model
+from hetero_tvm import Span, load
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import HeteroTVMError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
 from tests.frontend.onnx.helpers import against_reference, run_onnxruntime, text_model
@@ -25,6 +26,28 @@ def test_products_and_determinants():
     random = np.random.default_rng(0)
     x, y = random.standard_normal((2, 3, 3), np.float32), random.standard_normal((2, 5), np.float32)
     against_reference(model, {"x": x, "y": y}, atol=1e-5)
+
+
+@pytest.mark.parametrize("exclusive, reverse", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_products_along_an_open_axis(exclusive, reverse, tmp_path):
+    model = text_model(
+        f"""g (float[2,n,3] x) => (float[2,n,3] y) {{
+          axis = Constant <value = int64 {{1}}> ()
+          y = CumProd <exclusive = {exclusive}, reverse = {reverse}> (x, axis)
+        }}""",
+        opset=26,
+        ir=10,
+    )
+    opened = import_model(model, shapes={"x": (2, Span(1, 40), 3)})
+    net = load(build_model(optimize_model(opened)).export(tmp_path / "products.so"))
+    for extent in (1, 2, 7, 40):
+        x = np.random.default_rng(0).standard_normal((2, extent, 3), np.float32)
+        rows = np.flip(x, 1) if reverse else x
+        rows = np.concatenate([np.ones_like(rows[:, :1]), rows[:, :-1]], 1) if exclusive else rows
+        wanted = np.cumprod(rows, 1, dtype=np.float64)
+        found = net(x)
+        found = found[0] if isinstance(found, (list, tuple)) else found
+        np.testing.assert_allclose(found, np.flip(wanted, 1) if reverse else wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_extrema_of_flags():

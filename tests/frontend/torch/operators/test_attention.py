@@ -56,3 +56,17 @@ def test_heads_of_windows_are_heads(masked):
     found = decompositions()[torch.ops.aten.scaled_dot_product_attention.default](q, k, v, mask)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
     torch.testing.assert_close(found, expected)
+
+
+def test_gradients_of_heads_that_query_heads_share():
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 6, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+    each = [x.repeat_interleave(3, 1) for x in (key, value)]
+    out, sums = ATEN._scaled_dot_product_flash_attention_for_cpu(query, *each, 0.0, True)
+    backward = ATEN._scaled_dot_product_flash_attention_for_cpu_backward
+    grad = torch.randn_like(out)
+    found = decompositions()[backward.default](grad, query, key, value, out, sums, 0.0, True)
+    of_query, *others = backward(grad, query, *each, out, sums, 0.0, True)
+    wanted = of_query, *(x.unflatten(1, (2, 3)).sum(2) for x in others)
+    for have, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(have, expected, **TOLERANCE)

@@ -69,3 +69,22 @@ def test_powers_and_conditions():
     for norm in (1, -1, float("inf"), "fro"):
         torch.testing.assert_close(TABLE[ATEN.linalg_cond.default](a, norm), torch.linalg.cond(a, norm))
     assert TABLE[ATEN.linalg_cond.default](a) is NotImplemented
+
+
+def test_forms_of_two_vectors():
+    operator = torch.ops.aten._trilinear.default
+    a, b, c = torch.randn(6, 4), torch.randn(3, 4, 5), torch.randn(6, 5)
+    arguments = a, b, c, [1, 3], [0], [1, 2], [2, 3]
+    torch.testing.assert_close(decompositions()[operator](*arguments), operator(*arguments))
+
+
+@pytest.mark.parametrize("dim", [0, 2])
+def test_gradients_of_weights_in_direction_and_length(dim):
+    v, shape = torch.randn(4, 3, 5), [1, 1, 1]
+    shape[dim] = v.shape[dim]
+    g, grad = torch.rand(shape) + 0.5, torch.randn(4, 3, 5)
+    _, norms = torch.ops.aten._weight_norm_interface(v, g, dim)
+    operator = torch.ops.aten._weight_norm_interface_backward.default
+    found = decompositions()[operator](grad, v, g, norms, dim)
+    for one, other in zip(found, operator(grad, v, g, norms, dim), strict=True):
+        torch.testing.assert_close(one, other)

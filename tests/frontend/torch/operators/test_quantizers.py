@@ -1,4 +1,4 @@
-"""Ranges found at run time against PT2E's own operators."""
+"""Quantisers against PyTorch's and PT2E's own operators."""
 
 import importlib
 import subprocess
@@ -57,3 +57,19 @@ assert (given - y).abs().max() < 1e-5, (given, y)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_simulated_quantisation_and_where_its_gradient_passes():
+    aten, table = torch.ops.aten, decompositions()
+    x, scales, zeros = torch.randn(3, 4) * 2, torch.rand(4) * 0.1 + 0.01, torch.tensor([3, 0, -2, 5]).int()
+    scale, zero = torch.tensor([0.02]), torch.tensor([3]).int()
+    calls = [
+        (aten.fake_quantize_per_tensor_affine_cachemask.default, (x, 0.02, 3, -8, 7)),
+        (aten.fake_quantize_per_channel_affine_cachemask.default, (x, scales, zeros, 1, -8, 7)),
+    ]
+    for on in (0, 1):
+        arguments = x, scale, zero, torch.tensor([on]), -8, 7
+        calls.append((aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default, arguments))
+    for operator, arguments in calls:
+        for one, other in zip(table[operator](*arguments), operator(*arguments), strict=True):
+            torch.testing.assert_close(one, other)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hetero_tvm import Span, load
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.frontend.torch.decompositions import decomposed, decompositions
 from tests.selection import thorough
@@ -165,3 +166,20 @@ def test_a_program_with_an_inverse_transform_alone_has_no_constants_of_its_own()
             return torch.fft.irfft(torch.fft.rfft(x) * 2, n=x.shape[-1])
 
     decomposed(torch.export.export(Net(), (torch.randn(2, 7),)))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("most", [40, None], ids=["bounded", "unbounded"])
+def test_running_values_along_an_open_axis(most, tmp_path):
+    class Running(torch.nn.Module):
+        def forward(self, x):
+            return torch.cumprod(x.flip(1), 1), *torch.cummax(x, 1), torch.cummin(x, -1)[1]
+
+    size = torch.export.Dim("size", max=most)
+    program = torch.export.export(Running(), (torch.randn(2, 6),), dynamic_shapes=({1: size},))
+    model = import_model(program, shapes={"x": (2, Span(1, 40))})
+    net = load(build_model(optimize_model(model)).export(tmp_path / "running.so"))
+    for extent in (1, 2, 7, 8, 33, 40):
+        x = torch.randn(2, extent).round(decimals=1)
+        for found, wanted in zip(net(x.numpy()), Running()(x), strict=True):
+            np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-4, atol=1e-6)
