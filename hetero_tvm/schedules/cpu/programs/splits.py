@@ -48,8 +48,18 @@ def _with_axes(nest: Nest, axes: tuple[tuple[Var, int], ...], values: dict[Var, 
     def simple(expression: Expr) -> Expr:
         return analyzer.simplify(substitute(expression, values), 3)
 
+    places: dict[Var, Expr] = {}
+
+    def place(index: Expr) -> Expr:
+        """``simple(index)``, of a variable once: nested selections read the same elements a thousand times."""
+        if not isinstance(index, tirx.Var):
+            return simple(index)
+        if index not in places:
+            places[index] = simple(index)
+        return places[index]
+
     def placed(load: TensorLoad) -> Expr:
-        return tirx.BufferLoad(load.source, [simple(index) for index in load.indices])
+        return tirx.BufferLoad(load.source, [place(index) for index in load.indices])
 
     indices = tuple(simple(index) for index in nest.indices)
     if nodes_of(nest.value) > _LARGE:
