@@ -51,7 +51,7 @@ def _with_axes(nest: Nest, axes: tuple[tuple[Var, int], ...], values: dict[Var, 
     places: dict[Var, Expr] = {}
 
     def place(index: Expr) -> Expr:
-        """``simple(index)``, of a variable once: nested selections read the same elements a thousand times."""
+        """``simple(index)``, of a variable once: nested selections read an element a thousand times."""
         if not isinstance(index, tirx.Var):
             return simple(index)
         if index not in places:
