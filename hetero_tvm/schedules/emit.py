@@ -232,7 +232,8 @@ class Kernel(FunctionBuilder):
         self.shared_unless(alone, self.let(rows * strips), strip)
 
     def named(self, value: Index) -> Index:
-        """Keep a value that is computed here and once: TVM writes one that is only bound out at every use.
+        """Keep a value that is computed here and once: TVM writes one that is only bound out at every use,
+        and looks at both sides of a choice in it each time.
 
         Buffers whose extents it tells must be made without it.
         """

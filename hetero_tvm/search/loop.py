@@ -138,14 +138,15 @@ class _Run:
             self._measure_generic_defaults()
             self._first_round()
             if self.ledger.beyond_peak():
-                self._measure_roofs()  # in a spell, and a low peak sends all trials to the heaviest task
+                # They were in a spell, and a low peak sends all trials to the heaviest task.
+                self._measure_roofs(again=True)
             self._skip_small_generic_tasks()
             self._measure_suspects()
             self._search()
             if not interrupted.is_set():
                 self._verify()
                 if self.ledger.beyond_peak():
-                    self._measure_roofs()  # something must have disturbed the first measurement
+                    self._measure_roofs(again=True)  # something must have disturbed the first measurement
             for phase, seconds in self.workers.spent.items():
                 self.report.spent[phase] = seconds
         finally:
@@ -243,11 +244,12 @@ class _Run:
                 "(made by another version of its space)"
             )
 
-    def _measure_roofs(self) -> None:
+    def _measure_roofs(self, again: bool = False) -> None:
         known = self.machine.roofs() if self.workers is None else self.workers.roofs()
         if known is None:
             kinds = {state.task.arithmetic for state in self.ledger.states} - {FLOAT32}
-            known = roofs.measure(self.machine.threads, *([kinds] if kinds else []))
+            measure = roofs.measure if again else roofs.recent
+            known = measure(self.machine.threads, *([kinds] if kinds else []))
         self.ledger.note_roofs(known)
 
     def _first_round(self) -> None:

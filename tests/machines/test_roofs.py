@@ -68,3 +68,22 @@ def test_without_a_compiler_there_are_no_roofs(monkeypatch):
 
     monkeypatch.setattr(host, "measure_peak", fail)
     assert roofs.measure(2) == Roofs(None, None)
+
+
+def test_searches_that_follow_one_another_measure_once(monkeypatch):
+    """Each implementation of an operator is a search of its own."""
+    calls, now = [], [100.0]
+
+    def measure(threads, kinds=()):
+        calls.append((threads, *sorted(kinds)))
+        return Roofs(100.0 * len(calls), 10.0)
+
+    monkeypatch.setattr(roofs, "measure", measure)
+    monkeypatch.setattr(roofs, "monotonic", lambda: now[0])
+    monkeypatch.setattr(roofs, "_measured", {})
+    first = roofs.recent(2)
+    assert roofs.recent(2, {"float32"}) is first and roofs.recent(2, {"int8"}) is not first
+    assert roofs.recent(1) is not first
+    now[0] += 61.0
+    assert roofs.recent(2).peak_gflops == 400.0
+    assert calls == [(2,), (2, "int8"), (1,), (2,)]

@@ -21,7 +21,7 @@ def choose_in_steps(func: PrimFunc) -> PrimFunc:
 
 
 def _in_steps(store: tirx.BufferStore) -> tirx.Stmt:
-    if not _worth(store.value):
+    if not has_many_choices(store.value):
         return store
     steps: list[tuple[Expr, Buffer]] = []
     """Each choice, with earlier steps in it, and where its number goes."""
@@ -40,7 +40,7 @@ def _in_steps(store: tirx.BufferStore) -> tirx.Stmt:
     return behind_steps(store, value, steps) if steps else store
 
 
-def _worth(value: Expr) -> bool:
+def has_many_choices(value: Expr) -> bool:
     """Whether a value has many choices, one of them in the condition of another; none of bound variables."""
     if tvm.DataType(str(value.ty.dtype)).lanes != 1:
         return False

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hetero_tvm.host.tvm import tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.relax_passes.forms.resize import (
     PixelsAsCopies,
@@ -15,6 +16,7 @@ from hetero_tvm.schedules.cpu.symbolic.resize import emit_open_resize
 from tests.relax_passes.compiled import floats, module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op, relax
 from tests.relax_passes.rewrite import Rewrite
+from tests.schedules.cpu.symbolic.helpers import choices_after_simplifying
 
 
 def resized(size, **options):
@@ -159,6 +161,14 @@ def test_open_kernels_of_neighbours(name):
     assert report.misses == [] and "resize2d" not in after.script(show_meta=False)
     expected = result(module_of(resized(size, **options), *x), x)
     np.testing.assert_allclose(result(after, x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_simplifier_does_not_copy_choices():
+    """It wrote the choice of a neighbour wherever its place was used, 490 times in all."""
+    size, options = RESIZES["to one"]
+    after, _ = rewritten(resized(size, **options), [floats(2, 3, 4, 5)], [_as_open_kernel()])
+    (kernel,) = (one for one in after.functions.values() if isinstance(one, tirx.PrimFunc))
+    assert choices_after_simplifying(kernel) < 60
 
 
 def test_neighbours_without_weight_are_not_read():

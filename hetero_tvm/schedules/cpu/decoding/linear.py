@@ -171,7 +171,7 @@ def _next_panel(p: Parts, block: Block, rows: Expr) -> Callable[[Expr, Expr], No
     following = k.let(next_panel.following(block.panel, p.layout.panels))
     tiles = tirx.max(block.end - block.first, int32(1))  # more threads than tiles: some have none
     each = tirx.truncdiv(int32(lines - 1), tiles * steps) + 1
-    each = k.let(tirx.Select(rows > _STREAMED_ROWS[p.op.storage.name == "f32"], each, int32(0)))
+    each = k.named(tirx.Select(rows > _STREAMED_ROWS[p.op.storage.name == "f32"], each, int32(0)))
 
     def ask(number: Expr, step: Expr) -> None:
         first = k.let((number * steps + step) * each)

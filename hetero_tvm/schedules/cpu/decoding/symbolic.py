@@ -107,7 +107,7 @@ def shared_blocks(
     """
     block = most * machine.threads
     wanted = quotient(rows + (block - 1), block) * machine.threads
-    blocks = k.let(tirx.Select(rows >= _ROWS_SHARED, wanted, int32(1)))
+    blocks = k.named(tirx.Select(rows >= _ROWS_SHARED, wanted, int32(1)))
     with k.shared_out(blocks * panels) as piece:
         number, panel = k.let(quotient(piece, panels)), k.let(remainder(piece, panels))
         first = k.let(tirx.truncdiv(number * tiles, blocks))

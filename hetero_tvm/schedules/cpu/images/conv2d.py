@@ -26,6 +26,7 @@ as [tiles, C, taps, MR].  A tile has filters of one group; depthwise convolution
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -126,6 +127,12 @@ def _block_choices(geometry: Geometry, machine: CpuModel) -> tuple[int, ...]:
     return tuple(b for b in (1, 2, 4, 7, 8, 14, 16, 28, 32, 56, 112) if b <= most)
 
 
+@functools.lru_cache(maxsize=8)
+def _of_two_units(machine: CpuModel) -> CpuModel:
+    """The machine with two FMA units at least; kept, since a default weighs a thousand points."""
+    return dataclasses.replace(machine, fma_units=max(2.0, machine.fma_units))
+
+
 def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> float:
     """Cycles of one call on the busiest thread: issue of the tiles, waste, balance, cache spills."""
     tile, groups = RegisterTile.of(point["tile"]), point["groups"]
@@ -136,7 +143,7 @@ def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> fl
     # Taps read at odd offsets: a vector load then touches two cache lines, one of 64 bytes always.
     load_cycles = 1.3 * (1.0 if machine.lanes >= 16 else machine.load_cycles)
     # A tile that keeps two FMA units busy suits a CPU with one, as hypervisors make some appear, as well.
-    two_units = dataclasses.replace(machine, fma_units=max(2.0, machine.fma_units))
+    two_units = _of_two_units(machine)
     per_k = tile.step_cycles(two_units, load_cycles) * two_units.fma_units / machine.fma_units
     if geometry.taps[1:]:
         per_k *= machine.shifted_loads

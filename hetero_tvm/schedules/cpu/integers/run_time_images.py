@@ -200,7 +200,7 @@ class RunTimeImageKernel:
             parts: Index = self.pieces
             if self.op.groups == 1 and self.machine.threads > 1 and isinstance(self.inner, ImageKernel):
                 most = int32(min(self.machine.threads, self.inner.filter_tiles))
-                parts = k.let(tirx.Select(tiles < _FEW_TILES * self.machine.threads, most, int32(1)))
+                parts = k.named(tirx.Select(tiles < _FEW_TILES * self.machine.threads, most, int32(1)))
             with k.parallel(tiles * parts) as item:
                 part = item - k.let(tirx.truncdiv(item, parts)) * parts
                 self._item(tirx.truncdiv(item, parts), k.let(part), parts, x, w, extra, y)

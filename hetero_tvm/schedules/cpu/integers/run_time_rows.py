@@ -64,9 +64,9 @@ class _RunTimeRows(IntegerProductKernel):
             many = pieces_of(self.m, most * threads) * threads
             # One block of no rows as well: tiles are divided by this count.
             few = tirx.max(pieces_of(self.m, most), int32(1))
-            self.blocks = k.let(tirx.Select(self.m >= _MANY_ROWS, many, few))
+            self.blocks = k.named(tirx.Select(self.m >= _MANY_ROWS, many, few))
             shared_out = min(threads, self.panels.count)
-            self.column_blocks = k.let(tirx.Select(self.m >= _MANY_ROWS, int32(1), int32(shared_out)))
+            self.column_blocks = k.named(tirx.Select(self.m >= _MANY_ROWS, int32(1), int32(shared_out)))
 
             def work(piece: Expr) -> None:
                 # A block has its share of the tiles, rounded up: one more than fit into ``most`` rows.

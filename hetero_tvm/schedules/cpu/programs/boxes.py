@@ -40,7 +40,8 @@ def boxes_of(nest: Nest) -> tuple[Nest, ...]:
     boxes = list(itertools.islice(itertools.product(*pieces), most + 1))
     if len(boxes) == 1 or len(boxes) > most:
         return (nest,)
-    return tuple(_box(nest, box) for box in boxes)
+    wrapped = dataclasses.replace(nest, value=wrapping(nest.value))
+    return tuple(_box(wrapped, box) for box in boxes)
 
 
 def _box(nest: Nest, box: tuple[tuple[int, int], ...]) -> Nest:
@@ -57,7 +58,7 @@ def _box(nest: Nest, box: tuple[tuple[int, int], ...]) -> Nest:
         return analyzer.simplify(substitute(expression, values))
 
     indices = tuple(simple(index) for index in nest.indices)
-    return dataclasses.replace(nest, axes=tuple(axes), value=simple(wrapping(nest.value)), indices=indices)
+    return dataclasses.replace(nest, axes=tuple(axes), value=simple(nest.value), indices=indices)
 
 
 def _changes(node: Any, variables: list[Var]) -> list[tuple[Var, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from hetero_tvm.codegen.steps.choice_steps import has_many_choices
 from hetero_tvm.codegen.wrapping import wrapping
 from hetero_tvm.host.tvm import Expr, TensorLoad, Var, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.nests.growth import nodes_of
@@ -17,7 +18,8 @@ from hetero_tvm.schedules.nests.nest import Nest, substitute
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 _MOST_SPLITS = 6
 _LARGE = 400
-"""Nodes of a value that is not simplified as a whole: nested selections take time that doubles with each."""
+"""Nodes of a value that is not simplified as a whole, like one of many choices within each other: they take
+time that doubles with each."""
 
 
 def with_split_axes(nest: Nest) -> Nest:
@@ -48,11 +50,21 @@ def _with_axes(nest: Nest, axes: tuple[tuple[Var, int], ...], values: dict[Var, 
     def simple(expression: Expr) -> Expr:
         return analyzer.simplify(substitute(expression, values), 3)
 
+    places: dict[Var, Expr] = {}
+
+    def place(index: Expr) -> Expr:
+        """``simple(index)``, of a variable once: nested selections read an element a thousand times."""
+        if not isinstance(index, tirx.Var):
+            return simple(index)
+        if index not in places:
+            places[index] = simple(index)
+        return places[index]
+
     def placed(load: TensorLoad) -> Expr:
-        return tirx.BufferLoad(load.source, [simple(index) for index in load.indices])
+        return tirx.BufferLoad(load.source, [place(index) for index in load.indices])
 
     indices = tuple(simple(index) for index in nest.indices)
-    if nodes_of(nest.value) > _LARGE:
+    if nodes_of(nest.value) > _LARGE or has_many_choices(nest.value):
         value = substitute(tvm_ffi.structural_map(nest.value, (TensorLoad, placed)), values)
     else:
         value = simple(wrapping(nest.value))

@@ -90,7 +90,7 @@ class RunTimeProducts:
         # Each piece packs its panel, which a few tiles of rows are worth.
         several = tirx.min(int32(self.threads), tirx.truncdiv(tiles, int32(_TILES_OF_A_PIECE)))
         alone = batch * panels >= self.threads
-        pieces = k.let(tirx.Select(alone, int32(1), tirx.max(several, int32(1))))
+        pieces = k.named(tirx.Select(alone, int32(1), tirx.max(several, int32(1))))
         share = k.let(tirx.truncdiv(tiles + pieces - 1, pieces) * self.tile.rows)
         with (
             k.imported(transpose.ir(self.lanes, bits_of(self.right))),

@@ -58,7 +58,7 @@ class _RunTimeRows(MatmulKernel):
             full = k.let(tirx.truncdiv(m, int32(rows)))
             rest = k.let(m - full * rows)
             tiles = k.let(full + tirx.Cast("int32", rest > 0))
-            blocks = k.let(self._block_count(m, tiles))
+            blocks = k.named(self._block_count(m, tiles))
 
             def work(piece: Expr) -> None:
                 block = k.let(tirx.truncdiv(piece, int32(self.panels)))

@@ -162,14 +162,14 @@ class _Emitter:
         under = k.let(under)
         over = k.let(tirx.min(tirx.max(over, one - 1), (before - 1) * under))
         place = k.let(tirx.truncdiv(over, under))
-        low = k.let(tirx.Cast("int32", place))
+        low = k.named(tirx.Cast("int32", place))
         kept = k.scratch((1,))  # a quotient that is bound ends TVM's analysis of ranges with an error
         k.store(kept, tirx.Cast("float32", over - place * under) / tirx.Cast("float32", under), [0])
         part = k.let(k.load(kept, [0]))
         alone = part == constant(0.0)
         return _Neighbours(
             low,
-            k.let(tirx.Select(alone, low, low + 1)),
+            k.named(tirx.Select(alone, low, low + 1)),
             k.let(tirx.Select(alone, constant(0.5), constant(1.0) - part)),
             k.let(tirx.Select(alone, constant(0.5), part)),
         )

@@ -16,6 +16,7 @@ from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
 from hetero_tvm.schedules.cpu.decoding.matrix_halves import ENOUGH_FOR_TILES
 from hetero_tvm.schedules.cpu.decoding.words import FEW
+from tests.schedules.cpu.symbolic.helpers import choices_after_simplifying
 from tests.selection import thorough
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
@@ -202,6 +203,11 @@ def test_tiles_multiply_many_rows_only(storage):
     op = Linear(64, 256, storage)
     assert "hetero_tvm_tiles_end" in str(emit_linear(op, TILES))
     assert "hetero_tvm_tiles_end" not in str(emit_linear(op, WIDE))
+
+
+def test_the_simplifier_does_not_copy_choices():
+    """It wrote how many blocks there are wherever that was used, and compiled for ten times as long."""
+    assert choices_after_simplifying(emit_linear(Linear(96, 256), MACHINE)) < 4
 
 
 def test_a_row_reads_several_streams_where_memory_is_far():

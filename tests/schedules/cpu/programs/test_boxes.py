@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import topi
+from hetero_tvm.schedules.cpu.programs import boxes
 from hetero_tvm.schedules.cpu.programs.boxes import boxes_of
 from hetero_tvm.schedules.cpu.programs.program import emit
 from hetero_tvm.schedules.nests.program import nests_of
@@ -65,6 +66,16 @@ def test_no_condition_is_left(name):
     assert kernel is not None
     kernel = str(kernel)
     assert "if_then_else" not in kernel and "Select" not in kernel
+
+
+def test_a_value_is_fenced_once_for_all_boxes(monkeypatch):
+    """Once for each of a hundred joined parts took most of a build."""
+    fenced = []
+    monkeypatch.setattr(boxes, "wrapping", lambda value: (fenced.append(value), value)[1])
+    name = max(CASES, key=lambda name: CASES[name][2])
+    (nest,) = nests_of(plain(*CASES[name][:2])).nests
+    assert len(boxes_of(nest)) > 1
+    assert len(fenced) == 1
 
 
 def test_conditions_on_data_are_left_to_the_schedule():

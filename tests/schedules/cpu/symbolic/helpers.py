@@ -3,7 +3,7 @@
 import numpy as np
 
 from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.host.tvm import tvm
+from hetero_tvm.host.tvm import s_tir, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.symbolic import Witnesses
 from tests.schedules.cpu.running import TARGET, UNWRITTEN, exact
 
@@ -14,6 +14,14 @@ LENGTHS = ({"b": 1, "s": 1}, {"b": 2, "s": 7}, {"b": 3, "s": 64}, {"b": 1, "s": 
 
 def witnesses_of(make):
     return Witnesses(tuple(make(**sizes) for sizes in SIZES), SIZES)
+
+
+def choices_after_simplifying(function):
+    """Number of the choices in a kernel that TVM's simplifier has been over."""
+    simplified = s_tir.transform.StmtSimplify()(tvm.IRModule({"main": function}))["main"]
+    found = []
+    tvm_ffi.structural_walk(simplified.body, (tirx.Select, found.append))
+    return len(found)
 
 
 def check(make, function, packers=None):

@@ -10,7 +10,7 @@ from hetero_tvm.schedules.cpu.symbolic import kernels
 from hetero_tvm.schedules.extents import Unfit, completed
 from hetero_tvm.schedules.symbolic import Witnesses
 from tests.schedules.cpu.running import MACHINES
-from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
+from tests.schedules.cpu.symbolic.helpers import check, choices_after_simplifying, witnesses_of
 
 
 def rows(b, s):
@@ -79,6 +79,13 @@ def test_products_of_any_size(make, machine):
     witnesses = witnesses_of(make)
     point = space.default(witnesses.largest, machine)
     check(make, kernels.emit(witnesses, space, point, machine))
+
+
+def test_the_simplifier_does_not_copy_choices():
+    """It wrote how many pieces there are wherever that was used, 200 times, and compiled for seconds."""
+    machine, space, witnesses = MACHINES["avx2"], BatchMatmulSpace(), witnesses_of(rows)
+    kernel = kernels.emit(witnesses, space, space.default(witnesses.largest, machine), machine)
+    assert choices_after_simplifying(kernel) == 1
 
 
 @pytest.mark.parametrize("machine", ["avx2", "avx512"])

@@ -9,7 +9,7 @@ from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulSpace
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from tests.schedules.cpu.running import MACHINES
-from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
+from tests.schedules.cpu.symbolic.helpers import check, choices_after_simplifying, witnesses_of
 
 AVX2 = MACHINES["avx2"]
 
@@ -35,6 +35,11 @@ def test_products_of_any_number_of_rows(n, k, epilogue):
         return Matmul((b, s), n, k, epilogue)
 
     check(make, *emitted(make, MatmulSpace()))
+
+
+def test_the_simplifier_does_not_copy_choices():
+    function = emitted(lambda b, s: Matmul((b, s), 96, 64), MatmulSpace())[0]
+    assert choices_after_simplifying(function) < 4
 
 
 def test_rows_that_are_a_multiple_of_a_batch():
