@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp, Operand, strided_view, suffix
-from hetero_tvm.ops.layout import Layout
 
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import PrimFunc, TETensor
@@ -146,76 +144,3 @@ class Normalization(FusedOp):
             return y if self.dtype == "float32" else y.astype(self.dtype)
 
         return te.compute(x.shape, normalized, name="normalized")
-
-
-@dataclass(frozen=True)
-class BlockedNormalization(FusedOp):
-    """A :class:`Normalization` over the channels of an image whose X and Y lie in layouts of their own.
-
-    Parameters
-    ----------
-    batch, channels, height, width : extents of the image.
-    eps, centered, shifted : as those of the plain form.
-    x_layout, y_layout : layouts as text (:class:`hetero_tvm.ops.layout.Layout`).
-
-    Operands: X, scale [C], and shift [C] when ``shifted`` (constants).
-    """
-
-    kind: ClassVar[str] = "blocked_normalize"
-
-    batch: int
-    channels: int
-    height: int
-    width: int
-    eps: float
-    centered: bool
-    shifted: bool
-    x_layout: str
-    y_layout: str
-
-    @property
-    def image(self) -> tuple[int, int, int, int]:
-        return (self.batch, self.channels, self.height, self.width)
-
-    out_image = image
-
-    @property
-    def plain_form(self) -> Normalization:
-        """The normalisation of the plain image."""
-        lead, trail = (self.batch,), (self.height, self.width)
-        return Normalization(lead, self.channels, self.eps, self.centered, self.shifted, trail=trail)
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        _, *vectors = self.plain_form.inputs
-        return (Operand("X", Layout.parse(self.x_layout).shape(self.image)), *vectors)
-
-    @property
-    def output(self) -> Operand:
-        return Operand("Y", Layout.parse(self.y_layout).shape(self.image))
-
-    @property
-    def flops(self) -> int:
-        return self.plain_form.flops
-
-    @property
-    def label(self) -> str:
-        return f"blocked_{self.plain_form.label}"
-
-    def reference(self, *arrays: np.ndarray) -> np.ndarray:
-        x, *vectors = arrays
-        plain = Layout.parse(self.x_layout).unpack(x, self.channels)
-        return Layout.parse(self.y_layout).pack(self.plain_form.reference(plain, *vectors))
-
-    def admissible(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        x, *vectors = arrays
-        return [Layout.parse(self.x_layout).with_zeros(x, self.channels), *vectors]
-
-    def workload(self) -> PrimFunc:
-        from hetero_tvm.ops.te_workload import image, image_as, prim_func
-
-        def compute(x, *vectors):
-            y = self.plain_form.compute(image(x, self.x_layout, self.image), *vectors)
-            return image_as(y, self.y_layout)
-
-        return prim_func(self, compute)

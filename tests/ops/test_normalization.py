@@ -3,8 +3,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.normalization import BlockedNormalization, Normalization
+from hetero_tvm.ops.normalization import Normalization
 from tests.ops.helpers import check, sample_inputs
 
 
@@ -71,14 +70,3 @@ def test_cost_and_label():
     assert op.nbytes == 4 * (2 * 54 + 18) and op.flops > 0 and op.special is None
     assert op.label == "layer_norm_6x9"
     assert Normalization((4,), 9, 1e-5, centered=False).label == "rms_norm_4x9"
-
-
-def test_blocks_are_the_plain_form_between_two_layouts():
-    op = BlockedNormalization(2, 6, 3, 5, 1e-3, True, True, "NCHW4c+1,0,1,2", "NCHW4c+0,1,0,0")
-
-    def formula(x, *vectors):
-        plain = Layout.parse(op.x_layout).unpack(x, 6)
-        return Layout.parse(op.y_layout).pack(op.plain_form.reference(plain, *vectors))
-
-    check(op, formula)
-    assert op.label == "blocked_layer_norm_2x6x15" and op.flops == op.plain_form.flops

@@ -15,10 +15,11 @@ from hetero_tvm.ops import activations
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.elementwise import Elementwise
-from hetero_tvm.ops.group_norm import BlockedGroupNorm, GroupNorm
+from hetero_tvm.ops.group_norm import GroupNorm
+from hetero_tvm.ops.images.norms import BlockedGroupNorm, BlockedNorm, BlockedNormalization
 from hetero_tvm.ops.layout import PLAIN, Layout
 from hetero_tvm.ops.matmul import TENSORS
-from hetero_tvm.ops.normalization import BlockedNormalization, Normalization
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.relax_passes.fusions.pool2d import pool_of
 from hetero_tvm.relax_passes.rewriting.fused import contract
@@ -128,12 +129,12 @@ class NormNode(ImageNode):
         x, *self.vectors = graph.value(var).args[1].fields
         super().__init__(graph, var, [x])
 
-    def blocked_op(self, x: Layout, y: Layout) -> BlockedGroupNorm | BlockedNormalization:
+    def blocked_op(self, x: Layout, y: Layout) -> BlockedNorm:
         """The operator on blocks."""
         op, image = self.op, shape_of(self.var)
         if isinstance(op, GroupNorm):
-            return BlockedGroupNorm(*image, op.groups, op.eps, op.activation, str(x), str(y))
-        return BlockedNormalization(*image, op.eps, op.centered, op.shifted, str(x), str(y))
+            return BlockedGroupNorm(*image, str(x), str(y), op.groups, op.eps, op.activation)
+        return BlockedNormalization(*image, str(x), str(y), op.eps, op.centered, op.shifted)
 
     def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
         return call(self.blocked_op(images[0].layout, y), [images[0].var, *self.vectors])

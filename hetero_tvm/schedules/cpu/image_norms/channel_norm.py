@@ -18,69 +18,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from hetero_tvm.codegen import transpose
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.images.norms import BlockedNormalization
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.normalization import BlockedNormalization
-from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.cpu.image_norms.space import BlockedNormSpace
 from hetero_tvm.schedules.cpu.images.blocked import Plane
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
 
 
-class BlockedNormalizeSpace(DesignSpace):
-    """Space of ``BlockedNormalization``; no knobs, as it is bound by memory."""
+class BlockedNormalizeSpace(BlockedNormSpace):
+    """Space of ``BlockedNormalization``."""
 
     name = "cpu.blocked_normalize"
     version = 1
+    takes = BlockedNormalization
 
-    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
-        if not isinstance(op, BlockedNormalization):
-            return "not a normalisation of channels in blocks"
-        if any(Layout.parse(text).block != machine.lanes for text in (op.x_layout, op.y_layout)):
-            return f"{op.x_layout} to {op.y_layout} is not in blocks of {machine.lanes} channels"
-        return "an extent is zero" if min(*op.image) < 1 else None
-
-    def knobs(self, op: BlockedNormalization, machine: CpuModel) -> tuple[Knob, ...]:
-        return ()
-
-    def default(self, op: BlockedNormalization, machine: CpuModel) -> Point:
-        return {}
-
-    def pack(self, op: BlockedNormalization, point: Point, machine: CpuModel) -> dict[int, Packer]:
-        def padded(vector: np.ndarray) -> np.ndarray:
-            return np.pad(vector, (0, -op.channels % machine.lanes))
-
-        return {index: padded for index in range(1, len(op.inputs))}
-
-    def emit(self, op: BlockedNormalization, point: Point, machine: CpuModel) -> PrimFunc:
-        k = Kernel()
-        with k:
-            blocked_normalize(k, op, machine)
-        return k.function
-
-
-def blocked_normalize(k: Kernel, op: BlockedNormalization, machine: CpuModel) -> None:
-    """Write arguments and loops to ``k``, with expressions for what is known at run time."""
-    lanes, height = machine.lanes, op.height
-    channels = -(-op.channels // lanes) * lanes
-    x_form, y_form = (Plane(k, Layout.parse(text), height, op.width) for text in (op.x_layout, op.y_layout))
-    x, *vectors = (
-        k.argument(operand.name, (channels,) if operand.constant else operand.shape) for operand in op.inputs
-    )
-    y = y_form.view(k.argument("Y", op.output.shape))
-    norm = _Pixels(k, op, lanes, (x_form, x_form.view(x)), (y_form, y), vectors)
-    with k.imported(transpose.ir(lanes)), k.parallel(op.batch * height, op.flops) as item:
-        image, row = (k.let(part(item, as_index(height))) for part in (tirx.floordiv, tirx.floormod))
-        with k.serial(tirx.floordiv(op.width + int32(lanes - 1), int32(lanes))) as piece:
-            start = k.let(piece * lanes)
-            norm.write(image, row, start, k.let(tirx.min(int32(lanes), op.width - start)))
-        with k.serial(channels // lanes) as block:
-            ends = tirx.EQ(row, int32(0)), tirx.EQ(row, height - 1)
-            y_form.clear_halo(y, image * (channels // lanes) + block, row, int32(1), *ends)
+    @staticmethod
+    def write(k: Kernel, op: BlockedNormalization, room: BlockedNormalization, machine: CpuModel) -> None:
+        lanes, height = machine.lanes, op.height
+        channels = -(-op.channels // lanes) * lanes
+        x_form, y_form = (
+            Plane(k, Layout.parse(text), height, op.width) for text in (op.x_layout, op.y_layout)
+        )
+        x, *vectors = (
+            k.argument(operand.name, (channels,) if operand.constant else operand.shape)
+            for operand in op.inputs
+        )
+        y = y_form.view(k.argument("Y", op.output.shape))
+        norm = _Pixels(k, op, lanes, (x_form, x_form.view(x)), (y_form, y), vectors)
+        with k.imported(transpose.ir(lanes)), k.parallel(op.batch * height, op.flops) as item:
+            image, row = (k.let(part(item, as_index(height))) for part in (tirx.floordiv, tirx.floormod))
+            with k.serial(tirx.floordiv(op.width + int32(lanes - 1), int32(lanes))) as piece:
+                start = k.let(piece * lanes)
+                norm.write(image, row, start, k.let(tirx.min(int32(lanes), op.width - start)))
+            with k.serial(channels // lanes) as block:
+                ends = tirx.EQ(row, int32(0)), tirx.EQ(row, height - 1)
+                y_form.clear_halo(y, image * (channels // lanes) + block, row, int32(1), *ends)
 
 
 class _Pixels:

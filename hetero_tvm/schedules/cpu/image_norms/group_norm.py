@@ -20,14 +20,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.activations import ACTIVATIONS
-from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.group_norm import BlockedGroupNorm
+from hetero_tvm.ops.images.norms import BlockedGroupNorm
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
+from hetero_tvm.schedules.cpu.image_norms.space import BlockedNormSpace
 from hetero_tvm.schedules.cpu.images.blocked import Plane
 from hetero_tvm.schedules.cpu.images.relayout import pieces_of_planes
 from hetero_tvm.schedules.cpu.rows.row_reduction import add, reduce_row
@@ -37,42 +36,16 @@ _UNROLLED = 4
 """Pixels of a row that are added up side by side."""
 
 
-class BlockedGroupNormSpace(DesignSpace):
-    """Space of ``BlockedGroupNorm``; no knobs, as it is bound by memory."""
+class BlockedGroupNormSpace(BlockedNormSpace):
+    """Space of ``BlockedGroupNorm``."""
 
     name = "cpu.blocked_group_norm"
     version = 1
+    takes = BlockedGroupNorm
 
-    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
-        if not isinstance(op, BlockedGroupNorm):
-            return "not a group normalisation of images in blocks"
-        if any(Layout.parse(text).block != machine.lanes for text in (op.x_layout, op.y_layout)):
-            return f"{op.x_layout} to {op.y_layout} is not in blocks of {machine.lanes} channels"
-        return "an extent is zero" if min(*op.image) < 1 else None
-
-    def knobs(self, op: BlockedGroupNorm, machine: CpuModel) -> tuple[Knob, ...]:
-        return ()
-
-    def default(self, op: BlockedGroupNorm, machine: CpuModel) -> Point:
-        return {}
-
-    def pack(self, op: BlockedGroupNorm, point: Point, machine: CpuModel) -> dict[int, Packer]:
-        def padded(vector: np.ndarray) -> np.ndarray:
-            return np.pad(vector, (0, -op.channels % machine.lanes))
-
-        return {1: padded, 2: padded}
-
-    def emit(self, op: BlockedGroupNorm, point: Point, machine: CpuModel) -> PrimFunc:
-        k = Kernel()
-        with k:
-            blocked_group_norm(k, op, op, machine)
-        return k.function
-
-
-def blocked_group_norm(k: Kernel, op: BlockedGroupNorm, room: BlockedGroupNorm, machine: CpuModel) -> None:
-    """Write arguments and loops to ``k``, with expressions for what is known at run time; ``room`` has the
-    batch that buffers may have."""
-    _Norm(k, op, room, machine).write()
+    @staticmethod
+    def write(k: Kernel, op: BlockedGroupNorm, room: BlockedGroupNorm, machine: CpuModel) -> None:
+        _Norm(k, op, room, machine).write()
 
 
 class _Norm:

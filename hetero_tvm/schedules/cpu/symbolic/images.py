@@ -14,8 +14,8 @@ from hetero_tvm.codegen.pipeline import EXACT_BUFFERS
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.base import Point
-from hetero_tvm.schedules.cpu.image_norms.channel_norm import blocked_normalize
-from hetero_tvm.schedules.cpu.image_norms.group_norm import blocked_group_norm
+from hetero_tvm.schedules.cpu.image_norms.channel_norm import BlockedNormalizeSpace
+from hetero_tvm.schedules.cpu.image_norms.group_norm import BlockedGroupNormSpace
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import kernel_of
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseKernel
@@ -98,9 +98,9 @@ def change_of_layout(witnesses: Witnesses, point: Point, machine: CpuModel) -> P
 
 def group_norm(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
     """A normalisation over groups of channels in blocks."""
-    return _opened(witnesses, lambda op, room, k: blocked_group_norm(k, op, room, machine))
+    return _opened(witnesses, lambda op, room, k: BlockedGroupNormSpace.write(k, op, room, machine))
 
 
 def channel_norm(witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc | None:
     """A normalisation of pixels over channels in blocks."""
-    return _opened(witnesses, lambda op, room, k: blocked_normalize(k, op, machine))
+    return _opened(witnesses, lambda op, room, k: BlockedNormalizeSpace.write(k, op, room, machine))

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.ops.normalization import BlockedNormalization, Normalization
+from hetero_tvm.ops.images.norms import BlockedNormalization
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.cpu.image_norms.channel_norm import BlockedNormalizeSpace
 from tests.schedules.cpu.running import MACHINES, check_points, exact, point_runners
 from tests.selection import thorough
@@ -14,7 +15,7 @@ AVX2 = MACHINES["avx2"]
 
 def norm(machine, shape, centered=True, shifted=True, x="", y=""):
     block = f"NCHW{machine.lanes}c"
-    return BlockedNormalization(*shape, 1e-5, centered, shifted, block + x, block + y)
+    return BlockedNormalization(*shape, block + x, block + y, 1e-5, centered, shifted)
 
 
 @pytest.mark.parametrize("machine", [AVX2, *thorough([MACHINES["sse"], MACHINES["avx512"]])])
@@ -54,6 +55,6 @@ def test_a_value_that_is_no_number_stays_in_its_pixel():
 
 
 def test_refusals():
-    assert "not a norm" in SPACE.refuses(Normalization((1,), 4, 1e-5, trail=(2, 2)), AVX2)
+    assert "not a blocked_normalize" in SPACE.refuses(Normalization((1,), 4, 1e-5, trail=(2, 2)), AVX2)
     assert "not in blocks" in SPACE.refuses(norm(MACHINES["sse"], (1, 4, 2, 2)), AVX2)
     assert "zero" in SPACE.refuses(norm(AVX2, (1, 4, 0, 2)), AVX2)

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hetero_tvm.ops.group_norm import BlockedGroupNorm, GroupNorm
+from hetero_tvm.ops.group_norm import GroupNorm
+from hetero_tvm.ops.images.norms import BlockedGroupNorm
 from hetero_tvm.schedules.cpu.image_norms.group_norm import BlockedGroupNormSpace
 from tests.schedules.cpu.running import MACHINES, check_points, exact, point_runners
 from tests.selection import thorough
@@ -16,7 +17,7 @@ AVX2 = MACHINES["avx2"]
 
 def norm(machine, shape, groups, activation="", x="", y=""):
     block = f"NCHW{machine.lanes}c"
-    return BlockedGroupNorm(*shape, groups, 1e-5, activation, block + x, block + y)
+    return BlockedGroupNorm(*shape, block + x, block + y, groups, 1e-5, activation)
 
 
 @pytest.mark.parametrize("machine", [AVX2, *thorough([MACHINES["sse"], MACHINES["avx512"]])])
@@ -65,6 +66,6 @@ def test_a_value_that_is_no_number_stays_in_its_group():
 
 
 def test_refusals():
-    assert "not a group norm" in SPACE.refuses(GroupNorm((1, 4, 2, 2), 2, 1e-5), AVX2)
+    assert "not a blocked_group_norm" in SPACE.refuses(GroupNorm((1, 4, 2, 2), 2, 1e-5), AVX2)
     assert "not in blocks" in SPACE.refuses(norm(MACHINES["sse"], (1, 4, 2, 2), 2), AVX2)
     assert "zero" in SPACE.refuses(norm(AVX2, (1, 4, 0, 2), 2), AVX2)

@@ -3,8 +3,9 @@
 import pytest
 
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.group_norm import BlockedGroupNorm
+from hetero_tvm.ops.images.norms import BlockedGroupNorm, BlockedNormalization
 from hetero_tvm.ops.pool2d import Pool2d, Relayout
+from hetero_tvm.schedules.cpu.image_norms.channel_norm import BlockedNormalizeSpace
 from hetero_tvm.schedules.cpu.image_norms.group_norm import BlockedGroupNormSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
@@ -127,7 +128,8 @@ def test_changes_of_layout(x, y, channels):
 
 @pytest.mark.parametrize(("x", "y"), [("NCHW8c", "NCHW8c+1,2,0,1"), ("NCHW8c+1,0,2,1", "NCHW8c")])
 def test_norms(x, y):
-    _check(lambda b, s: BlockedGroupNorm(b, 20, b + 2, s, 5, 1e-5, "silu", x, y), BlockedGroupNormSpace(), {})
+    _check(lambda b, s: BlockedGroupNorm(b, 20, b + 2, s, x, y, 5, 1e-5, "silu"), BlockedGroupNormSpace(), {})
+    _check(lambda b, s: BlockedNormalization(b, 20, b + 2, s, x, y, 1e-5), BlockedNormalizeSpace(), {})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Operators on images in layouts of their own."""
