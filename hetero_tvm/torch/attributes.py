@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.torch.examine import copied, examine
+from hetero_tvm.torch.examine import examine
+from hetero_tvm.torch.rewrites.copies import copied
 
 _MARK = "_dynamo_static_input_type"
 """Attribute that Dynamo writes on tensors that a module or an optimizer owns."""

@@ -13,7 +13,8 @@ from hetero_tvm.torch.complexes import with_own_signals
 from hetero_tvm.torch.functional import trained
 from hetero_tvm.torch.inference import inference
 from hetero_tvm.torch.options import FROZEN, Options
-from hetero_tvm.torch.places import with_tensor_places
+from hetero_tvm.torch.rewrites.numbers import with_open_numbers
+from hetero_tvm.torch.rewrites.places import with_tensor_places
 from hetero_tvm.torch.specializing import Compiled, Specialized, symbolic_sizes
 
 NAME = "hetero_tvm"
@@ -67,7 +68,7 @@ def hetero_tvm(
         return lambda given: whole([*given, *values(graph, changed)])
 
     freeze = not gradients and chosen.parameters == FROZEN
-    plain = with_tensor_places(with_own_signals(gm))
+    plain = with_open_numbers(with_tensor_places(with_own_signals(gm)))
     compiled = Specialized(plain, example_inputs, make_whole, freeze, chosen.shapes)
     compiled.prepare(example_inputs)
     return compiled.__call__

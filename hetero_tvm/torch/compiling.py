@@ -20,10 +20,11 @@ from hetero_tvm.runtime.opening import load
 from hetero_tvm.torch.cache import GraphCache
 from hetero_tvm.torch.call import TensorCall
 from hetero_tvm.torch.complexes import ComplexCall, with_real_ends
-from hetero_tvm.torch.examine import Findings, returning
+from hetero_tvm.torch.examine import Findings
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.program import exported, key_of
 from hetero_tvm.torch.reference import TracedGraph
+from hetero_tvm.torch.rewrites.copies import returning
 
 
 class PassedThrough:

@@ -9,7 +9,8 @@ import torch
 
 from hetero_tvm.frontend.torch.decompositions import decompositions
 from hetero_tvm.torch.call import TensorCall
-from hetero_tvm.torch.examine import Source, copied, output_arguments
+from hetero_tvm.torch.examine import Source
+from hetero_tvm.torch.rewrites.copies import copied, output_arguments
 
 
 def with_real_ends(

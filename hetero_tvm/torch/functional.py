@@ -17,10 +17,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.torch.compiling import compile_graph
-from hetero_tvm.torch.examine import copied, examine
+from hetero_tvm.torch.examine import examine
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.partitioning import compile_parts, in_memory_as_traced
 from hetero_tvm.torch.refusing import refused
+from hetero_tvm.torch.rewrites.copies import copied
+from hetero_tvm.torch.rewrites.numbers import OPENED
 from hetero_tvm.torch.sharing import unless_shared
 from hetero_tvm.torch.specializing import Compiled
 from hetero_tvm.torch.transforms import traced_alone
@@ -106,9 +108,9 @@ def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **com
     compilers["decompositions"] = _decompositions()
     try:
         with _recurrences_in_steps():
-            if not _has_open_sizes(gm):
+            if not _has_open_values(gm):
                 return aot_module_simplified(gm, arguments, **compilers)
-            # Dynamo's context knows the sizes as open ones, and would open those of this variant again.
+            # Dynamo's context knows what is open, and would open it again in this variant.
             with unset_fake_temporarily(), torch._guards.tracing(None):
                 mode = FakeTensorMode(allow_non_fake_inputs=True)
                 call = aot_module_simplified(gm, [_fixed(mode, value) for value in arguments], **compilers)
@@ -176,9 +178,11 @@ def _changed(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> tuple[int, .
         return tuple(range(len(arguments)))
 
 
-def _has_open_sizes(gm: torch.fx.GraphModule) -> bool:
-    """Whether Dynamo made the graph for arguments of several sizes."""
+def _has_open_values(gm: torch.fx.GraphModule) -> bool:
+    """Whether Dynamo made the graph for arguments of several sizes, or for several numbers."""
     for node in gm.graph.find_nodes(op="placeholder"):
+        if OPENED in node.meta:
+            return True
         value = node.meta.get("example_value", node.meta.get("val"))
         sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
         if any(isinstance(size, torch.SymInt) for size in sizes):

@@ -13,9 +13,10 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.frontend.torch.translatable import is_translatable
 from hetero_tvm.torch.compiling import compile_graph
-from hetero_tvm.torch.examine import examine, output_arguments
+from hetero_tvm.torch.examine import examine
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.refusing import refused, say
+from hetero_tvm.torch.rewrites.copies import output_arguments
 from hetero_tvm.torch.specializing import Compiled
 
 _LEAST = 3

@@ -28,10 +28,14 @@ def unless_shared(call: Compiled, gm: torch.fx.GraphModule, changed: Sequence[in
 def share_memory(arguments: Sequence[Any], changed: Sequence[int]) -> bool:
     """Whether a tensor of ``changed`` numbers lies in bytes among which another argument lies, too."""
     spans = [_span(a) if isinstance(a, torch.Tensor) else (0, 0) for a in arguments]
-    for one in changed:
-        start, end = spans[one]
-        if any(start < b and a < end for other, (a, b) in enumerate(spans) if other != one):
+    written = frozenset(changed)
+    furthest = furthest_written = 0  # ends of what begins before
+    for (start, end), number in sorted((span, i) for i, span in enumerate(spans) if span[1]):
+        if start < furthest_written or (number in written and start < furthest):
             return True
+        furthest = max(furthest, end)
+        if number in written:
+            furthest_written = max(furthest_written, end)
     return False
 
 

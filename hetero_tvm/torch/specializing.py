@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from hetero_tvm.torch.examine import scalar_placeholders, with_values
 from hetero_tvm.torch.parameters import FrozenParameters, freezable
+from hetero_tvm.torch.rewrites.copies import scalar_placeholders, with_values
 from hetero_tvm.torch.transforms import levels_closed, traced_alone
 
 Compiled = Callable[[Sequence[Any]], Sequence[Any]]

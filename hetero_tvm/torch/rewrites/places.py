@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hetero_tvm.torch.examine import copied
+from hetero_tvm.torch.rewrites.copies import copied
 
 _INDEX, _PUT = torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default
 

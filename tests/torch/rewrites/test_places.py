@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import hetero_tvm.torch  # noqa: F401
-from hetero_tvm.torch.places import with_tensor_places
+from hetero_tvm.torch.rewrites.places import with_tensor_places
 from tests.selection import thorough
 
 
