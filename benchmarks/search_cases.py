@@ -13,6 +13,7 @@ from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.expand_depthwise import ExpandDepthwise
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
+from hetero_tvm.ops.images.norms import BlockedGroupNorm, BlockedNormalization
 from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
 from hetero_tvm.ops.integers.byte_table import ByteTable
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
@@ -262,6 +263,8 @@ def _images(lanes: int) -> dict[str, list[FusedOp]]:
             Pool2d(1, 32, 64, 64, (2, 2), (2, 2), (0, 0, 0, 0), (32, 32), "avg"),
         ],
         "cpu.relayout": [Relayout(1, 64, 56, 56, "NCHW", blocked)],
+        "cpu.blocked_group_norm": [BlockedGroupNorm(1, 320, 32, 32, blocked, blocked, 32, 1e-5, "silu")],
+        "cpu.blocked_normalize": [BlockedNormalization(1, 96, 56, 56, blocked, blocked, 1e-5)],
         "cpu.interleave": [
             Interleave(1, 1, 32, 64, 64, (2, 2), (1, 1), (126, 126)),
             Interleave(1, 1, 64, 1, 400, (1, 8), (0, 4), (1, 3192)),

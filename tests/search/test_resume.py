@@ -18,6 +18,7 @@ from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.expand_depthwise import ExpandDepthwise
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
+from hetero_tvm.ops.images.norms import BlockedGroupNorm, BlockedNormalization
 from hetero_tvm.ops.integers.byte_table import ByteTable
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
@@ -55,6 +56,8 @@ OPS = [
     AddNorm((32,), 64, (64,), 1e-5),
     EmbeddingNorm((2, 7), 40, (Lookup(30, (2, 7)),), (), 1e-5),
     GroupNorm((2, 16, 8, 8), 4, 1e-5),
+    BlockedGroupNorm(1, 16, 8, 8, "NCHW8c", "NCHW8c", 4, 1e-5),
+    BlockedNormalization(1, 16, 8, 8, "NCHW8c", "NCHW8c", 1e-5),
     Softmax((48,), 64),
     Softmax((2,), 21, trail=(40, 40)),
     Conv2d(1, 16, 14, 14, 32, (3, 3), **SQUARE, **BLOCKS),

@@ -272,9 +272,9 @@ class Graph:
         """Give the function an attribute."""
         self._attributes = self._function.with_attr(name, value).attrs
 
-    def rename(self, var: Var, name: str) -> None:
-        """Let ``var`` stand for no source node any more, but for a step of its own called ``name``."""
-        self._stand_for(self._known(var), (name,))
+    def rename(self, var: Var, name: str, besides: tuple[str, ...] = ()) -> None:
+        """Let ``var`` stand for no source nodes but ``besides``, and for a step of its own called ``name``."""
+        self._stand_for(self._known(var), (*besides, name))
 
     def add_function(self, function: PrimFunc, name: str) -> GlobalVar:
         """Add a PrimFunc to the module under a fresh name; returns its GlobalVar."""

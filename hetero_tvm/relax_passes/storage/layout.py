@@ -254,5 +254,6 @@ def _conversions(graph: Graph) -> list[dict[str, str]]:
             reason = f"{', '.join(dict.fromkeys(readers))} takes {op.y_layout}"
         node = graph.node(var)
         found.append({"node": node, "from": op.x_layout, "to": op.y_layout, "reason": reason})
-        graph.rename(var, f"{node}#{op.y_layout}")
+        transposes = op.to_rows or op.from_rows  # a step of the model is in it
+        graph.rename(var, f"{node}#{op.y_layout}", graph.sources(var) if transposes else ())
     return found
