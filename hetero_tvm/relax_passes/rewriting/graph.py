@@ -273,7 +273,7 @@ class Graph:
         self._attributes = self._function.with_attr(name, value).attrs
 
     def rename(self, var: Var, name: str, besides: tuple[str, ...] = ()) -> None:
-        """Let ``var`` stand for no source nodes but ``besides``, and for a step of its own called ``name``."""
+        """Let ``var`` stand for a step of its own called ``name``, and for source nodes ``besides`` alone."""
         self._stand_for(self._known(var), (*besides, name))
 
     def add_function(self, function: PrimFunc, name: str) -> GlobalVar:
