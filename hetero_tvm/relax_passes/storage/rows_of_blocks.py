@@ -61,19 +61,23 @@ class RowsOfBlocks(Rule):
         if plain != PLAIN or order_of(found) != orders.get(len(shape_of(source))) or not of_image:
             return None
         wanted = replace(op, y_layout=rows) if to_rows else replace(op, x_layout=rows)
-        if not self._claims(wanted):
+        if wanted.x_layout != wanted.y_layout and not self._claims(wanted):
             return None
         return _Found(wanted, graph.value(change).args[1].fields[0] if to_rows else source, to_rows)
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
-        op, x = found.op, found.x
+        op, x, same = found.op, found.x, found.op.x_layout == found.op.y_layout  # of one block
         if found.to_rows:
-            function = graph.add_function(op.workload(), op.label)
-            out = relax.TensorType(list(op.output.shape), op.output.dtype)
-            made = graph.insert_before(
-                var, relax.call_tir(function, [x], out_ty=out), f"{var.name}#rows", [var]
-            )
+            made = x
+            if not same:
+                function = graph.add_function(op.workload(), op.label)
+                out = relax.TensorType(list(op.output.shape), op.output.dtype)
+                call = relax.call_tir(function, [x], out_ty=out)
+                made = graph.insert_before(var, call, f"{var.name}#rows", [var])
             graph.replace(var, relax.op.reshape(made, shape_of(var)))
+            return
+        if same:
+            graph.replace(var, relax.op.reshape(x, op.output.shape))
             return
         rows = graph.insert_before(var, relax.op.reshape(x, op.inputs[0].shape), f"{var.name}#rows", [var])
         graph.replace(var, graph.call_function(op.workload(), op.label, [rows], var))

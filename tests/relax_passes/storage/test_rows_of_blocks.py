@@ -48,6 +48,16 @@ def test_between_two_convolutions(rows):
     assert {entry["to"] for entry in report.conversions} >= {"NCHW8c", "NCHW4c+1,1,1,1"}
 
 
+def test_one_block_of_channels_is_a_row_as_it_lies():
+    def body(emit, x):
+        x = conv(emit, conv(emit, x), 4, seed=1)
+        return conv(emit, conv(emit, of_images(emit, x), 4, seed=2), seed=3)
+
+    layouts, transposes, _ = blocked(body)
+    assert ("NCHW4c", "NCHW4c") not in layouts and transposes == 0
+    assert layouts[1:2] == [("NCHW4c", "NCHW4c+1,1,1,1")], "zeros around what the third reads"
+
+
 def test_an_image_that_is_also_read_as_it_is_is_converted_for_both():
     def body(emit, x):
         x = conv(emit, conv(emit, x), seed=1)
