@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,15 +117,10 @@ def _comparison(before: dict[str, Any] | None, document: dict[str, Any]) -> dict
 
 
 def _read(path: Path) -> dict[str, Any]:
+    from hetero_tvm.benchmarking.baseline import read_document
+
     hint = "write one with: python -m hetero_tvm.profile model.so --json > old.json"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"--compare {path}: there is no such file", hint=hint) from error
-    except OSError as error:
-        raise UsageError(f"--compare {path} cannot be read: {error.strerror}", hint=hint) from error
-    except ValueError as error:
-        raise UsageError(f"--compare {path} is no JSON document", hint=hint) from error
+    document = read_document(path, "--compare", hint)
     if not isinstance(document, dict) or "kernels" not in document or "call_ms" not in document:
         raise UsageError(f"--compare {path} is no document of profile", hint=hint)
     return document

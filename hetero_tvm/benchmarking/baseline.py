@@ -39,6 +39,23 @@ class Change:
         return f"{self.name}: {self.before:.4g} -> {self.now:.4g} ({self.ratio:.3f} of the time): {verdict}"
 
 
+def read_document(path: Path, option: str, hint: str) -> Any:
+    """The JSON document in a file that an option of a command names.
+
+    Raises
+    ------
+    UsageError : the file cannot be read, or is something else; ``hint`` says how to write one.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"{option} {path}: there is no such file", hint=hint) from error
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be read: {error.strerror}", hint=hint) from error
+    except ValueError as error:
+        raise UsageError(f"{option} {path} is no JSON document", hint=hint) from error
+
+
 def read_baseline(path: Path) -> dict[str, Any]:
     """A document that ``bench --json`` wrote.
 
@@ -47,14 +64,7 @@ def read_baseline(path: Path) -> dict[str, Any]:
     UsageError : the file cannot be read, or is something else.
     """
     hint = "write one with: python -m hetero_tvm.bench model.so --json > baseline.json"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"--baseline {path}: there is no such file", hint=hint) from error
-    except OSError as error:
-        raise UsageError(f"--baseline {path} cannot be read: {error.strerror}", hint=hint) from error
-    except ValueError as error:
-        raise UsageError(f"--baseline {path} is no JSON document", hint=hint) from error
+    document = read_document(path, "--baseline", hint)
     if not isinstance(document, dict) or _ours(document) is None:
         raise UsageError(f"--baseline {path} is no document of bench", hint=hint)
     return document

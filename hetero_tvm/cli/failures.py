@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 
+from hetero_tvm.host.files import NO_ROOM
+
 DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_NO_ROOM = NO_ROOM | {errno.EROFS}
 """Reasons of the system's why a file cannot be written that are no fault of ours."""
 
 

@@ -103,18 +103,22 @@ class _FastInspect(types.ModuleType):
 def _with_a_cache_named() -> Iterator[None]:
     """While open, TVM finds the name of a cache folder, which it asks for when it is imported and which only
     its own tests write to; a user may have no home to look for it."""
+    missing = _CACHE not in os.environ and not _has_home()
+    if missing:
+        os.environ[_CACHE] = "/nonexistent"
+    try:
+        yield
+    finally:
+        if missing:
+            del os.environ[_CACHE]
+
+
+def _has_home() -> bool:
     try:
         Path.home()
     except RuntimeError:
-        missing = _CACHE not in os.environ
-        os.environ.setdefault(_CACHE, "/nonexistent")
-        try:
-            yield
-        finally:
-            if missing:
-                del os.environ[_CACHE]
-    else:
-        yield
+        return False
+    return True
 
 
 def _import_tvm() -> types.ModuleType:

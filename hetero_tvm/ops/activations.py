@@ -61,3 +61,8 @@ _KNOWN: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 ACTIVATIONS = ByName(_KNOWN, leaky_relu)
 """Name -> NumPy function.  ``codegen.vector_math`` has the vector code under the same names."""
+
+
+def moves_zero(name: str) -> bool:
+    """Whether an activation of zero is not zero."""
+    return bool(ACTIVATIONS[name](np.zeros(1))[0] != 0)

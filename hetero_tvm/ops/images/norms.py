@@ -41,8 +41,6 @@ class BlockedNorm(FusedOp):
     def image(self) -> tuple[int, int, int, int]:
         return (self.batch, self.channels, self.height, self.width)
 
-    out_image = image
-
     @property
     @abstractmethod
     def plain_form(self) -> Any:

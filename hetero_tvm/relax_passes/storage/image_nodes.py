@@ -171,8 +171,7 @@ class ActivationNode(ImageNode):
     def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
         x = bind(without_halo(images[0])) if any(images[0].layout.halo) else images[0].var
         value = call(dataclasses.replace(self.op, shape=shape_of(x)), [x])
-        moves_zero = activations.ACTIVATIONS[self.op.function](np.zeros(1))[0] != 0
-        return _finished(value, self.op.shape[1], moves_zero, y, bind)
+        return _finished(value, self.op.shape[1], activations.moves_zero(self.op.function), y, bind)
 
 
 class ConcatNode(ImageNode):

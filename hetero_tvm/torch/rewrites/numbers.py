@@ -37,15 +37,15 @@ def with_open_numbers(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     A float that is used in any other way (as a bound, in a comparison, as a result) stays a number, and so
     does what is computed in other types: of tensors of integers alone.
     """
-    nodes = gm.graph.find_nodes(op="placeholder")
-    wanted = [i for i in scalar_placeholders(gm) if _is_float(nodes[i]) and _uses(nodes[i]) is not None]
-    if not wanted:
-        return gm
     graph = copied(gm.graph)
-    copies = graph.find_nodes(op="placeholder")
-    for i in wanted:
-        copies[i].meta[OPENED] = True
-    found = [uses for i in wanted if (uses := _uses(copies[i])) is not None]
+    nodes = graph.find_nodes(op="placeholder")
+    found = []
+    for node in (nodes[i] for i in scalar_placeholders(gm)):
+        if _is_float(node) and (uses := _uses(node)) is not None:
+            node.meta[OPENED] = True
+            found.append(uses)
+    if not found:
+        return gm
     numbers, tensors = (dict.fromkeys(node for uses in found for node in uses[part]) for part in (0, 1))
     for node in tensors:
         _take(graph, node, list(numbers))

@@ -33,7 +33,7 @@ from hetero_tvm.schedules.cpu.dots import halves_for
 from hetero_tvm.schedules.cpu.halves import conv2d_matrices, conv2d_windows
 from hetero_tvm.schedules.cpu.halves.conv2d_kernel import Bf16ConvKernel, HalfShape
 from hetero_tvm.schedules.cpu.halves.conv2d_matrices import Bf16MatrixConvKernel, MatrixShape
-from hetero_tvm.schedules.cpu.halves.conv2d_windows import Bf16WindowConvKernel, WindowShape
+from hetero_tvm.schedules.cpu.halves.conv2d_windows import Bf16WindowConvKernel
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import (
     LINE,
@@ -90,10 +90,10 @@ class Bf16Conv2dSpace(DesignSpace):
         return BlockedConv2dSpace().refuses(op.plain_form, machine)
 
     def knobs(self, op: Bf16Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
-        units = (VECTORS, MATRICES) if conv2d_matrices.applies(op, machine) else (VECTORS,)
-        if conv2d_windows.applies(op, machine):
-            units = (MATRICES,)
-        return Knob("unit", units), *tile_knobs(HalfShape(op, machine.lanes), machine)
+        shape = HalfShape(op, machine.lanes)
+        vectors, matrices = shape.x.blocked, conv2d_matrices.applies(op, machine)
+        units = (VECTORS,) * vectors + (MATRICES,) * matrices
+        return Knob("unit", units), *tile_knobs(shape, machine)
 
     def default(self, op: Bf16Conv2d, machine: CpuModel) -> Point:
         best = cheapest(self.knobs(op, machine), lambda point: self.estimate(op, point, machine))
@@ -122,7 +122,8 @@ class Bf16Conv2dSpace(DesignSpace):
     def estimate(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> float:
         """Cycles on the busiest thread: rounding, issue of the tiles, waste, balance, cache traffic."""
         groups, matrices = point["groups"], point["unit"] == MATRICES
-        shape = _matrices(op, machine) if matrices else HalfShape(op, machine.lanes)
+        kernel = _matrix_kernel(op, machine) if matrices else Bf16ConvKernel
+        shape = kernel.shape_of(op, machine)
         tile = shape.tile if isinstance(shape, MatrixShape) else PixelTile.of(point["tile"])
         dot = halves_for(machine)
         assert dot is not None
@@ -168,22 +169,19 @@ class Bf16Conv2dSpace(DesignSpace):
         shape, vectors = HalfShape(op, machine.lanes), PixelTile.of(point["tile"]).vectors
         weights: dict[int, Packer] = {1: lambda w: shape.pack_weight(w.view("uint16"), vectors)}
         if point["unit"] == MATRICES:
-            tiled = _matrices(op, machine)
+            tiled = _matrix_kernel(op, machine).shape_of(op, machine)
             vectors, weights = tiled.tile.vectors, {1: lambda w: tiled.pack_panels(w.view("uint16"))}
         return weights | bias_packers(shape, vectors)
 
     def emit(self, op: Bf16Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
         tile = PixelTile.of(point["tile"])
-        kernel = Bf16MatrixConvKernel if point["unit"] == MATRICES else Bf16ConvKernel
-        if conv2d_windows.applies(op, machine):
-            kernel = Bf16WindowConvKernel
+        kernel = _matrix_kernel(op, machine) if point["unit"] == MATRICES else Bf16ConvKernel
         return kernel(op, tile, point["blocks"], point["groups"], machine).emit()
 
 
-def _matrices(op: Bf16Conv2d, machine: CpuModel) -> MatrixShape:
-    """Extents of a convolution on the matrix unit."""
-    windows = conv2d_windows.applies(op, machine)
-    return WindowShape(op, machine.lanes) if windows else MatrixShape(op, machine.lanes)
+def _matrix_kernel(op: Bf16Conv2d, machine: CpuModel) -> type[Bf16MatrixConvKernel]:
+    """Kernel of a convolution on the matrix unit."""
+    return Bf16WindowConvKernel if conv2d_windows.applies(op, machine) else Bf16MatrixConvKernel
 
 
 def half_cycles(op: Conv2d, machine: CpuModel) -> float | None:

@@ -79,7 +79,7 @@ class Bf16ConvKernel(BlockedConvKernel):
             self.steps, self.pitch = self.shape.copied_steps, int(self.shape.copied(1, self.shape.width))
 
     @classmethod
-    def shape_of(cls, op: Conv2d, machine: CpuModel) -> BlockedShape:
+    def shape_of(cls, op: Conv2d, machine: CpuModel) -> HalfShape:
         return HalfShape(op, machine.lanes)
 
     @property

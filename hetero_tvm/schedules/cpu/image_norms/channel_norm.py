@@ -19,12 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetero_tvm.codegen import transpose
-from hetero_tvm.host.tvm import Buffer, Expr, tirx
+from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.images.norms import BlockedNormalization
-from hetero_tvm.ops.layout import Layout
-from hetero_tvm.schedules.cpu.image_norms.space import BlockedNormSpace
-from hetero_tvm.schedules.cpu.images.blocked import Plane
+from hetero_tvm.schedules.cpu.image_norms.space import BlockedNormSpace, Operands
+from hetero_tvm.schedules.cpu.images.blocked import without_lanes_past
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
 
 
@@ -38,51 +37,39 @@ class BlockedNormalizeSpace(BlockedNormSpace):
     @staticmethod
     def write(k: Kernel, op: BlockedNormalization, room: BlockedNormalization, machine: CpuModel) -> None:
         lanes, height = machine.lanes, op.height
-        channels = -(-op.channels // lanes) * lanes
-        x_form, y_form = (
-            Plane(k, Layout.parse(text), height, op.width) for text in (op.x_layout, op.y_layout)
-        )
-        x, *vectors = (
-            k.argument(operand.name, (channels,) if operand.constant else operand.shape)
-            for operand in op.inputs
-        )
-        y = y_form.view(k.argument("Y", op.output.shape))
-        norm = _Pixels(k, op, lanes, (x_form, x_form.view(x)), (y_form, y), vectors)
+        norm = _Pixels(k, op, machine)
         with k.imported(transpose.ir(lanes)), k.parallel(op.batch * height, op.flops) as item:
             image, row = (k.let(part(item, as_index(height))) for part in (tirx.floordiv, tirx.floormod))
             with k.serial(tirx.floordiv(op.width + int32(lanes - 1), int32(lanes))) as piece:
                 start = k.let(piece * lanes)
                 norm.write(image, row, start, k.let(tirx.min(int32(lanes), op.width - start)))
-            with k.serial(channels // lanes) as block:
-                ends = tirx.EQ(row, int32(0)), tirx.EQ(row, height - 1)
-                y_form.clear_halo(y, image * (channels // lanes) + block, row, int32(1), *ends)
+            with k.serial(norm.blocks) as block:
+                norm.clear_halo(image, row, block)
 
 
 class _Pixels:
     """Emits the passes over some pixels of a row."""
 
-    def __init__(
-        self,
-        k: Kernel,
-        op: BlockedNormalization,
-        lanes: int,
-        x: tuple[Plane, Buffer],
-        y: tuple[Plane, Buffer],
-        vectors: list[Buffer],
-    ):
-        self.k, self.op, self.lanes = k, op, lanes
-        (self.x_form, self.x), (self.y_form, self.y), self.vectors = x, y, vectors
-        self.blocks = -(-op.channels // lanes)
+    def __init__(self, k: Kernel, op: BlockedNormalization, machine: CpuModel):
+        self.k, self.op, self.lanes = k, op, machine.lanes
+        self.blocks = -(-op.channels // machine.lanes)
+        self.operands = Operands.declare(k, op, machine)
+
+    def clear_halo(self, image: Expr, row: Expr, block: Expr) -> None:
+        """Emit zeros around a row of a block of channels."""
+        ends = tirx.EQ(row, int32(0)), tirx.EQ(row, self.op.height - 1)
+        plane, of = image * self.blocks + block, self.operands
+        of.y_form.clear_halo(of.y, plane, row, int32(1), *ends)
 
     def write(self, image: Expr, row: Expr, start: Index, count: Index) -> None:
         """Emit the passes over pixels ``start .. start + count`` of a row, as many as lanes at most."""
-        k, op, lanes, every = self.k, self.op, self.lanes, self.k.ramp(0, self.lanes)
+        k, op, lanes, every, of = self.k, self.op, self.lanes, self.k.ramp(0, self.lanes), self.operands
         mean, factor = k.scratch((lanes,)), k.scratch((lanes,))
         sums, turned = k.scratch((lanes * lanes,)), k.scratch((lanes * lanes,))
         share = k.splat(1.0 / op.channels, lanes)
 
         def x_at(block: Expr, pixel: Expr) -> Expr:
-            return k.load(self.x, self.x_form.at(image * self.blocks + block, row, start + pixel))
+            return k.load(of.x, of.x_form.at(image * self.blocks + block, row, start + pixel))
 
         def apart(block: Expr, pixel: Expr) -> Expr:
             value = x_at(block, pixel)
@@ -93,9 +80,8 @@ class _Pixels:
                 k.store(sums, k.splat(0.0, lanes), [k.ramp(pixel * lanes, lanes)])
             with k.serial(self.blocks) as block, k.serial(count) as pixel:
                 there = [k.ramp(pixel * lanes, lanes)]
-                value = term(block, pixel)
-                if op.channels % lanes:  # of what lies behind the last channel only zeros count
-                    value = tirx.Select(self._exists(block), value, k.splat(0.0, lanes))
+                # Of what lies behind the last channel only zeros count.
+                value = without_lanes_past(k, term(block, pixel), block, op.channels, lanes)
                 k.store(sums, k.load(sums, there) + value, there)
             ends = k.address(turned, [0]), int32(lanes), k.address(sums, [0]), int32(lanes)
             k.call(transpose.name_of(lanes), *ends)
@@ -107,8 +93,8 @@ class _Pixels:
         if op.centered:  # sums of differences to the first value: sums of values far from 0 are coarse
             k.store(mean, k.splat(0.0, lanes), [every])
             with k.serial(count) as pixel:
-                first = self.x_form.first(image * self.blocks, row, start + pixel)
-                k.store(mean, k.load(self.x, first), [pixel])
+                first = of.x_form.first(image * self.blocks, row, start + pixel)
+                k.store(mean, k.load(of.x, first), [pixel])
             average = total(apart) * share
             k.store(mean, k.load(mean, [every]) + average, [every])
 
@@ -119,15 +105,9 @@ class _Pixels:
         variance = total(square) * share
         k.store(factor, k.splat(1.0, lanes) / tirx.sqrt(variance + k.splat(op.eps, lanes)), [every])
         with k.serial(self.blocks) as block:
-            scale, *shift = (k.let(k.load(vector, [k.ramp(block * lanes, lanes)])) for vector in self.vectors)
+            scale, *shift = (k.let(k.load(vector, [k.ramp(block * lanes, lanes)])) for vector in of.vectors)
             with k.serial(count) as pixel:
                 result = apart(block, pixel) * k.splat(k.load(factor, [pixel]), lanes) * scale
                 result = result + shift[0] if op.shifted else result
-                if op.channels % lanes:
-                    result = tirx.Select(self._exists(block), result, k.splat(0.0, lanes))
-                k.store(self.y, result, self.y_form.at(image * self.blocks + block, row, start + pixel))
-
-    def _exists(self, block: Expr) -> Expr:
-        """Lanes of a block that hold channels."""
-        k, lanes = self.k, self.lanes
-        return k.ramp(block * lanes, lanes) < k.splat(int32(self.op.channels), lanes)
+                result = without_lanes_past(k, result, block, op.channels, lanes)
+                k.store(of.y, result, of.y_form.at(image * self.blocks + block, row, start + pixel))

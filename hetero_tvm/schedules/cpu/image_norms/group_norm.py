@@ -18,16 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.activations import ACTIVATIONS
+from hetero_tvm.ops.activations import moves_zero
 from hetero_tvm.ops.images.norms import BlockedGroupNorm
-from hetero_tvm.ops.layout import Layout
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
-from hetero_tvm.schedules.cpu.image_norms.space import BlockedNormSpace
-from hetero_tvm.schedules.cpu.images.blocked import Plane
+from hetero_tvm.schedules.cpu.image_norms.space import BlockedNormSpace, Operands
+from hetero_tvm.schedules.cpu.images.blocked import without_lanes_past
 from hetero_tvm.schedules.cpu.images.relayout import pieces_of_planes
 from hetero_tvm.schedules.cpu.rows.row_reduction import add, reduce_row
 from hetero_tvm.schedules.emit import Index, Kernel, constant, int32, share
@@ -54,13 +51,8 @@ class _Norm:
         self.blocks = -(-op.channels // machine.lanes)
         self.pieces = pieces_of_planes(op.batch * self.blocks, self.blocks, op.height, machine.threads)
         self.activations = ActivationCode((op.activation,), machine)
-        self.forms = [
-            Plane(k, Layout.parse(text), op.height, op.width) for text in (op.x_layout, op.y_layout)
-        ]
-        operands = zip("X scale shift Y".split(), (*op.inputs, op.output), strict=True)
-        shapes = {"scale": (self.blocks * self.lanes,), "shift": (self.blocks * self.lanes,)}
-        x, self.scale, self.shift, y = (k.argument(n, shapes.get(n, o.shape)) for n, o in operands)
-        self.x, self.y = self.forms[0].view(x), self.forms[1].view(y)
+        self.operands = Operands.declare(k, op, machine)
+        self.scale, self.shift = self.operands.vectors
         channels = self.blocks * self.lanes
         self.means, self.squares = (k.scratch((room.batch * self.pieces, channels)) for _ in range(2))
         """Means and sums of squares of each piece, by channel."""
@@ -97,10 +89,8 @@ class _Norm:
     def _measure(self, image: Expr, block: Expr, piece: Expr) -> None:
         """Emit the mean and the sum of squares of each channel of a piece."""
         k, lanes, every = self.k, self.lanes, self.k.ramp(0, self.lanes)
-        plane, place = (
-            image * self.blocks + block,
-            [image * self.pieces + piece, k.ramp(block * lanes, lanes)],
-        )
+        plane = image * self.blocks + block
+        place = [image * self.pieces + piece, k.ramp(block * lanes, lanes)]
         first, rows = self._rows(piece)
         count = tirx.Cast("float32", tirx.max(int32(1) * rows * self.op.width, int32(1)))
         middle = k.scratch((lanes,))
@@ -117,7 +107,7 @@ class _Norm:
         k.store(self.squares, k.load(total, [every]), place)
 
     def _load(self, plane: Expr, row: Expr, column: Expr) -> Expr:
-        return self.k.load(self.x, self.forms[0].at(plane, row, column))
+        return self.k.load(self.operands.x, self.operands.x_form.at(plane, row, column))
 
     def _sum(self, plane: Expr, first: Index, rows: Index, term: Callable[[Expr], Expr]) -> Buffer:
         """Sums of ``term(value)`` by lane: of each row, then of all."""
@@ -181,18 +171,17 @@ class _Norm:
 
     def _normalize(self, image: Expr, block: Expr, piece: Expr) -> None:
         """Emit a piece of the result, and the zeros around it."""
-        k, op, lanes, y_form = self.k, self.op, self.lanes, self.forms[1]
+        k, op, lanes, y_form = self.k, self.op, self.lanes, self.operands.y_form
         plane, channels = image * self.blocks + block, k.ramp(block * lanes, lanes)
         mean, factor = (k.let(k.load(buffer, [image, channels])) for buffer in (self.mean, self.factor))
         shift = k.let(k.load(self.shift, [channels]))
         first, rows = self._rows(piece)
-        moves_zero = op.activation and ACTIVATIONS[op.activation](np.zeros(1))[0] != 0
         with k.serial(rows) as r, k.serial(op.width) as column:
             value = (self._load(plane, first + r, column) - mean) * factor + shift
             if op.activation:
                 value = self.activations.apply(op.activation, value, lanes)
-            if moves_zero and op.channels % lanes:
-                value = tirx.Select(channels < k.splat(int32(op.channels), lanes), value, k.splat(0.0, lanes))
-            k.store(self.y, value, y_form.at(plane, first + r, column))
+                if moves_zero(op.activation):
+                    value = without_lanes_past(k, value, block, op.channels, lanes)
+            k.store(self.operands.y, value, y_form.at(plane, first + r, column))
         ends = [tirx.EQ(piece, int32(end)) for end in (0, self.pieces - 1)]
-        y_form.clear_halo(self.y, plane, first, rows, *ends)
+        y_form.clear_halo(self.operands.y, plane, first, rows, *ends)

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.host.tvm import Buffer, PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.images.norms import BlockedNorm
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.cpu.images.blocked import Plane
 from hetero_tvm.schedules.emit import Kernel
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Arguments of a kernel: X and Y, how they lie, and the vectors, whole blocks of channels."""
+
+    x_form: Plane
+    x: Buffer
+    vectors: list[Buffer]
+    y_form: Plane
+    y: Buffer
+
+    @classmethod
+    def declare(cls, k: Kernel, op: BlockedNorm, machine: CpuModel) -> Operands:
+        """Declare the arguments."""
+        channels = -(-op.channels // machine.lanes) * machine.lanes
+        x, *vectors = (k.argument(o.name, (channels,) if o.constant else o.shape) for o in op.inputs)
+        y = k.argument(op.output.name, op.output.shape)
+        x_form, y_form = (
+            Plane(k, Layout.parse(text), op.height, op.width) for text in (op.x_layout, op.y_layout)
+        )
+        return cls(x_form, x_form.view(x), vectors, y_form, y_form.view(y))
 
 
 class BlockedNormSpace(DesignSpace):

@@ -7,11 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.activations import ACTIVATIONS
+from hetero_tvm.ops.activations import ACTIVATIONS, moves_zero
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS, TENSORS, joined, steps_with_operands
@@ -133,6 +131,14 @@ class Plane:
                 clear(as_index((top + self.height) * pitch), bottom * pitch)
 
 
+def without_lanes_past(k: Kernel, value: Expr, block: Index, channels: int, lanes: int) -> Expr:
+    """A vector of a block of channels, with zeros in the lanes past the last channel."""
+    if channels % lanes == 0:
+        return value
+    exist = k.ramp(block * lanes, lanes) < k.splat(int32(channels), lanes)
+    return tirx.Select(exist, value, k.splat(0.0, lanes))
+
+
 class BlockedOutput:
     """Writes the result of a convolution, vector by vector."""
 
@@ -190,13 +196,9 @@ class BlockedOutput:
 
     def _without_tail(self, value: Expr, filter_block: Index) -> Expr:
         """``value`` with zeros past the last filter, also where an activation of zero is not zero."""
-        op, lanes = self.op, self.lanes
-        moves_zero = any(s in ACTIVATIONS and ACTIVATIONS[s](np.zeros(1))[0] != 0 for s in op.epilogue)
-        if op.filters % lanes == 0 or not moves_zero:
+        if not any(step in ACTIVATIONS and moves_zero(step) for step in self.op.epilogue):
             return value
-        filters = tirx.Ramp(filter_block * lanes, int32(1), lanes)
-        exist = filters < tirx.Broadcast(int32(op.filters), lanes)
-        return tirx.Select(exist, value, self.k.splat(0.0, lanes))
+        return without_lanes_past(self.k, value, filter_block, self.op.filters, self.lanes)
 
     def clear_halo(self, plane: Index, first_row: Index, rows: Index, is_first: Expr, is_last: Expr) -> None:
         """See :meth:`Plane.clear_halo`."""

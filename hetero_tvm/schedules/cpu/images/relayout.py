@@ -45,7 +45,12 @@ class RelayoutSpace(DesignSpace):
             return "not a change of layout"
         x, y = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
         if op.from_rows or op.to_rows:
-            return self._refuses_rows(op, machine.lanes)
+            rows, blocks = (y, x) if op.to_rows else (x, y)
+            if blocks.block != machine.lanes or op.channels % machine.lanes or any(rows.halo):
+                return (
+                    f"{op.x_layout} to {op.y_layout} is not between rows and whole blocks of {machine.lanes}"
+                )
+            return "an extent is zero" if min(*op.image) < 1 else None
         if max(x.block, y.block) != machine.lanes or min(x.block, y.block) not in (1, machine.lanes):
             return f"{op.x_layout} to {op.y_layout} is not between plain and blocks of {machine.lanes}"
         if any(any(form.halo) and not form.blocked for form in (x, y)):
@@ -53,12 +58,6 @@ class RelayoutSpace(DesignSpace):
         if min(*op.image) < 1:
             return "an extent is zero"
         return None
-
-    def _refuses_rows(self, op: Relayout, lanes: int) -> str | None:
-        rows, blocks = map(Layout.parse, sorted((op.x_layout, op.y_layout), key=_block, reverse=True))
-        if blocks.block != lanes or op.channels % lanes or any(rows.halo):
-            return f"{op.x_layout} to {op.y_layout} is not between rows and whole blocks of {lanes}"
-        return "an extent is zero" if min(*op.image) < 1 else None
 
     def knobs(self, op: Relayout, machine: CpuModel) -> tuple[Knob, ...]:
         return ()
@@ -73,15 +72,10 @@ class RelayoutSpace(DesignSpace):
         return k.function
 
 
-def _block(layout: str) -> int:
-    return Layout.parse(layout).block
-
-
 def _between_rows(op: Relayout, machine: CpuModel, k: Kernel) -> None:
     """Write arguments and loops of one change between blocks and rows to ``k``."""
     lanes, height, width = machine.lanes, op.height, op.width
     forms = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
-    halo = any(map(any, (form.halo for form in forms)))
     blocks = op.channels // lanes
     buffers = [k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)]
     planes = [Plane(k, form, height, width) for form in forms]
@@ -98,13 +92,12 @@ def _between_rows(op: Relayout, machine: CpuModel, k: Kernel) -> None:
         with k.serial(count) as number:
             block = first + number
             plane = image * blocks + block
-
             with k.serial(width) as column:
                 at = (row * width + column) * op.channels + block * lanes
                 rows, blocked = [image, k.ramp(at, lanes)], side.at(plane, row, column)
                 source, target = (blocked, rows) if op.to_rows else (rows, blocked)
                 k.store(y, k.load(x, source), target)
-            if op.from_rows and halo:
+            if op.from_rows:
                 side.clear_halo(y, plane, row, int32(1), tirx.EQ(row, int32(0)), tirx.EQ(row, height - 1))
 
 
