@@ -9,7 +9,7 @@ from hetero_tvm.host.tvm import IRModule, relax, tvm
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.relax_passes.canonical.constants import ReleaseConstants
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
-from hetero_tvm.relax_passes.canonical.slices import SliceOfPieces
+from hetero_tvm.relax_passes.canonical.slices import JoinSlices, SliceOfPieces
 from hetero_tvm.relax_passes.canonical.views import MergeReshapes
 from hetero_tvm.relax_passes.forms import pad, roi_align
 from hetero_tvm.relax_passes.fusions.add_norm import FuseAddNorm
@@ -79,6 +79,7 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         FuseAddNorm(claims),  # after the epilogues, which add residuals for free
         ReleaseConstants(),  # after all that computes with constants
         MergeReshapes(),  # when no rule needs the shapes in between any more
+        JoinSlices(),  # when no rule looks for the halves of what is rotated or gated any more
         SliceOfPieces(),  # likewise, of what is one view now
         FuseSoftmax(claims),  # last: attention has taken its softmax by now
     )

@@ -59,6 +59,69 @@ class SliceOfTake(Rule):
             graph.replace(var, relax.op.strided_slice(x, [axis], [begin], [end], [step]))
 
 
+class _Part(NamedTuple):
+    """A part of a concatenation: so many elements of a tensor along the axis."""
+
+    x: Expr
+    begin: int
+    end: int
+
+
+class _Joined(NamedTuple):
+    axis: int
+    parts: list[_Part]
+    before: list[Expr]
+    """Parts of the concatenation as it was."""
+
+
+class JoinSlices(Rule):
+    """``concat(x[a:b], x[b:c], y)`` -> ``concat(x[a:c], y)``, or x where all of it comes back together: a
+    net that splits an image and keeps all parts beside what it computes from one of them (CSP, YOLO's C2f).
+    """
+
+    name = "join_slices"
+    counted = False
+    anchors = ("relax.concat",)
+
+    def match(self, graph: Graph, var: Var) -> _Joined | None:
+        call = graph.value(var)
+        parts = list(getattr(graph.value(call.args[0]), "fields", ()))
+        if call.attrs.axis is None or not shape_of(var):
+            return None
+        axis, joined = int(call.attrs.axis) % len(shape_of(var)), list[_Part]()
+        for part in (_slice_along(graph, part, axis) for part in parts):
+            before = joined[-1] if joined else None
+            if before is not None and before.x.same_as(part.x) and before.end == part.begin:
+                joined[-1] = _Part(part.x, before.begin, part.end)
+            else:
+                joined.append(part)
+        return _Joined(axis, joined, parts) if len(joined) < len(parts) else None
+
+    def rewrite(self, graph: Graph, var: Var, found: _Joined) -> None:
+        axis, parts = found.axis, []
+        for x, begin, end in found.parts:
+            whole = (begin, end) == (0, shape_of(x)[axis])
+            if not whole:
+                piece = relax.op.strided_slice(x, [axis], [begin], [end], [1])
+                x = graph.insert_before(var, piece, f"{var.name}#slices")
+            parts.append(x)
+        if len(parts) == 1 and isinstance(parts[0], relax.Var):
+            graph.forward(var, parts[0])
+        else:
+            slices = [part for part in found.before if graph.call(part, "relax.strided_slice") is not None]
+            graph.replace(var, relax.op.concat(parts, axis), slices)
+
+
+def _slice_along(graph: Graph, part: Expr, axis: int) -> _Part:
+    """Slice along the axis alone that a part of a concatenation is; all of the part where it is none."""
+    cut = graph.call(part, "relax.strided_slice")
+    slices = slices_of(cut) if cut is not None else []
+    if len(slices) != 1 or slices[0][0] != axis or slices[0][2] != 1:
+        return _Part(part, 0, shape_of(part)[axis])
+    begin = slices[0][1]
+    return _Part(cut.args[0], begin, begin + shape_of(part)[axis])
+
+
 class _Pieces(NamedTuple):
     x: Expr
     shape: list[int]

@@ -30,10 +30,12 @@ from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
 from hetero_tvm.relax_passes.storage.concatenation import JoinParts
 from hetero_tvm.relax_passes.storage.image_nodes import (
     NO_HALO,
+    ConcatNode,
     ConvNode,
     Image,
     ImageNode,
     NormNode,
+    PoolNode,
     node_of,
 )
 from hetero_tvm.relax_passes.storage.plain_islands import LayoutCosts, plain_islands
@@ -169,18 +171,22 @@ def _regions(nodes: dict[Var, ImageNode]) -> list[list[ImageNode]]:
     return list(regions.values())
 
 
+def _widest(*halos: tuple[int, ...]) -> tuple[int, ...]:
+    """The least halo that holds all of them."""
+    return tuple(map(max, *halos))
+
+
 class _Rewriting:
     """Puts the chosen nodes on blocks; everybody else keeps reading the plain variables."""
 
     def __init__(self, graph: Graph, blocked: dict[Var, ImageNode], block: int, halos: bool):
         self.graph, self.blocked, self.block, self.with_halos = graph, blocked, block, halos
         self.halos: dict[Var, tuple[int, ...]] = {}
-        joins = JoinParts.name not in graph.disabled
-        for var in reversed(graph.bindings()) if halos else ():
-            node = blocked.get(var)
-            for index, x in enumerate(node.images if node else ()):
-                passed = node.passed_halo(self.halos.get(var, NO_HALO)) if joins else NO_HALO
-                self.halos[x] = tuple(map(max, self.halos.get(x, NO_HALO), node.halo(index), passed))
+        self.joins = JoinParts.name not in graph.disabled
+        if halos:
+            self._want_halos()
+            if self.joins and self._surround_wholes():
+                self._want_halos()
         self.images: dict[Var, Image] = {}
         self.functions: dict[FusedOp, GlobalVar] = {}
 
@@ -188,6 +194,39 @@ class _Rewriting:
         for var in self.graph.bindings():
             if var in self.blocked:
                 self._rewrite(var, self.blocked[var])
+
+    def _want_halos(self) -> None:
+        """Give each image the zeros that its readers want around it."""
+        for var in reversed(self.graph.bindings()):
+            node = self.blocked.get(var)
+            for index, x in enumerate(node.images if node else ()):
+                passed = node.passed_halo(self._halo(var)) if self.joins else NO_HALO
+                self.halos[x] = _widest(self._halo(x), node.halo(index), passed)
+
+    def _surround_wholes(self) -> bool:
+        """Put the zeros around the parts of concatenations around the whole as well, where the parts may be
+        written into it then and those who read it read what lies between zeros; whether any was."""
+        before = dict(self.halos)
+        for var in self.graph.bindings():
+            node = self.blocked.get(var)
+            if isinstance(node, ConcatNode) and shape_of(var)[0] == 1 and self._read_between_zeros(var):
+                self.halos[var] = _widest(self._halo(var), *map(self._halo, node.images))
+        return self.halos != before
+
+    def _read_between_zeros(self, var: Var) -> bool:
+        """Whether all that reads an image takes any zeros around it without a copy."""
+        for user in self.graph.users(var):
+            reader = self.blocked.get(user)
+            if isinstance(reader, ConcatNode):
+                if not self._read_between_zeros(user):
+                    return False
+            elif reader is not None:
+                if not isinstance(reader, ConvNode | PoolNode) or not reader.images[0].same_as(var):
+                    return False
+        return True
+
+    def _halo(self, var: Var) -> tuple[int, ...]:
+        return self.halos.get(var, NO_HALO)
 
     def _rewrite(self, var: Var, node: ImageNode) -> None:
         graph = self.graph
@@ -203,7 +242,7 @@ class _Rewriting:
         graph.replace(var, self._converted(made, shape_of(var), layout, Layout()))
 
     def _layout(self, var: Var) -> Layout:
-        return Layout(self.block, self.halos.get(var, NO_HALO))
+        return Layout(self.block, self._halo(var))
 
     def _operand(self, node: ImageNode, index: int, reader: Var) -> Image:
         x = node.images[index]

@@ -398,3 +398,14 @@ def test_deformable_convolutions(groups, moved, attributes):
     (ours,) = onnx.reference.ReferenceEvaluator(node, new_ops=[DeformConv]).run(None, given)
     (theirs,) = onnx.reference.ReferenceEvaluator(node).run(None, given)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_recurrent_layers_with_relu(direction, tmp_path):
+    """RNNs of PyTorch may have it instead of tanh."""
+    layer = torch.nn.RNN(3, 4, nonlinearity="relu", bidirectional=direction != "forward").eval()
+    x = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0))
+    torch.onnx.export(layer, (x,), tmp_path / "model.onnx", input_names=["x"], dynamo=False)
+    found = run_reference(import_onnx(tmp_path / "model.onnx"), {"x": x.numpy()})
+    for one, exact in zip(found.float64, layer.double()(x.double()), strict=True):
+        np.testing.assert_allclose(one, exact.detach(), rtol=1e-12)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.canonical.slices import SliceOfPieces, SliceOfTake
+from hetero_tvm.relax_passes.canonical.slices import JoinSlices, SliceOfPieces, SliceOfTake
 from hetero_tvm.relax_passes.rewriting.graph import Graph
 from tests.relax_passes.canonical.simplified import simplified
 from tests.relax_passes.graphs import (
@@ -99,3 +99,44 @@ class TestSliceOfPieces(Rewrite):
     def expected(self, x):
         pieces = [op.reshape(x, (2, 5, 2, 4)) for _ in range(2)]
         return op.concat([op.strided_slice(p, [1], [n], [n + 3], [1]) for n, p in enumerate(pieces)], 2)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "found"),
+    [
+        ([(0, 2), (2, 6)], {}),  # all of it
+        ([(0, 2), (2, 5)], {"strided_slice": 1, "concat": 1}),
+        ([(1, 2), (2, -1), (5, 6)], {"strided_slice": 1, "concat": 1}),
+        ([(2, 4), (0, 2)], {"strided_slice": 2, "concat": 1}),
+        ([(0, 2), (1, 4)], {"strided_slice": 2, "concat": 1}),
+        ([(0, 2), (0, 2)], {"strided_slice": 2, "concat": 1}),
+    ],
+)
+def test_neighbours_come_back_together(cuts, found):
+    def body(emit, x):
+        parts = [emit(op.strided_slice(x, [-1], [begin], [end], [1])) for begin, end in cuts]
+        return emit(op.tanh(emit(op.concat(parts if not found else [*parts, x], 1))))
+
+    assert simplified(body, JoinSlices(), inputs={"x": (3, 6)}) == {"tanh": 1, **found}
+
+
+@pytest.mark.parametrize(("axis", "steps"), [(0, [1]), (1, [2])])
+def test_slices_that_are_no_neighbours(axis, steps):
+    """Slices along another axis than the concatenation's, or with elements left out, stay."""
+
+    def body(emit, x):
+        parts = [emit(op.strided_slice(x, [axis], [n], [n + 2], steps)) for n in (0, 2)]
+        return emit(op.concat(parts, 1))
+
+    assert simplified(body, JoinSlices(), inputs={"x": (4, 4)}) == {"strided_slice": 2, "concat": 1}
+
+
+class TestJoinSlices(Rewrite):
+    rule = JoinSlices()
+
+    def before(self, x):
+        first, rest = op.strided_slice(x, [1], [0], [1], [1]), op.strided_slice(x, [1], [1], [3], [1])
+        return op.concat([first, rest, x], 1)
+
+    def expected(self, x):
+        return op.concat([x, x], 1)

@@ -73,6 +73,18 @@ def test_parts_lie_in_the_whole(tmp_path):
     assert built(nodes, ["y"], 16, tmp_path, disable=("concatenation_in_place",)).memory.joined == {}
 
 
+def test_parts_between_zeros_lie_in_the_whole(tmp_path):
+    nodes = [
+        convolution("a", "x", 16, 16),
+        convolution("b", "a", 16, 16, 3),
+        convolution("c", "b", 16, 16, 3),
+        concat("joined", "a", "b", "c"),
+        convolution("y", "joined", 48, 16),
+    ]
+    made = built(nodes, ["y"], 16, tmp_path)
+    assert len(made.memory.joined) == 1 and "concatenate" not in [k["kernel"] for k in made.kernels]
+
+
 @pytest.mark.thorough
 def test_a_part_may_be_a_whole_itself(tmp_path):
     nodes = [convolution("first", "x", 16, 16)]

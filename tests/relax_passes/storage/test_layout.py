@@ -169,6 +169,34 @@ def test_regions_take_the_cheaper_layout():
     blocked(mostly_blocks, wide, conversions=2)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_zeros_around_parts_lie_around_the_whole(batch):
+    """Parts of one image may be written into the whole: readers of both are served without a copy."""
+
+    def body(emit, x):
+        parts = [conv(emit, x, 4)]
+        for n in range(2):
+            parts.append(conv(emit, parts[-1], 4, seed=n))
+        return emit(op.mean(conv(emit, emit(op.concat(parts, 1)), 8, kernel=1), [2, 3], True))
+
+    after, _ = blocked(body, {"x": (batch, 3, 6, 5)})
+    around = "NCHW4c+1,1,1,1" if batch == 1 else "NCHW4c"
+    *_, last, whole = contracts(after, "conv2d")
+    assert (last.y_layout, whole.x_layout) == (around, around)
+
+
+def test_zeros_stay_within_a_whole_that_others_read():
+    """An addition reads what lies between zeros from a copy: parts alone keep theirs."""
+
+    def body(emit, x):
+        part = conv(emit, x, 4)
+        whole = emit(op.concat([part, conv(emit, part, 4)], 1))
+        return emit(op.add(emit(op.tanh(whole)), conv(emit, whole, 8, kernel=1)))
+
+    after, _ = blocked(body, {"x": (1, 3, 6, 5)}, conversions=1)
+    assert contracts(after, "conv2d")[-1].x_layout == "NCHW4c"
+
+
 def test_concat_of_whole_blocks_only():
     def body(filters):
         def inner(emit, x):

@@ -25,6 +25,7 @@ from hetero_tvm.frontend.onnx.evaluator.quantized import (
     QLinearConv,
     QLinearMatMul,
 )
+from hetero_tvm.frontend.onnx.evaluator.recurrent import RNN
 from hetero_tvm.frontend.onnx.evaluator.windows import (
     AveragePool,
     Conv,
@@ -37,5 +38,5 @@ from hetero_tvm.frontend.onnx.evaluator.windows import (
 REFERENCE_OPS: tuple[type[OpRun], ...] = (
     *(Erf, Conv, ConvTranspose, MaxPool, BatchNormalization, GatherElements, OneHot, LRN),
     *(Softmax, LogSoftmax, Hardmax, AveragePool, GlobalMaxPool, LpNormalization, Resize, DequantizeLinear),
-    *(DeformConv, GridSample, Pad, QLinearConv, ConvInteger, MatMulInteger, QLinearMatMul),
+    *(DeformConv, GridSample, Pad, QLinearConv, ConvInteger, MatMulInteger, QLinearMatMul, RNN),
 )
