@@ -379,12 +379,15 @@ def _max_roi_pool(inputs: Inputs, attrs: dict[str, Any]) -> None:
 def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
     """Leave the operator to TVM, with positions from which it computes what PyTorch does.
 
+    Positions are taken in the type of the image, which is the result's.
     For the nearest pixel and linear steps, NaN is the place of the first pixel where the image goes on
     beyond its border, and so is what lies too far away to be reflected.  Cubic steps make NaN of infinity;
     TVM counts the places of far positions in 32 bits.  Cubic steps with reflection stay as they are: TVM
     repeats the positions in every term, and takes minutes to compile longer ones.
     """
     x, grid = inputs[0], inputs[1]
+    if grid.ty.dtype != x.ty.dtype:
+        grid = inputs[1] = relax.BlockBuilder.current().emit(relax.op.astype(grid, x.ty.dtype))
     mode, padding = (
         as_text(attrs.get(name, default)) for name, default in (("mode", "linear"), ("padding_mode", "zeros"))
     )

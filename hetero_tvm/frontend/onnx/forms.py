@@ -16,7 +16,7 @@ from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.frontend.onnx.graph.branches import is_cleaned
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
 from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, give_attributes, inner_nodes, refusal
-from hetero_tvm.frontend.onnx.graph.sequences import settle_elements
+from hetero_tvm.frontend.onnx.graph.sequences import settle_elements, split_up
 
 
 def write_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
@@ -418,6 +418,7 @@ FORMS: dict[str, Expansion] = {
     "RoiAlign": _roi_align,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,
+    "SplitToSequence": split_up,
     "TopK": _top_k,
 }
 """Operator -> function that writes a form out, refuses it, or gives None for one that TVM has right."""

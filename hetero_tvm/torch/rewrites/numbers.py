@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hetero_tvm.torch.rewrites.copies import copied, scalar_placeholders
+from hetero_tvm.torch.rewrites.number_lists import is_on_lists, take_lists, takes_lists
 
 OPENED = "open_number"
 """Key in the meta data of an argument that the graph took as a number before."""
@@ -96,6 +97,8 @@ def _takes(node: torch.fx.Node, numbers: set[torch.fx.Node]) -> bool:
     """Whether an operator on tensors takes a tensor where it has one of the numbers."""
     result, name = node.meta.get("example_value"), _name(node)
     floats = [tensor for tensor in _tensors(node) if tensor.is_floating_point()]
+    if is_on_lists(node):
+        return len(floats) == len(_tensors(node)) > 0 and takes_lists(node, numbers)
     if not isinstance(result, torch.Tensor) or not floats or node.op not in ("call_function", "call_method"):
         return False
     factors = {key for key, value in node.kwargs.items() if value in numbers}
@@ -117,6 +120,9 @@ def _take(graph: torch.fx.Graph, node: torch.fx.Node, numbers: list[torch.fx.Nod
             for number in numbers
             if number in node.all_input_nodes
         }
+        if is_on_lists(node):
+            take_lists(graph, node, casts)
+            return
         node.args = torch.fx.node.map_arg(node.args, lambda n: casts.get(n, n))
         factor = node.kwargs.get(_WEIGHTED.get(_name(node)))
         if factor in casts:

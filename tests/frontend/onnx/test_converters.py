@@ -657,6 +657,23 @@ def test_reflection_in_a_single_pixel(height, width):
     np.testing.assert_allclose(y, expected.numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("grid", ["double", *thorough(["float16"])])
+def test_positions_of_another_type_than_the_images(grid):
+    """Deformable attention of PyTorch's older exporter has them in float64."""
+    source = text_model(
+        f"g (float[1,2,4,5] x, {grid}[1,3,4,2] grid) => (float[1,2,3,4] y) {{ y = GridSample (x, grid) }}",
+        opset=20,
+    )
+    random = np.random.default_rng(0)
+    x = random.standard_normal((1, 2, 4, 5)).astype("float32")
+    places = random.uniform(-1.1, 1.1, (1, 3, 4, 2)).astype("float64" if grid == "double" else grid)
+    (y,) = run_tvm(import_onnx(source), {"x": x, "grid": places})
+    expected = torch.nn.functional.grid_sample(
+        torch.from_numpy(x), torch.from_numpy(places).float(), align_corners=False
+    )
+    np.testing.assert_allclose(y, expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("slope", ["float", "float[1]"])
 def test_prelu_of_a_scalar_is_a_scalar(slope):
     model = import_onnx(text_model(f"g (float x, {slope} s) => (float y) {{ y = PRelu(x, s) }}"))

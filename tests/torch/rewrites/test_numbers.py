@@ -45,8 +45,15 @@ X = torch.linspace(-1, 1, 12).reshape(3, 4)
         lambda x, rate: x.clone().addcdiv_(x.cos(), x.exp(), value=-rate).addcmul(x, x, value=rate),
         lambda x, rate: x.double() * rate + x.half() * rate,
         lambda x, rate: torch.true_divide(x, rate).mul_(rate),
+        lambda x, rate: torch._foreach_add([x, x.cos()], [x, x], alpha=-rate),
+        lambda x, rate: torch._foreach_div(torch._foreach_sub([x, x.cos()], rate)[:], [1 + rate, rate]),
+        lambda x, rate: torch._foreach_addcdiv([x, x.cos()], [x, x], [x.exp(), x.exp()], value=rate),
+        lambda x, rate: torch._foreach_addcmul([x, x], [x, x], [x, x.exp()], [rate, -rate]),
     ],
-    ids=["scaled", "between numbers", "alpha", "value", "types", "functions"],
+    ids=[
+        *("scaled", "between numbers", "alpha", "value", "types", "functions"),
+        *("alpha of a list", "lists and numbers", "value of a list", "values of a list"),
+    ],
 )
 def test_arithmetic_takes_tensors(function):
     gm, arguments = graph_of(function, (X, 0.5), (X, 0.25), (X, 0.125))
@@ -74,8 +81,10 @@ def test_numbers_that_meet():
         lambda x, rate: (x > 0).long() * rate,
         lambda x, rate: torch.full((3,), rate) + x.sum(),
         lambda x, rate: (x + 1, rate * 2),
+        lambda x, rate: torch._foreach_mul([x, x], [rate, 2.0]),
+        lambda x, rate: torch._foreach_mul([x, x.long()], rate),
     ],
-    ids=["bound", "integers", "filled", "result"],
+    ids=["bound", "integers", "filled", "result", "some of a list", "a list of integers"],
 )
 def test_floats_that_stay_numbers(function):
     gm, arguments = graph_of(function, (X, 0.5), (X, 0.25), (X, 0.125))
@@ -85,13 +94,15 @@ def test_floats_that_stay_numbers(function):
     del arguments
 
 
+@pytest.mark.parametrize("foreach", [False, True], ids=["one by one", "all at once"])
 @pytest.mark.parametrize(
-    "optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop]
+    "optimizer",
+    [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad],
 )
-def test_an_optimizer_whose_rate_follows_a_schedule(optimizer):
+def test_an_optimizer_whose_rate_follows_a_schedule(optimizer, foreach):
     """From the second rate on one graph serves all: none is read as a number."""
     weights = [torch.nn.Parameter(X.clone()), torch.nn.Parameter(X[0].clone())]
-    made = optimizer(weights, lr=0.1, foreach=False)
+    made = optimizer(weights, lr=0.1, foreach=foreach)
     schedule = torch.optim.lr_scheduler.ExponentialLR(made, 0.5)
     graphs = []
 

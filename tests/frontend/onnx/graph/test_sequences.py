@@ -60,3 +60,44 @@ def test_a_split_that_is_a_loop():
     x = np.arange(10, dtype=np.float32).reshape(2, 5)
     model = against_reference(text_model(SPLIT), {"x": x})
     assert not any(name.startswith("Sequence") for name in operators(model))
+
+
+MAPS = {
+    "made": """
+    s = SequenceConstruct (x, z)
+    m = SequenceMap <body = each (float[k, 4] part) => (float[k, 4] out) { out = Exp (part) }> (s)
+    y = ConcatFromSequence <axis = 0> (m)""",
+    "pieces": """
+    s = SplitToSequence <axis = 0> (x, two)
+    m = SequenceMap <body = each (float[k, 4] part, float[2, 4] b) => (float[n, 4] out) {
+        out = Concat <axis = 0> (part, b) }> (s, z)
+    y = ConcatFromSequence <axis = 0> (m)""",
+    "sizes": """
+    s = SplitToSequence <axis = -1> (x, sizes)
+    m = SequenceMap <body = each (float[3, k] part) => (float[3, k] out) { out = Exp (part) }> (s)
+    y = ConcatFromSequence <axis = 1> (m)""",
+    "rows": """
+    s = SplitToSequence <axis = 0, keepdims = 0> (x)
+    n = SequenceLength (s)
+    y = Loop <body = step (int64 i, bool go, float[4] q) => (bool on, float[4] next) {
+        row = SequenceAt (s, i)
+        t = Tanh (q)
+        next = Add (row, t)
+        on = Identity (go) }> (n, true, zeros)""",
+    "one piece": """
+    s = SplitToSequence <axis = 0> (x, seven)
+    y = SequenceAt (s, first)""",
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_loops_over_a_sequence_of_known_length(name):
+    """Items of several shapes among them, which no state of a loop could have."""
+    source = text_model(
+        f"""g (float[3, 4] x, float[2, 4] z) => (y)
+        <int64 two = {{2}}, int64[2] sizes = {{1, 3}}, bool true = {{1}}, int64 seven = {{7}},
+         int64 first = {{0}}, float[4] zeros = {{0, 0, 0, 0}}> {{ {MAPS[name]} }}""",
+        opset=17,
+    )
+    model = against_reference(source, INPUTS)
+    assert {"Loop", "SplitToSequence", "SequenceLength"}.isdisjoint(operators(model))
