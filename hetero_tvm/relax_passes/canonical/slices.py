@@ -98,18 +98,28 @@ class JoinSlices(Rule):
         return _Joined(axis, joined, parts) if len(joined) < len(parts) else None
 
     def rewrite(self, graph: Graph, var: Var, found: _Joined) -> None:
-        axis, parts = found.axis, []
-        for x, begin, end in found.parts:
-            whole = (begin, end) == (0, shape_of(x)[axis])
-            if not whole:
-                piece = relax.op.strided_slice(x, [axis], [begin], [end], [1])
-                x = graph.insert_before(var, piece, f"{var.name}#slices")
-            parts.append(x)
-        if len(parts) == 1 and isinstance(parts[0], relax.Var):
-            graph.forward(var, parts[0])
-        else:
-            slices = [part for part in found.before if graph.call(part, "relax.strided_slice") is not None]
+        axis, slices = found.axis, [part for part in found.before if _is_slice(graph, part)]
+
+        def piece(part: _Part) -> Expr:
+            if (part.begin, part.end) == (0, shape_of(part.x)[axis]):
+                return part.x
+            return relax.op.strided_slice(part.x, [axis], [part.begin], [part.end], [1])
+
+        pieces = [piece(part) for part in found.parts]
+        if len(pieces) > 1:
+            parts = [
+                graph.insert_before(var, x, f"{var.name}#part") if isinstance(x, relax.Call) else x
+                for x in pieces
+            ]
             graph.replace(var, relax.op.concat(parts, axis), slices)
+        elif isinstance(pieces[0], relax.Call):
+            graph.replace(var, pieces[0], slices)
+        else:
+            graph.forward(var, pieces[0])
+
+
+def _is_slice(graph: Graph, part: Expr) -> bool:
+    return graph.call(part, "relax.strided_slice") is not None
 
 
 def _slice_along(graph: Graph, part: Expr, axis: int) -> _Part:

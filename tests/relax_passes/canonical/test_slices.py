@@ -120,6 +120,15 @@ def test_neighbours_come_back_together(cuts, found):
     assert simplified(body, JoinSlices(), inputs={"x": (3, 6)}) == {"tanh": 1, **found}
 
 
+@pytest.mark.parametrize(("end", "found"), [(3, {"strided_slice": 1}), (4, {})])
+def test_neighbours_alone_are_one_slice(end, found):
+    def body(emit, x):
+        parts = [emit(op.strided_slice(x, [1], [n], [m], [1])) for n, m in ((0, 1), (1, end))]
+        return emit(op.tanh(emit(op.concat(parts, 1))))
+
+    assert simplified(body, JoinSlices(), inputs={"x": (3, 4)}) == {"tanh": 1, **found}
+
+
 @pytest.mark.parametrize(("axis", "steps"), [(0, [1]), (1, [2])])
 def test_slices_that_are_no_neighbours(axis, steps):
     """Slices along another axis than the concatenation's, or with elements left out, stay."""
