@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from hetero_tvm.codegen.bodies import with_body
 from hetero_tvm.host.tvm import Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
 
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
@@ -341,7 +342,7 @@ def wrapping_pass(fence: Fence) -> Any:
 
     @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.WrapAround")
     def wrap(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
-        return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, stored), order="post"))
+        return with_body(func, tvm_ffi.structural_map(func.body, (tirx.BufferStore, stored), order="post"))
 
     return wrap
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hetero_tvm.codegen.bodies import with_body
 from hetero_tvm.host.tvm import Call, Expr, IRModule, PrimFunc, tirx, tvm, tvm_ffi
 
 _EXTENT = 17
@@ -107,4 +108,4 @@ def divide_counts(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
         return kind(division.a, division.b)
 
     both = (tirx.FloorDiv, tirx.FloorMod)
-    return func.with_body(tvm_ffi.structural_map(func.body, (both, plain), order="post"))
+    return with_body(func, tvm_ffi.structural_map(func.body, (both, plain), order="post"))
