@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.codegen.bodies import with_body
 from hetero_tvm.host.tvm import (
     Call,
     Expr,
@@ -21,6 +20,7 @@ from hetero_tvm.host.tvm import (
     tirx,
     tvm,
     tvm_ffi,
+    with_body,
 )
 
 

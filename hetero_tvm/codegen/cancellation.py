@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.codegen.bodies import with_body
-from hetero_tvm.host.tvm import Expr, PrimFunc, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx, tvm, tvm_ffi, with_body
 
 
 def _cancels(difference: tirx.Sub) -> bool:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.codegen.bodies import with_body
-from hetero_tvm.host.tvm import Call, Expr, PrimFunc, Stmt, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Call, Expr, PrimFunc, Stmt, TensorLoad, tirx, tvm, tvm_ffi, with_body
 
 _OWN_EXPONENTIALS = "hetero_tvm.own_exponentials"
 """Attribute of functions that take exponentials by their bits before polynomials are put in."""

@@ -16,7 +16,6 @@ from typing import Any
 
 from hetero_tvm.codegen import double_math, vector_functions, vector_math
 from hetero_tvm.codegen.bfloat16 import convert_once
-from hetero_tvm.codegen.bodies import with_body
 from hetero_tvm.codegen.cancellation import keep_cancellation
 from hetero_tvm.codegen.extremes import begin_at_infinity, keep_nan
 from hetero_tvm.codegen.quotients.counted_quotients import divide_counts
@@ -39,6 +38,7 @@ from hetero_tvm.host.tvm import (
     tirx,
     tvm,
     tvm_ffi,
+    with_body,
 )
 
 PIPELINE = "hetero_tvm"

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_tvm.codegen.bodies import with_body
-from hetero_tvm.host.tvm import Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi, with_body
 
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
 _COMPARED = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)

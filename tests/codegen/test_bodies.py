@@ -3,13 +3,12 @@
 import pytest
 
 from hetero_tvm.codegen.bfloat16 import convert_once
-from hetero_tvm.codegen.bodies import with_body
 from hetero_tvm.codegen.cancellation import keep_cancellation
 from hetero_tvm.codegen.extremes import keep_nan
 from hetero_tvm.codegen.pipeline import use_vector_math
 from hetero_tvm.codegen.quotients.divisions import divide_without_traps
 from hetero_tvm.codegen.wrapping import wrap_around
-from hetero_tvm.host.tvm import te, tirx, tvm
+from hetero_tvm.host.tvm import te, tirx, tvm, with_body
 
 PASSES = (convert_once, keep_cancellation, keep_nan, use_vector_math, divide_without_traps, wrap_around)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.codegen.bodies import with_body
-from hetero_tvm.host.tvm import Call, Expr, IRModule, PrimFunc, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Call, Expr, IRModule, PrimFunc, tirx, tvm, tvm_ffi, with_body
 
 _EXTENT = 17
 """Field of ``tvm_struct_get`` that is an element of an array of int64: a shape, or strides."""

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.codegen.bodies import with_body
-from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, structural_equal, tirx, tvm_ffi
+from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, structural_equal, tirx, tvm_ffi, with_body
 
 
 class _Sum:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.codegen.bodies import with_body
-from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi, with_body
 
 DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _FLOORED = (tirx.FloorDiv, tirx.FloorMod)

@@ -8,9 +8,8 @@ register.
 
 from __future__ import annotations
 
-from hetero_tvm.codegen.bodies import with_body
 from hetero_tvm.codegen.steps.function_steps import behind_steps
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi, with_body
 
 _MOST_CHOICES = 8
 """Choices in a value, one in the condition of another, that the simplifier may see at once."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from hetero_tvm.codegen.bodies import with_body
-from hetero_tvm.host.tvm import Buffer, Call, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Buffer, Call, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi, with_body
 
 _STEP = "hetero_tvm.step"
 """Annotation of the buffer of a step."""
