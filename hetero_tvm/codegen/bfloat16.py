@@ -20,6 +20,7 @@ from hetero_tvm.host.tvm import (
     tirx,
     tvm,
     tvm_ffi,
+    with_body,
 )
 
 
@@ -170,11 +171,25 @@ def _one_of_two(select: tirx.Select) -> Expr:
     return select.true_value if structural_equal(select.true_value, select.false_value) else select
 
 
+def _has_bfloat16(body: tirx.Stmt) -> bool:
+    """Whether a function converts, binds or stores a bfloat16."""
+    found: list[Any] = []
+
+    def note(node: tirx.Cast | tirx.Bind | tirx.BufferStore) -> None:
+        if _is_bfloat16(node.value):
+            found.append(node)
+
+    tvm_ffi.structural_walk(body, ((tirx.Cast, tirx.Bind, tirx.BufferStore), note))
+    return bool(found)
+
+
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.ConvertOnce")
 def convert_once(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     """Write out the conversion of every bfloat16 that is read, and name every value that is rounded to it."""
     body = tvm_ffi.structural_map(func.body, (tirx.Select, _one_of_two), order="post")
+    if not _has_bfloat16(body):
+        return with_body(func, body)
     body = _without_bound(body)
     body = tvm_ffi.structural_map(body, (tirx.Cast, _read), order="post")
     body = tvm_ffi.structural_map(body, (tirx.BufferStore, _stored), order="post")
-    return func.with_body(tvm_ffi.structural_map(body, (tirx.For, _serial), order="post"))
+    return with_body(func, tvm_ffi.structural_map(body, (tirx.For, _serial), order="post"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import Expr, PrimFunc, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx, tvm, tvm_ffi, with_body
 
 
 def _cancels(difference: tirx.Sub) -> bool:
@@ -77,7 +77,6 @@ def _with_itself(equal: tirx.EQ) -> Expr:
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.KeepCancellation")
 def keep_cancellation(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
     """Let differences and comparisons of floats be computed as they are written."""
-    body = tvm_ffi.structural_map(func.body, (tirx.Sub, _kept), order="post")
     choices = (tirx.Not, tirx.NE, tirx.Or)
-    body = tvm_ffi.structural_map(body, (choices, _by_bits), order="post")
-    return func.with_body(tvm_ffi.structural_map(body, (tirx.EQ, _with_itself), order="post"))
+    body = tvm_ffi.structural_map(func.body, [(tirx.Sub, _kept), (choices, _by_bits)], order="post")
+    return with_body(func, tvm_ffi.structural_map(body, (tirx.EQ, _with_itself), order="post"))

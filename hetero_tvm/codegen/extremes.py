@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import Call, Expr, PrimFunc, Stmt, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Call, Expr, PrimFunc, Stmt, TensorLoad, tirx, tvm, tvm_ffi, with_body
 
 _OWN_EXPONENTIALS = "hetero_tvm.own_exponentials"
 """Attribute of functions that take exponentials by their bits before polynomials are put in."""
@@ -93,7 +93,7 @@ def begin_at_infinity(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
         infinity = tirx.const(sign * float("inf"), dtype)
         return tirx.BufferStore(store.buffer, infinity, store.indices)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, begin))) if reduced else func
+    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.BufferStore, begin))) if reduced else func
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.KeepNan")
@@ -104,7 +104,5 @@ def keep_nan(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
     value equals itself.
     """
     own = func.attrs is not None and _OWN_EXPONENTIALS in func.attrs
-    body, rewrite = func.body, _constant_first if own else _keeping_nan
-    for kind in (tirx.Max, tirx.Min):
-        body = tvm_ffi.structural_map(body, (kind, rewrite), order="post")
-    return func.with_body(body)
+    rewrite, both = _constant_first if own else _keeping_nan, (tirx.Max, tirx.Min)
+    return with_body(func, tvm_ffi.structural_map(func.body, (both, rewrite), order="post"))

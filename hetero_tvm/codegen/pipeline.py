@@ -38,6 +38,7 @@ from hetero_tvm.host.tvm import (
     tirx,
     tvm,
     tvm_ffi,
+    with_body,
 )
 
 PIPELINE = "hetero_tvm"
@@ -94,7 +95,7 @@ def keep_small_buffers_on_stack(func: PrimFunc, _mod: IRModule, _ctx: Any) -> Pr
     TVM lowers even a register tile to a pair of runtime calls, and LLVM can then not always prove
     that the accumulators do not alias: it stores them at every step (half the speed).
     """
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, _keep_on_stack)))
+    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, _keep_on_stack)))
 
 
 _POLYNOMIALS = {
@@ -193,7 +194,7 @@ def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     func = choose_in_steps(compute_in_steps(func, (*_POLYNOMIALS, "tirx.pow")))
     body = tvm_ffi.structural_map(func.body, (tirx.Mod, _vector_remainder), order="post")
     body = tvm_ffi.structural_map(body, (tirx.Cast, _by_signed_numbers), order="post")
-    return func.with_body(tvm_ffi.structural_map(body, (tvm.ir.Call, _vector_math), order="post"))
+    return with_body(func, tvm_ffi.structural_map(body, (tvm.ir.Call, _vector_math), order="post"))
 
 
 @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.SkipArgumentChecks")
@@ -212,7 +213,7 @@ def skip_argument_checks(module: IRModule, _context: Any) -> IRModule:
         if isinstance(func, tirx.PrimFunc):
             body = tvm_ffi.structural_map(func.body, (tirx.AssertStmt, without_argument_check))
             if kept:
-                result.update_func(variable, func.with_body(body))
+                result.update_func(variable, with_body(func, body))
     return result
 
 
@@ -234,7 +235,7 @@ def take_what_malloc_gives(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFun
     Unaligned vector instructions are as fast where memory is aligned, which the arena is; an input that lies
     where NumPy put it need not be copied for them.
     """
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AttrStmt, _less_aligned)))
+    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.AttrStmt, _less_aligned)))
 
 
 def _without_pragma(attribute: tirx.AttrStmt) -> tirx.Stmt:
@@ -244,7 +245,7 @@ def _without_pragma(attribute: tirx.AttrStmt) -> tirx.Stmt:
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.LeaveOutPragmas")
 def leave_out_pragmas(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     """Take away the pragma of TVM's scatters, which code generation does not know, and warns about."""
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AttrStmt, _without_pragma), order="post"))
+    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.AttrStmt, _without_pragma), order="post"))
 
 
 def _states_its_buffers(func: PrimFunc) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_tvm.host.tvm import Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi, with_body
 
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
 _COMPARED = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -341,7 +341,7 @@ def wrapping_pass(fence: Fence) -> Any:
 
     @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.WrapAround")
     def wrap(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
-        return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, stored), order="post"))
+        return with_body(func, tvm_ffi.structural_map(func.body, (tirx.BufferStore, stored), order="post"))
 
     return wrap
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import Call, Expr, IRModule, PrimFunc, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Call, Expr, IRModule, PrimFunc, tirx, tvm, tvm_ffi, with_body
 
 _EXTENT = 17
 """Field of ``tvm_struct_get`` that is an element of an array of int64: a shape, or strides."""
@@ -107,4 +107,4 @@ def divide_counts(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
         return kind(division.a, division.b)
 
     both = (tirx.FloorDiv, tirx.FloorMod)
-    return func.with_body(tvm_ffi.structural_map(func.body, (both, plain), order="post"))
+    return with_body(func, tvm_ffi.structural_map(func.body, (both, plain), order="post"))

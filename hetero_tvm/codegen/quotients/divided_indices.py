@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, structural_equal, tirx, tvm_ffi
+from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, structural_equal, tirx, tvm_ffi, with_body
 
 
 class _Sum:
@@ -99,4 +99,4 @@ def _rising(division: Expr) -> Expr:
 def divide_what_rises(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     """Write every quotient and remainder of falling numbers by one of rising numbers."""
     both = (tirx.FloorDiv, tirx.FloorMod)
-    return func.with_body(tvm_ffi.structural_map(func.body, (both, _rising), order="post"))
+    return with_body(func, tvm_ffi.structural_map(func.body, (both, _rising), order="post"))

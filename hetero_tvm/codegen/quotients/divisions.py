@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi, with_body
 
 DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _FLOORED = (tirx.FloorDiv, tirx.FloorMod)
@@ -84,4 +84,4 @@ def _by_floats(kind: type, a: Expr, b: Expr, dtype: tvm.DataType) -> Expr:
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.DivideWithoutTraps")
 def divide_without_traps(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     """Make every integer division by a value in memory one that cannot end the process."""
-    return func.with_body(tvm_ffi.structural_map(func.body, (DIVISIONS, _safe_division), order="post"))
+    return with_body(func, tvm_ffi.structural_map(func.body, (DIVISIONS, _safe_division), order="post"))

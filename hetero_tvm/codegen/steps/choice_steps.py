@@ -9,7 +9,7 @@ register.
 from __future__ import annotations
 
 from hetero_tvm.codegen.steps.function_steps import behind_steps
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi, with_body
 
 _MOST_CHOICES = 8
 """Choices in a value, one in the condition of another, that the simplifier may see at once."""
@@ -17,7 +17,7 @@ _MOST_CHOICES = 8
 
 def choose_in_steps(func: PrimFunc) -> PrimFunc:
     """``func`` where the choices in a value that has many, in conditions of others, are made before it."""
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, _in_steps), order="post"))
+    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.BufferStore, _in_steps), order="post"))
 
 
 def _in_steps(store: tirx.BufferStore) -> tirx.Stmt:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from hetero_tvm.host.tvm import Buffer, Call, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Buffer, Call, Expr, PrimFunc, TensorLoad, tirx, tvm, tvm_ffi, with_body
 
 _STEP = "hetero_tvm.step"
 """Annotation of the buffer of a step."""
@@ -24,7 +24,7 @@ def compute_in_steps(func: PrimFunc, functions: Collection[str]) -> PrimFunc:
     def in_steps(store: tirx.BufferStore) -> tirx.Stmt:
         return _in_steps(store, functions)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, in_steps), order="post"))
+    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.BufferStore, in_steps), order="post"))
 
 
 def _in_steps(store: tirx.BufferStore, functions: Collection[str]) -> tirx.Stmt:
@@ -165,7 +165,7 @@ def _defined(cast: tirx.Cast) -> Expr:
 def give_each_lane_its_steps(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
     """Make the number that a step leaves in a vectorised loop one of each lane; TVM's vectoriser would leave
     one of all."""
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, _with_lanes), order="post"))
+    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.For, _with_lanes), order="post"))
 
 
 def _with_lanes(loop: tirx.For) -> tirx.Stmt:

@@ -22,6 +22,8 @@ from hetero_tvm.relax_passes.storage.live_ranges import callee_name
 ATTRIBUTE = "hetero_tvm.workspaces"
 NAME = "workspace"
 _THREADS = ("thread_extent", "virtual_thread")
+_LEAVES = (tirx.BufferStore, tirx.Bind, tirx.Evaluate)
+"""Statements without others; most are such, and TVM's classes take long to ask what they are."""
 _SCOPES = ("global", "local")
 """Storage scopes that are plain memory; others (shared memory of a GPU) are the hardware's."""
 
@@ -110,6 +112,8 @@ def _allocations(stmt: Stmt, in_loop: bool) -> Iterator[tuple[Buffer, bool]]:
 
     Buffers of blocks count as inside: compilation moves and shrinks them to where they are used.
     """
+    if type(stmt) in _LEAVES:
+        return
     if isinstance(stmt, tirx.SeqStmt):
         for part in stmt.seq:
             yield from _allocations(part, in_loop)

@@ -7,6 +7,7 @@ bits again, took it a minute as one expression.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -77,13 +78,27 @@ def _conversions(expr: Expr, known: Mapping[Buffer, int]) -> int:
     return own + max((_conversions(child, known) for child in _children(expr)), default=0)
 
 
+@functools.cache
+def _fields(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Fields of a kind of expression that may be an expression, and those that may be lists of them."""
+    one, several = (tuple(name for name in names if hasattr(kind, name)) for names in (_CHILDREN, _LISTS))
+    return one, several
+
+
+@functools.cache
+def _is_expression(kind: type) -> bool:
+    """Whether a class is one of expressions; TVM's classes take long to ask, an object at a time."""
+    return issubclass(kind, Expr)
+
+
 def _children(expr: Expr) -> Iterator[Expr]:
-    for name in _CHILDREN:
-        child = getattr(expr, name, None)
-        if isinstance(child, Expr):
+    one, several = _fields(type(expr))
+    for name in one:
+        child = getattr(expr, name)
+        if _is_expression(type(child)):
             yield child
-    for name in _LISTS:
-        yield from (child for child in getattr(expr, name, None) or () if isinstance(child, Expr))
+    for name in several:
+        yield from (child for child in getattr(expr, name) or () if _is_expression(type(child)))
 
 
 def nodes_of(expr: Expr, sizes: Mapping[Buffer, int] = MappingProxyType({})) -> int:

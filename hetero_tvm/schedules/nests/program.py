@@ -36,8 +36,12 @@ def program_nests(op: FusedOp) -> Nests | str:
     return "an extent is zero" if nests.empty else nests
 
 
+@functools.lru_cache(maxsize=4)
 def nests_of(function: PrimFunc) -> Nests | None:
-    """The nests of a function of blocks; None where it is not made of plain ones of static shape."""
+    """The nests of a function of blocks; None where it is not made of plain ones of static shape.
+
+    Those of the last functions are kept: one scheduler after the other asks whether it knows them.
+    """
     if not all(_is_static(parameter) for parameter in function.params):
         return None
     schedule = Schedule(IRModule({"main": function.with_attr("global_symbol", "main")}))

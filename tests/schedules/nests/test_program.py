@@ -1,6 +1,6 @@
 """Nests of functions of many blocks."""
 
-from hetero_tvm.host.tvm import Schedule, te
+from hetero_tvm.host.tvm import Schedule, te, topi
 from hetero_tvm.schedules.cpu import generic
 from hetero_tvm.schedules.nests.program import nests_of
 from tests.schedules.cpu.running import MACHINES
@@ -21,3 +21,9 @@ def test_results_of_one_input_are_not_tried_as_producers(monkeypatch):
     assert len(nests_of(function).nests) == 8
     generic.schedule(function, MACHINES["avx2"])
     assert tried == []
+
+
+def test_nests_of_one_function_are_sought_once():
+    x = te.placeholder((4, 8), "float32")
+    function = te.create_prim_func([x, topi.add(x, 1.0)])
+    assert nests_of(function) is nests_of(function)

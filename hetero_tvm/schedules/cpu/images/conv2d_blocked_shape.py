@@ -145,12 +145,12 @@ class BlockedShape:
         outside = sum(max(0, -start - reach) + max(0, start + taps - extent) for start in starts)
         return outside / (taps * len(starts))
 
-    @property
+    @functools.cached_property
     def input_bytes(self) -> int:
         """Bytes of what one image of Y reads of X, halo included."""
         return 4 * self.slices * math.prod(self.x.shape(self.op.image)[1:])
 
-    @property
+    @functools.cached_property
     def read_bytes(self) -> int:
         """Bytes of the rows of X that the filter's taps reach."""
         op = self.op

@@ -27,14 +27,12 @@ def boxes_of(nest: Nest) -> tuple[Nest, ...]:
         return (nest,)
     cuts: dict[Var, set[int]] = {variable: {0, extent} for variable, extent in nest.axes}
 
-    def visit(node: Any) -> Any:
-        if isinstance(node, _COMPARISONS):
-            for variable, place in _changes(node, list(cuts)):
-                if 0 < place < max(cuts[variable]):
-                    cuts[variable].add(place)
-        return node
+    def visit(comparison: Any) -> None:
+        for variable, place in _changes(comparison, list(cuts)):
+            if 0 < place < max(cuts[variable]):
+                cuts[variable].add(place)
 
-    tvm_ffi.structural_map(nest.value, (tvm.ir.Expr, visit), order="post")
+    tvm_ffi.structural_walk(nest.value, (_COMPARISONS, visit))
     pieces = [list(itertools.pairwise(sorted(cuts[variable]))) for variable, _ in nest.axes]
     most = _MOST_PARTS if sum(len(piece) > 1 for piece in pieces) == 1 else _MOST_BOXES
     boxes = list(itertools.islice(itertools.product(*pieces), most + 1))

@@ -122,11 +122,11 @@ def _hoisted(k: Kernel, value: Expr, inner: Var) -> Expr:
     """``value`` with what does not depend on ``inner`` computed before, where a load is among it."""
 
     def bind(node: Any) -> Any:
-        if not isinstance(node, _VALUES) or inner in tirx.analysis.undefined_vars(node) or not _reads(node):
+        if inner in tirx.analysis.undefined_vars(node) or not _reads(node):
             return node
         return k.let(node)
 
-    return tvm_ffi.structural_map(value, (tvm.ir.Expr, bind), order="pre")
+    return tvm_ffi.structural_map(value, (_VALUES, bind), order="pre")
 
 
 def _reads(node: Any) -> bool:

@@ -76,15 +76,14 @@ def _division(nest: Nest) -> tuple[Var, int] | None:
     extents = dict(nest.axes)
     found: list[tuple[Var, int]] = []
 
-    def visit(node: Any) -> Any:
-        if isinstance(node, _DIVISIONS) and isinstance(node.b, tirx.IntImm):
-            factor = int(node.b)
-            variable = node.a
-            if isinstance(variable, tirx.Var) and variable in extents:
-                extent = extents[variable]
-                if 1 < factor < extent and extent % factor == 0:
-                    found.append((variable, factor))
-        return node
+    def visit(division: Any) -> None:
+        if not isinstance(division.b, tirx.IntImm):
+            return
+        factor, variable = int(division.b), division.a
+        if isinstance(variable, tirx.Var) and variable in extents:
+            extent = extents[variable]
+            if 1 < factor < extent and extent % factor == 0:
+                found.append((variable, factor))
 
-    tvm_ffi.structural_map(nest.value, (tvm.ir.Expr, visit), order="post")
+    tvm_ffi.structural_walk(nest.value, (_DIVISIONS, visit), order="post")
     return min(found, key=lambda pair: pair[1]) if found else None
