@@ -110,6 +110,10 @@ class Kernel(FunctionBuilder):
         first = buffer.elem_offset + first
         return T.decl_buffer(tuple(shape), buffer.dtype, data=buffer.data, elem_offset=first)
 
+    def bits_of(self, buffer: Buffer) -> Buffer:
+        """``buffer`` of bfloat16 as their bits, uint16."""
+        return T.decl_buffer(tuple(buffer.shape), "uint16", data=buffer.data, elem_offset=buffer.elem_offset)
+
     def bytes_of(self, buffer: Buffer, shape: Sequence[Index]) -> Buffer:
         """``buffer`` of truth values as bytes that are 0 or 1, which vectors are made of."""
         return T.decl_buffer(tuple(shape), "uint8", data=buffer.data)

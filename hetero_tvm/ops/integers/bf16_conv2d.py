@@ -22,12 +22,21 @@ HALVES = "bfloat16"
 class Bf16Conv2d(Conv2d):
     """A :class:`hetero_tvm.ops.conv2d.Conv2d` of float32 images whose W is bfloat16, and X rounded to it.
 
-    Sums, bias, residual and result are float32: weights take half of the memory, and products are those that
-    a machine has for pairs of bfloat16.
+    Sums, bias and residual are float32: weights take half of the memory, and products are those that a
+    machine has for pairs of bfloat16.
+
+    Parameters
+    ----------
+    x_dtype, y_dtype : float32, or bfloat16 of an image that such convolutions alone read: it is rounded where
+        it is written, once for all of them, and its memory is half as large.
     """
 
     kind: ClassVar[str] = "bf16_conv2d"
     float_form: ClassVar[type[Conv2d]] = Conv2d
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("constant_weight", "x_dtype", "y_dtype")
+
+    x_dtype: str = "float32"
+    y_dtype: str = "float32"
 
     @classmethod
     def of(cls, op: Conv2d) -> Bf16Conv2d:
@@ -44,17 +53,30 @@ class Bf16Conv2d(Conv2d):
     @property
     def inputs(self) -> tuple[Operand, ...]:
         x, w, *extra = super().inputs
-        return (x, replace(w, dtype=HALVES), *extra)
+        return (replace(x, dtype=self.x_dtype), replace(w, dtype=HALVES), *extra)
+
+    @property
+    def output(self) -> Operand:
+        return replace(super().output, dtype=self.y_dtype)
 
     @property
     def label(self) -> str:
-        return f"bf16_{super().label}"
+        images = ((self.x_dtype, "of_halves"), (self.y_dtype, "to_halves"))
+        return "_".join([f"bf16_{super().label}", *(name for dtype, name in images if dtype == HALVES)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, w, *extra = arrays
         half = numpy_dtype(HALVES)
-        x, w = (array.astype(np.float32).astype(half).astype(x.dtype) for array in (x, w))
-        return super().reference(x, w, *extra)
+        computed = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+        x, w = (array.astype(np.float32).astype(half).astype(computed) for array in (x, w))
+        y = super().reference(x, w, *extra)
+        return y.astype(half) if self.y_dtype == HALVES else y
+
+    def result(self, x: TETensor, w: TETensor, *extra: TETensor) -> TETensor:
+        from hetero_tvm.host.tvm import te
+
+        y = super().result(x, w, *extra)
+        return y if self.y_dtype != HALVES else te.compute(y.shape, lambda *i: y(*i).astype(HALVES))
 
     def multiplied(self, x: TETensor, w: TETensor) -> tuple[TETensor, TETensor]:
         from hetero_tvm.host.tvm import te

@@ -38,6 +38,7 @@ from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.concatenation import JoinParts
+from hetero_tvm.relax_passes.storage.halved_images import HalveImages
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
@@ -311,7 +312,7 @@ class CpuTarget(Target):
             lower = (StoreWeights(claims, self.storage, bits, self.kept),)
             if self._rounds_images:
                 faster = functools.partial(halves_pay, machine=self.machine)
-                halved = (RoundConvolutions(claims, faster, self.kept),)
+                halved = (RoundConvolutions(claims, faster, self.kept), HalveImages(claims))
         elif self.packed is not None:
             rounded = functools.partial(permitted_bits, machine=self.machine)
             x_bits = rounded if self.packed.may_round else lambda form: 0
@@ -377,7 +378,8 @@ class CpuTarget(Target):
 
     run_time_sizes = True
     fixed_size_passes = frozenset({JoinParts.name})  # places of each size
-    fixed_image_passes = frozenset({RoundConvolutions.name})  # what kernels of one size alone compute
+    # What kernels of one size alone compute.
+    fixed_image_passes = frozenset({RoundConvolutions.name, HalveImages.name})
     layout_passes = frozenset({BlockImages.name, ReadSlices.name})  # slices are read in blocks alone
     batch_passes = frozenset({ReadSlices.name})  # copies of windows pay with few images
 

@@ -10,6 +10,8 @@ import pytest
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tirx, tvm, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.integers.bf16_conv2d import HALVES
+from hetero_tvm.runtime.arrays import numpy_dtype
 from hetero_tvm.targets.registry import parse_target
 from tests.ops.helpers import sample_inputs
 
@@ -59,12 +61,13 @@ def compiled(functions) -> list:
     library = compile_kernels(module, TARGET).jit()
 
     def caller(name, function, shape):
-        wide = "float64" in {str(buffer.dtype) for buffer in function.params}
+        dtypes = [str(buffer.dtype) for buffer in function.params]
+        wide = "float64" in dtypes
 
         def call(*arrays):
             several = isinstance(shape, list)
             shapes = shape if several else [shape]
-            dtype = "float64" if wide else "float32"
+            dtype = "float64" if wide else numpy_dtype(dtypes[-1]) if dtypes[-1] == HALVES else "float32"
             outs = [tvm.runtime.tensor(np.full(s, UNWRITTEN, dtype)) for s in shapes]
             library[name](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays), *outs)
             return tuple(out.numpy() for out in outs) if several else outs[0].numpy()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hetero_tvm.codegen.bf16_vectors import bf16_bits, bf16_ir
-from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.integers.bf16_conv2d import HALVES, Bf16Conv2d
 from hetero_tvm.schedules.cpu.dots import halves_for
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
@@ -62,6 +63,7 @@ class HalfShape(BlockedShape):
 class Bf16ConvKernel(BlockedConvKernel):
     """Emits one convolution."""
 
+    op: Bf16Conv2d
     shape: HalfShape
     weight_dtype = "int32"
     reads_input = False
@@ -85,6 +87,10 @@ class Bf16ConvKernel(BlockedConvKernel):
     @property
     def imports(self) -> tuple[str, ...]:
         return (*super().imports, *self.dot.imports, bf16_ir())
+
+    def read(self, x: Buffer) -> Buffer:
+        planes = super().read(x)
+        return self.k.bits_of(planes) if self.op.x_dtype == HALVES else planes
 
     @property
     def extent(self) -> int:
@@ -124,11 +130,13 @@ class Bf16ConvKernel(BlockedConvKernel):
         k, lanes = self.k, self.lanes
         with k.serial(count) as pixel:
             value = k.load(self.x, [plane, k.ramp((source + pixel * step) * lanes, lanes)])
+            if self.op.x_dtype != HALVES:
+                value = bf16_bits(value, lanes)
             if self.masked:  # zero times what lies behind the last channel may not be zero
                 own = tirx.floormod(block, self.shape.x.blocks(self.op.channels))
                 exists = k.ramp(own * lanes, lanes) < k.splat(int32(self.op.channels), lanes)
-                value = tirx.Select(exists, value, k.splat(0.0, lanes))
-            self.put(bf16_bits(value, lanes), block, to + pixel)
+                value = tirx.Select(exists, value, k.splat(tirx.const(0, "uint16"), lanes))
+            self.put(value, block, to + pixel)
 
     def put(self, value: Expr, block: Expr, pixel: Expr) -> None:
         """Store the channels of a pixel of the copy."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hetero_tvm.codegen.bf16_vectors import bf16_bits
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.activations import ACTIVATIONS, moves_zero
@@ -116,7 +117,8 @@ class Plane:
         def clear(pixel: Index, count: Index) -> None:
             if not isinstance(count, int) or count:
                 with k.serial(count) as i:
-                    k.store(buffer, k.splat(0.0, lanes), [plane, k.ramp((pixel + i) * lanes, lanes)])
+                    zeros = k.splat(tirx.const(0, str(buffer.dtype)), lanes)
+                    k.store(buffer, zeros, [plane, k.ramp((pixel + i) * lanes, lanes)])
 
         if left or right:
             with k.serial(rows) as r:
@@ -149,6 +151,7 @@ class BlockedOutput:
             for text in (op.y_layout, op.residual_layout)
         )
         self._activations = ActivationCode(op.epilogue, machine)
+        self._halves = op.output.dtype == "bfloat16"
         self.imports = self._activations.imports
 
     def declare(self, bias_length: int) -> None:
@@ -160,12 +163,14 @@ class BlockedOutput:
                 self._operands.append(k.argument(BIAS, (bias_length,)))
             else:
                 self._operands.append(k.argument(operand.name, operand.shape))
-        y = k.argument("Y", op.output.shape)
+        y = k.argument("Y", op.output.shape, op.output.dtype)
         self._operands = [
             buffer if operand.name == BIAS else self.residual.view(buffer)
             for buffer, operand in zip(self._operands, op.inputs[2:], strict=True)
         ]
         self.y = self.plane.view(y)
+        if self._halves:
+            self.y = k.bits_of(self.y)
 
     def start(self, filter_block: Index) -> Expr:
         """Start value of an accumulator: the bias when it is the first step, else zero."""
@@ -192,7 +197,8 @@ class BlockedOutput:
                 value = joined(step, value, k.load(operand, self.residual.at(plane, y, x)))
             else:
                 value = self._activations.apply(step, value, lanes)
-        k.store(self.y, self._without_tail(value, filter_block), self.plane.at(plane, y, x))
+        value = self._without_tail(value, filter_block)
+        k.store(self.y, bf16_bits(value, lanes) if self._halves else value, self.plane.at(plane, y, x))
 
     def _without_tail(self, value: Expr, filter_block: Index) -> Expr:
         """``value`` with zeros past the last filter, also where an activation of zero is not zero."""

@@ -109,7 +109,7 @@ class BlockedConvKernel:
         """Write arguments and loops to ``k``."""
         op, k = self.op, self.k
         self.blocks = k.named(self.blocks)
-        x = k.argument("X", op.inputs[0].shape)
+        x = k.argument("X", op.inputs[0].shape, op.inputs[0].dtype)
         self.w = k.argument("W", self.weight_shape, self.weight_dtype)
         self.out.declare(self.panels * self.vectors * self.lanes)
         self.x = self.read(x)

@@ -188,3 +188,37 @@ def test_the_matrix_unit_goes_through_a_deep_panel_once():
     op = Bf16Conv2d.of(on(TILES, Conv2d(1, 4608, 1, 300, 128, (1, 1))))
     kernel = conv2d_matrices.Bf16MatrixConvKernel(op, conv2d_matrices.MatrixShape(op, 16).tile, 2, 1, TILES)
     assert kernel.block_tiles > 1 and kernel.slices.count == 1
+
+
+@multiplies
+@pytest.mark.parametrize(
+    ("op", "x"),
+    [
+        (Conv2d(2, 20, 9, 11, 35, (3, 3), padding=PAD, epilogue=("bias", "residual", "sigmoid")), "+1,1,1,1"),
+        (Conv2d(1, 64, 7, 7, 48, (1, 1), epilogue=("bias", "relu")), ""),
+        *thorough([(Conv2d(1, 48, 14, 13, 64, (1, 1), (2, 2)), ""), (Conv2d(1, 9, 5, 6, 3, (1, 3)), "")]),
+    ],
+    ids=str,
+)
+def test_stored_halves_are_what_was_multiplied_before(op, x):
+    """Numbers that lie in memory in bfloat16 are the same to the last bit, and so are the zeros around."""
+    op = on_blocks(op, x)
+    op = dataclasses.replace(op, y_layout=op.y_layout + "+1,0,2,1")
+    image, *others = operands(op)
+    halves, half = image.astype(ml_dtypes.bfloat16), ml_dtypes.bfloat16
+    forms = {
+        (of, to): dataclasses.replace(op, x_dtype=of, y_dtype=to)
+        for of in ("float32", "bfloat16")
+        for to in ("float32", "bfloat16")
+    }
+    points = [{"unit": unit} for unit in SPACE.knobs(op, MACHINE)[0].choices]
+    points = [SPACE.canonical(op, {**SPACE.default(op, MACHINE), **point}, MACHINE) for point in points]
+    for point in points:
+        (run,) = point_runners(SPACE, op, [point], MACHINE)
+        wanted = run(image, *others)
+        for (of, to), form in forms.items():
+            assert SPACE.refuses(form, MACHINE) is None
+            (run,) = point_runners(SPACE, form, [point], MACHINE)
+            found = run(halves if of == "bfloat16" else image, *others)
+            exact = wanted.astype(half) if to == "bfloat16" else wanted
+            assert found.dtype == exact.dtype and found.tobytes() == exact.tobytes(), (point, of, to)
