@@ -34,8 +34,6 @@ _LEFT_OUT = frozenset(
     "ImageDecoder MelWeightMatrix Adam Adagrad Momentum Dropout".split()
 )
 """Operators that give random numbers, or that the importer does not take."""
-    "Bernoulli RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial".split()
-)
 
 Task = tuple[str, str, int]
 """Name of a test, name of a change, number of what the change yields."""
