@@ -549,6 +549,30 @@ def test_factors_between_whole_numbers(source):
     np.testing.assert_array_equal(run_tvm(import_onnx(model), feeds)[0], wanted)
 
 
+@pytest.mark.parametrize(
+    ("kind", "positions"), [("float", "double"), ("double", "float"), ("int32", "float")]
+)
+def test_images_read_at_positions_of_another_type(kind, positions):
+    """The result had the wider type of the two, and not the image's."""
+    source = text_model(
+        f"g ({kind}[1,1,3,4] x, {positions}[1,2,2,2] p) => ({kind}[1,1,2,2] y) {{ y = GridSample(x, p) }}",
+        opset=22,
+    )
+    if kind == "int32":
+        with pytest.raises(ModelError, match="images of int32"):
+            import_onnx(source)
+        return
+    names = {"float": np.float32, "double": np.float64}
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.standard_normal((1, 1, 3, 4)).astype(names[kind]),
+        "p": rng.uniform(-1, 1, (1, 2, 2, 2)).astype(names[positions]),
+    }
+    (y,) = run_tvm(import_onnx(source), feeds)
+    assert y.dtype == names[kind]
+    np.testing.assert_allclose(y, ReferenceEvaluator(source).run(None, feeds)[0], rtol=1e-5, atol=1e-6)
+
+
 def test_a_convolution_may_leave_its_kernel_shape_to_the_weight():
     source = text_model(
         'g (float[1,2,6] x) => (float[1,4,3] y) { y = Conv<auto_pad="SAME_UPPER", strides=[2]>(x, w) }'
