@@ -1,13 +1,14 @@
 """The lowering pipeline from TensorIR to machine code.
 
-It is TVM's own pipeline with twelve additions: maxima and minima keep NaN and infinities, integers wrap
+It is TVM's own pipeline with thirteen additions: maxima and minima keep NaN and infinities, integers wrap
 around where they overflow, integer divisions by values in memory are ones that the processor does not trap
 at, differences of floats are not cancelled, functions of functions, and choices that hang on choices, are
 computed one after the other, calls of exp, erf, tanh and the like become vector polynomials before loops are
 vectorised, bfloat16 is converted where TVM loses it, quotients and remainders of falling indices are written
 by those of rising ones, those of counts have no correction for negative numbers, unsigned numbers of 64 bits
-become floats by way of signed ones, and small constant-size buffers stay on the stack.  Every compilation,
-the tuner's candidates included, must use it, or candidates are ranked on other code than the one that ships.
+become floats by way of signed ones, the bits of zero are a zero of their type, and small constant-size
+buffers stay on the stack. Every compilation, the tuner's candidates included, must use it, or candidates are
+ranked on other code than the one that ships.
 """
 
 from __future__ import annotations
@@ -197,6 +198,24 @@ def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     return with_body(func, tvm_ffi.structural_map(body, (tvm.ir.Call, _vector_math), order="post"))
 
 
+def _zero(call: Call) -> Expr:
+    """The bits of 0 in another type, which are its 0; other calls as they are."""
+    if not isinstance(call.op, tvm.ir.Op) or call.op.name != "tirx.reinterpret":
+        return call
+    bits = call.args[0].value if isinstance(call.args[0], tirx.Broadcast) else call.args[0]
+    is_zero = isinstance(bits, tirx.IntImm) and not int(bits)
+    return tirx.const(0, str(call.ty.dtype)) if is_zero else call
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.TakeBitsOfZero")
+def take_bits_of_zero(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
+    """Replace the bits of 0 by a 0 of their type: TVM's code generator refuses them but for pointers.
+
+    The simplifier makes 0 of what lies behind a fence: ``x - x``, or the first step of an unrolled ``x * i``.
+    """
+    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, _zero), order="post"))
+
+
 @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.SkipArgumentChecks")
 def skip_argument_checks(module: IRModule, _context: Any) -> IRModule:
     """Remove assertions, but for those about values that are known at run time only."""
@@ -321,7 +340,7 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
     lower, finalize_host, finalize_device = s_tir_pipeline.default_s_tir_pipeline()
 
     def finalize() -> Any:
-        own = [keep_small_buffers_on_stack, keep_nan, divide_counts]
+        own = [keep_small_buffers_on_stack, keep_nan, divide_counts, take_bits_of_zero]
         return tvm.ir.transform.Sequential([*own, finalize_host()])
 
     # Indices are whole once blocks are lowered, and buffers are not flattened yet.

@@ -264,3 +264,15 @@ def test_what_reads_a_number_that_has_wrapped(dtype, result, constants, nodes, e
     ).run({"x": x})
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(y, expected(x))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_what_is_nothing_behind_a_fence(dtype):
+    """The simplifier makes a 0 of ``x - x``, and TVM's code generator refused the bits of it as a float."""
+    source = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 18]> g ({dtype}[3, 2] x) => ({dtype}[3, 2] y) '
+        f"<{dtype} c = {{1}}> {{ z = Sub(x, x) e = Equal(x, c) y = Where(e, z, x) }}"
+    )
+    x = np.array([[1, 2], [np.iinfo(dtype).min, 1], [-1, 0]], dtype)
+    (y,) = build_model(optimize_model(import_model(source)), use_shipped=False).run({"x": x})
+    np.testing.assert_array_equal(y, np.where(x == 1, 0, x))

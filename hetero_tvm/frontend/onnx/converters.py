@@ -385,9 +385,12 @@ def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
     TVM counts the places of far positions in 32 bits.  Cubic steps with reflection stay as they are: TVM
     repeats the positions in every term, and takes minutes to compile longer ones.
     """
-    x, grid = inputs[0], inputs[1]
-    if grid.ty.dtype != x.ty.dtype:
-        grid = inputs[1] = relax.BlockBuilder.current().emit(relax.op.astype(grid, x.ty.dtype))
+    x, given = inputs[0], str(inputs[1].ty.dtype)
+    if (kind := str(x.ty.dtype)) != given:  # TVM's result has the wider type, not the image's
+        if kind not in ("float32", "float64"):
+            raise ValueError(f"images of {kind} at positions of {given}")
+        inputs[1] = relax.BlockBuilder.current().emit(relax.op.astype(inputs[1], kind))
+    grid = inputs[1]
     mode, padding = (
         as_text(attrs.get(name, default)) for name, default in (("mode", "linear"), ("padding_mode", "zeros"))
     )

@@ -504,16 +504,73 @@ def test_order_of_unsigned_numbers(dtype, largest):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "threshold"), [("uint8", 0.5), ("int32", 1.5), ("float", 0.5), ("float", -1.0)]
+    ("dtype", "threshold", "bias"),
+    [
+        ("uint8", 0.5, 1.0),
+        ("int32", 1.5, 1.0),
+        ("float", 0.5, 1.0),
+        ("float", -1.0, 1.0),
+        ("int32", 0.5, 1.5),
+        ("uint8", 0.5, 0.5),
+        ("int32", -2.5, 1.0),
+        ("uint8", 1.0, -0.7),
+    ],
 )
-def test_shrinking_of_any_type(dtype, threshold):
+def test_shrinking_of_any_type(dtype, threshold, bias):
+    """Biases between whole numbers were cut before they were taken away, of thresholds below 0 likewise."""
     source = text_model(
-        f"g ({dtype}[7] x) => ({dtype}[7] y) {{ y = Shrink<lambd={threshold}, bias=1.0>(x) }}"
+        f"g ({dtype}[7] x) => ({dtype}[7] y) {{ y = Shrink<lambd={threshold}, bias={bias}>(x) }}"
     )
     kind = {"float": "float32"}.get(dtype, dtype)
     x = np.array([0, 1, 2, 0, 1, 2, 7] if dtype == "uint8" else [-3, -2, -1, 0, 1, 2, 3]).astype(kind)
     (wanted,) = ReferenceEvaluator(source).run(None, {"x": x})
     np.testing.assert_array_equal(run_tvm(import_onnx(source), {"x": x})[0], wanted)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "g (uint32[3,5] a, uint32[5,4] b, uint32[1,4] c) => (uint32[3,4] y) { y = Gemm<alpha=0.5>(a, b, c) }",
+        "g (int64[5,3] a, int64[5,4] b, int64[4] c) => (int64[3,4] y)"
+        " { y = Gemm<alpha=2.0, beta=-1.5, transA=1>(a, b, c) }",
+        "g (int32[3,5] a, int32[4,5] b) => (int32[3,4] y) { y = Gemm<alpha=0.25, transB=1>(a, b) }",
+        "g (int32[3,5] a, int32[5,4] b) => (int32[3,4] y) { y = Gemm<alpha=2.0>(a, b) }",
+    ],
+)
+def test_factors_between_whole_numbers(source):
+    """They were cut to whole ones: half of a product was 0."""
+    model, rng = text_model(source), np.random.default_rng(0)
+    feeds = {}
+    for one in model.graph.input:
+        kind = onnx.helper.tensor_dtype_to_np_dtype(one.type.tensor_type.elem_type)
+        shape = [dim.dim_value for dim in one.type.tensor_type.shape.dim]
+        feeds[one.name] = rng.integers(0 if kind.kind == "u" else -9, 9, shape).astype(kind)
+    (wanted,) = ReferenceEvaluator(model).run(None, feeds)
+    np.testing.assert_array_equal(run_tvm(import_onnx(model), feeds)[0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "positions"), [("float", "double"), ("double", "float"), ("int32", "float")]
+)
+def test_images_read_at_positions_of_another_type(kind, positions):
+    """The result had the wider type of the two, and not the image's."""
+    source = text_model(
+        f"g ({kind}[1,1,3,4] x, {positions}[1,2,2,2] p) => ({kind}[1,1,2,2] y) {{ y = GridSample(x, p) }}",
+        opset=22,
+    )
+    if kind == "int32":
+        with pytest.raises(ModelError, match="images of int32"):
+            import_onnx(source)
+        return
+    names = {"float": np.float32, "double": np.float64}
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.standard_normal((1, 1, 3, 4)).astype(names[kind]),
+        "p": rng.uniform(-1, 1, (1, 2, 2, 2)).astype(names[positions]),
+    }
+    (y,) = run_tvm(import_onnx(source), feeds)
+    assert y.dtype == names[kind]
+    np.testing.assert_allclose(y, ReferenceEvaluator(source).run(None, feeds)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_a_convolution_may_leave_its_kernel_shape_to_the_weight():

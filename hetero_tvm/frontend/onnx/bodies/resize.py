@@ -86,6 +86,9 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     usual = (coordinates, nearest) in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
     plain = not smooth and (mode != "nearest" or (integers and usual)) and not (mode == "cubic" and exclude)
     plain = plain and not double and node.doc_string != BY_PLACES  # TVM's weights are float32
+    stored = pool.dtype(node.input[0], types)
+    whole = mode != "nearest" and not stored.startswith(("float", "bfloat"))
+    plain = plain and not (whole and mode == "cubic")  # TVM cuts off, and lets wrap
     spatial = 3 <= len(shape) <= 5 and all(a >= 2 for a, _, _ in changed)
     several = min(extents[2:], default=0) > 1  # TVM divides by the distance between the corners of the result
     same = coordinates in _PLAIN or (several and coordinates in ("align_corners", "pytorch_half_pixel"))
@@ -101,8 +104,6 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     if crops and len(region) != 2 * len(axes):
         raise _refusal(node, "tf_crop_and_resize without a region of interest")
     x, outside = node.input[0], np.zeros((), bool)
-    stored = pool.dtype(x, types)
-    whole = mode != "nearest" and not stored.startswith(("float", "bfloat"))
     dtype = "float32" if whole else stored  # weights of whole numbers would all be zero
     if whole:
         x = b.op("Cast", x, to=onnx.TensorProto.FLOAT)

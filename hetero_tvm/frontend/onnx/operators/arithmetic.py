@@ -56,14 +56,24 @@ def _thresholded_relu(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
 
 
 def _shrink(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
-    """The formula, the lower side first: TVM adds both sides, and negates thresholds that have no sign."""
+    """The formula, the lower side first: TVM adds both sides, and negates thresholds that have no sign.
+
+    Whole numbers whose type lacks the threshold or the bias are computed in float64 and cut towards zero, as
+    by ONNX Runtime.
+    """
     x, dtype = inputs[0], str(inputs[0].ty.dtype)
-    threshold, bias = (attrs.get(name, default) for name, default in (("lambd", 0.5), ("bias", 0.0)))
-    bias, zero = relax.const(bias, dtype), relax.const(0, dtype)
-    y = relax.op.where(relax.op.greater(x, relax.const(threshold, dtype)), relax.op.subtract(x, bias), zero)
-    if dtype.startswith("uint"):
-        return y
-    return relax.op.where(relax.op.less(x, relax.const(-threshold, dtype)), relax.op.add(x, bias), y)
+    threshold, bias = (float(attrs.get(name, default)) for name, default in (("lambd", 0.5), ("bias", 0.0)))
+    unsigned, kind = dtype.startswith("uint"), dtype
+    # A threshold of at least 0 may be cut: no whole number lies between.
+    below = threshold < 0 and (unsigned or not threshold.is_integer())
+    if "int" in dtype and (below or not bias.is_integer() or (unsigned and bias < 0)):
+        unsigned, kind = False, "float64"
+        x = relax.op.astype(x, kind)
+    added, zero = relax.const(bias, kind), relax.const(0, kind)
+    y = relax.op.where(relax.op.greater(x, relax.const(threshold, kind)), relax.op.subtract(x, added), zero)
+    if not unsigned:
+        y = relax.op.where(relax.op.less(x, relax.const(-threshold, kind)), relax.op.add(x, added), y)
+    return y if kind == dtype else relax.op.astype(y, dtype)
 
 
 def _celu(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
@@ -178,6 +188,28 @@ def _reduce_mean(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return mean if kind == dtype else relax.op.astype(mean, dtype)
 
 
+def _gemm(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Sum of products of whole numbers by factors that are none, which TVM's converter rounds to whole ones.
+
+    It is computed in float64 and cut towards zero, as by ONNX's evaluator.
+    """
+    alpha, beta = (float(attrs.get(name, 1.0)) for name in ("alpha", "beta"))
+    a, b, dtype = *inputs[:2], str(inputs[0].ty.dtype)
+    if "int" not in dtype or (alpha.is_integer() and beta.is_integer()):
+        return None
+    a, b = (
+        relax.op.permute_dims(x, [1, 0]) if attrs.get(name, 0) else x
+        for x, name in ((a, "transA"), (b, "transB"))
+    )
+    total = relax.op.multiply(
+        relax.op.astype(relax.op.matmul(a, b), "float64"), relax.const(alpha, "float64")
+    )
+    if len(inputs) > 2 and inputs[2] is not None:
+        bias = relax.op.multiply(relax.op.astype(inputs[2], "float64"), relax.const(beta, "float64"))
+        total = relax.op.add(total, bias)
+    return relax.op.astype(total, dtype)
+
+
 def _neg(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     """Negation of whole numbers without a sign, which wraps around; TVM's multiplies with -1."""
     x, dtype = inputs[0], str(inputs[0].ty.dtype)
@@ -271,6 +303,7 @@ ARITHMETIC: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Cosh": _hyperbolic(odd=False),
     "Div": _divided,
     "Elu": _exponential_below_zero(1.0, 1.0),
+    "Gemm": _gemm,
     "HardSigmoid": _hard_sigmoid,
     "LeakyRelu": _leaky_relu,
     "Mean": _mean,

@@ -70,6 +70,20 @@ def test_images_of_whole_numbers(mode, antialias, kind):
     np.testing.assert_allclose(result.astype(int), expected.astype(int), atol=1)
 
 
+@pytest.mark.parametrize("kind", ["uint8", "int8", "int32"])
+def test_cubic_curves_of_whole_numbers_are_rounded_and_held_in_their_type(kind):
+    """They were cut off, and those that leave 8 bits came out at the other end."""
+    real = _model([1, 2, 4, 4], [1, 1, 2.0, 2.0], mode="cubic")
+    whole = onnx.ModelProto.FromString(real.SerializeToString())
+    for value in (*whole.graph.input, *whole.graph.output):
+        value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    ends = np.iinfo(np.int8 if kind == "int32" else kind)
+    x = np.random.default_rng(0).choice([ends.min, ends.max, 3], (1, 2, 4, 4)).astype(kind)
+    (curve,) = ReferenceEvaluator(real).run(None, {"x": x.astype(np.float32)})
+    expected = np.clip(np.rint(curve), np.iinfo(kind).min, np.iinfo(kind).max).astype(kind)
+    np.testing.assert_array_equal(run_tvm(import_onnx(whole), {"x": x})[0], expected)
+
+
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
 def test_nearest_is_a_gather(rounding, coordinates):
