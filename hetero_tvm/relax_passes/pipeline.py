@@ -25,6 +25,7 @@ from hetero_tvm.relax_passes.fusions.convolutions.conv2d import (
     FoldPad,
     FuseConv2d,
 )
+from hetero_tvm.relax_passes.fusions.convolutions.outside import DropOutsideTaps
 from hetero_tvm.relax_passes.fusions.convolutions.scales import FoldConvInputScales, FoldConvOutputScales
 from hetero_tvm.relax_passes.fusions.embedding_norm import FuseEmbeddingNorm
 from hetero_tvm.relax_passes.fusions.fold_scales import FoldInputScales, FoldOutputScales
@@ -66,6 +67,7 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         MergeQkv(claims),  # after attention: only then is it known which projections belong together
         FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
         FoldPad(),  # before the epilogue makes a kernel of the convolution
+        DropOutsideTaps(),  # after it: all zeros around are the convolution's own now
         FoldConvOutputScales(),  # after batch norms, whose factors go the same way
         FoldConvInputScales(),  # then: a factor between two convolutions goes to the first
         MergeAddedConvolutions(),  # after these: terms of a sum are plain convolutions now

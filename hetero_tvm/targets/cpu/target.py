@@ -21,6 +21,7 @@ from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.forms.resize import PixelsAsCopies
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime, GatherAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
+from hetero_tvm.relax_passes.fusions.convolutions.outside import DropOutsideTaps
 from hetero_tvm.relax_passes.fusions.convolutions.slices import ReadSlices
 from hetero_tvm.relax_passes.fusions.forest import FuseForest
 from hetero_tvm.relax_passes.fusions.integers.as_floats import IntegersAsFloats
@@ -378,8 +379,8 @@ class CpuTarget(Target):
 
     run_time_sizes = True
     fixed_size_passes = frozenset({JoinParts.name})  # places of each size
-    # What kernels of one size alone compute.
-    fixed_image_passes = frozenset({RoundConvolutions.name, HalveImages.name})
+    # What kernels of one size alone compute, and taps that other sizes reach.
+    fixed_image_passes = frozenset({RoundConvolutions.name, HalveImages.name, DropOutsideTaps.name})
     layout_passes = frozenset({BlockImages.name, ReadSlices.name})  # slices are read in blocks alone
     batch_passes = frozenset({ReadSlices.name})  # copies of windows pay with few images
 
