@@ -15,6 +15,7 @@ from hetero_tvm.frontend.onnx.graph.body import as_text
 from hetero_tvm.frontend.onnx.operators.arithmetic import ARITHMETIC
 from hetero_tvm.frontend.onnx.operators.common import Inputs, is_float, static_shape
 from hetero_tvm.frontend.onnx.operators.moves import MOVES
+from hetero_tvm.frontend.onnx.operators.places import PLACES
 from hetero_tvm.frontend.onnx.operators.sequences import SEQUENCES
 from hetero_tvm.host.tvm import Expr, onnx_frontend, relax, te, tirx, tvm
 
@@ -70,45 +71,6 @@ def _einsum(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
         once = sorted(x for x in set(equation) - {","} if equation.count(x) == 1)
         equation = f"{equation}->{''.join(once)}"
     return relax.op.einsum(tuple(inputs), equation)
-
-
-def _scatter_nd(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
-    """Scatter by constant indices, counted from the beginning.
-
-    TVM's converter writes seven bindings for that, behind which nobody sees that they are known.
-    """
-    data, indices, updates = inputs[0], inputs[1], inputs[2]
-    if not isinstance(indices, tvm.ir.GenericConst):
-        return None
-    values = indices.value.numpy()
-    extents = np.array([int(dim) for dim in data.ty.shape][: values.shape[-1]], values.dtype)
-    if values.size and not ((values >= -extents) & (values < extents)).all():
-        raise ValueError("an index lies outside the tensor")
-    places = relax.const(np.where(values < 0, values + extents, values))
-    reduction = as_text(attrs.get("reduction", "none"))
-    return relax.op.scatter_nd(data, places, updates, "update" if reduction == "none" else reduction)
-
-
-def _checked_indices(inputs: Inputs, attrs: dict[str, Any]) -> None:
-    """Leave an operator with an index per element to TVM, but check indices that are constants."""
-    data, indices = inputs[0], inputs[1]
-    shape = static_shape(data)
-    if shape is None or not isinstance(indices, tvm.ir.GenericConst):
-        return
-    size, values = shape[attrs.get("axis", 0)], indices.value.numpy()
-    if values.size and not -size <= values.min() <= values.max() < size:
-        raise ValueError(f"an index lies outside [{-size}, {size})")
-
-
-def _gather_nd(inputs: Inputs, attrs: dict[str, Any]) -> None:
-    """Leave the operator to TVM, but check indices that are constants."""
-    shape, indices = static_shape(inputs[0]), inputs[1]
-    if shape is None or not isinstance(indices, tvm.ir.GenericConst):
-        return
-    values, first = indices.value.numpy(), attrs.get("batch_dims", 0)
-    extents = np.array(shape[first : first + values.shape[-1]], values.dtype)
-    if values.size and not ((values >= -extents) & (values < extents)).all():
-        raise ValueError("an index lies outside the tensor")
 
 
 def _pairwise(step: Callable[[Expr, Expr], Expr]) -> Callable[[Inputs, dict[str, Any]], Expr | None]:
@@ -268,35 +230,6 @@ def explicit_padding(x: Expr, weight: Expr | None, attrs: dict[str, Any]) -> dic
     return {**attrs, "auto_pad": b"NOTSET", "pads": [*before, *after]}
 
 
-def _scatter_elements(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
-    """Scatter into the part of the data that the indices span; TVM's takes them for as wide as the data."""
-    _checked_indices(inputs, attrs)
-    data, indices, updates = inputs[0], inputs[1], inputs[2]
-    shape, given = static_shape(data), static_shape(indices)
-    if shape is None or given is None:
-        return None
-    axis = attrs.get("axis", 0) % len(shape)
-    short = [n for n in range(len(shape)) if n != axis and given[n] < shape[n]]
-    reduction = as_text(attrs.get("reduction", "none"))
-    if not short and reduction in (
-        "max",
-        "min",
-    ):  # PyTorch's tracing exporter writes them before opset 18 too
-        return relax.op.scatter_elements(data, indices, updates, axis=axis, reduction=reduction)
-    if not short:
-        return None
-    if 0 in given:
-        return data
-    part = relax.op.strided_slice(data, short, [0] * len(short), [given[n] for n in short])
-    reduction = "update" if reduction == "none" else reduction
-    result = relax.op.scatter_elements(part, indices, updates, axis=axis, reduction=reduction)
-    for n in reversed(short):  # what lies behind the part along one axis after the other
-        begin = [given[n] if m == n else 0 for m in short]
-        end = [given[m] if m < n else shape[m] for m in short]
-        result = relax.op.concat([result, relax.op.strided_slice(data, short, begin, end)], axis=n)
-    return result
-
-
 def _compress(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     """Selection by a constant condition: a lookup of the elements that it names."""
     x, condition = inputs[0], inputs[1]
@@ -413,6 +346,7 @@ def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
 CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     **ARITHMETIC,
     **MOVES,
+    **PLACES,
     **SEQUENCES,
     "BitCast": _bit_cast,
     "BitShift": _bit_shift,
@@ -421,8 +355,6 @@ CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Einsum": _einsum,
     "Gather": _gather,
-    "GatherElements": _checked_indices,
-    "GatherND": _gather_nd,
     "GridSample": _grid_sample,
     "IsInf": _is_inf,
     "Max": _pairwise(relax.op.maximum),
@@ -432,9 +364,6 @@ CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "NonMaxSuppression": suppressed,
     "OneHot": _one_hot,
     "RoiAlign": _roi_align,
-    "Scatter": _scatter_elements,
-    "ScatterElements": _scatter_elements,
-    "ScatterND": _scatter_nd,
     "TopK": _top_k,
 }
 """Operator -> our converter."""

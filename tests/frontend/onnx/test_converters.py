@@ -784,3 +784,31 @@ def test_extrema_at_places_before_opset_18():
     expected = x.copy()
     np.maximum.at(expected, (at, np.array([0, 1])), y)
     np.testing.assert_array_equal(built.run({"x": x, "at": at, "y": y})[0], expected)
+
+
+@pytest.mark.parametrize("reduction", ["add", "mul", "max", "min"])
+@pytest.mark.parametrize("rows", [3, 2])
+def test_truths_are_scattered(reduction, rows):
+    """Sums of truth values are "or", products "and"; they did not compile."""
+    source = text_model(
+        f"g (bool[3,4] x, int64[{rows},4] i, bool[{rows},4] u) => (bool[3,4] y)"
+        f' {{ y = ScatterElements<axis=1, reduction="{reduction}">(x, i, u) }}',
+        opset=18,
+    )
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.random((3, 4)) > 0.5,
+        "i": rng.integers(0, 4, (rows, 4)),
+        "u": rng.random((rows, 4)) > 0.5,
+    }
+    (wanted,) = ReferenceEvaluator(source).run(None, feeds)
+    (y,) = run_tvm(import_onnx(source), feeds)
+    np.testing.assert_array_equal(y, wanted)
+
+
+def test_batches_that_contradict_each_other():
+    source = text_model(
+        "g (float[1,3,4] x, int64[2,5,1] i) => (float[2,5,4] y) { y = GatherND<batch_dims=1>(x, i) }", opset=17
+    )
+    with pytest.raises(ModelError, match="batches of"):
+        import_onnx(source)
