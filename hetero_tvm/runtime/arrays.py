@@ -177,6 +177,12 @@ def result_array(tensor: Any, dtype: np.dtype, inputs: Sequence[Any]) -> np.ndar
     return array
 
 
+def fetched(tensor: Any) -> np.ndarray:
+    """Values of a tensor of the host, without a copy where NumPy's DLPack knows their type."""
+    known = numpy_dtype(str(tensor.dtype)).kind in "biuf"
+    return np.from_dlpack(tensor) if known else tensor.numpy()
+
+
 def named_indices(message: str, specs: Sequence[TensorSpec], given: Sequence[Any]) -> str:
     """``message`` about an index outside of a range, with the inputs that hold such numbers, and where.
 

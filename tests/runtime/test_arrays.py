@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.errors import InputError
 from hetero_tvm.runtime import load
-from hetero_tvm.runtime.arrays import InputSlot, named_indices
+from hetero_tvm.runtime.arrays import InputSlot, fetched, named_indices, numpy_dtype
 from hetero_tvm.runtime.signature import TensorSpec
 from tests.runtime.conftest import ROWS, WIDTH, expected, sample
 
@@ -135,3 +135,13 @@ def test_indices_outside_of_a_range_are_named_where_an_input_holds_them():
     given[1][...] = 3  # what is at fault is computed
     assert named_indices(told, specs, given) == told
     assert named_indices("x is outside 1..4", specs, given) == "x is outside 1..4"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool", "bfloat16"])
+def test_values_of_tensors_of_any_type(dtype):
+    """NumPy's DLPack knows no bfloat16, which results of convolutions may have."""
+    tvm = pytest.importorskip("tvm")
+    array = np.arange(6).reshape(2, 3).astype(numpy_dtype(dtype))
+    found = fetched(tvm.runtime.tensor(array))
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.runtime.arrays import fetched
 from hetero_tvm.search.measure import timing
 from hetero_tvm.search.measure.disturbance import Disturbance
 from hetero_tvm.search.measure.prepared import Prepared, blank, fault_of, joined, tvm
@@ -185,7 +186,7 @@ class _Kernel:
 
     def results(self) -> np.ndarray:
         """Results of the latest call."""
-        return joined([np.from_dlpack(output) for output in self.outputs])
+        return joined([fetched(output) for output in self.outputs])
 
     def call(self) -> timing.Call:
         return timing.bound(self._function, self._arguments)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm import host
+from hetero_tvm.runtime.arrays import fetched
 from hetero_tvm.search.measure import timing
 
 Kernel = tuple[Callable[..., None], Sequence[Sequence[Any]]]
@@ -82,7 +83,7 @@ class CpuDevice(MeasuredDevice):
         return self._tvm.runtime.tensor(tensor.numpy())
 
     def fetch(self, tensor: Any) -> np.ndarray:
-        return np.from_dlpack(tensor)
+        return fetched(tensor)
 
     def run(self, kernel: Kernel) -> None:
         function, sets = kernel

@@ -1,4 +1,4 @@
-"""Convolution of bfloat16 on channel blocks (NCHW[x]c) of float32 images.
+"""Convolution of bfloat16 on channel blocks (NCHW[x]c) of images in float32, or in bfloat16.
 
 Loop structure::
 
@@ -12,8 +12,9 @@ Loop structure::
                 epilogue on the registers, stored to Y
 
 The loops are those of ``images/conv2d_blocked.py``, with two channels a step: half of the instructions, half
-of the bytes of weights and of pixels.  A pixel is rounded once for all filters and taps.  Images stay
-float32, so that everything between convolutions is as it was, and so do sums, bias and residual.
+of the bytes of weights and of pixels.  A pixel is rounded once for all filters and taps, or was when it was
+written, where such convolutions alone read it.  All that others read stays float32, so that everything
+between convolutions is as it was, and so do sums, bias and residual.
 """
 
 from __future__ import annotations
