@@ -1,7 +1,7 @@
 """Images that convolutions of bfloat16 alone read are stored in it: rounded once, half of the memory.
 
 A convolution rounds what it reads in any case (:class:`hetero_tvm.ops.integers.bf16_conv2d.Bf16Conv2d`), so
-that numbers stay the same to the last bit.  Concatenations of such images go along.
+that numbers stay the same to the last bit.  Concatenations and slices of such images go along.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
 
 
 class HalveImages(GraphPass):
-    """Results of convolutions of bfloat16, and concatenations of these, in bfloat16.
+    """Results of convolutions of bfloat16, and concatenations and slices of these, in bfloat16.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class HalveImages(GraphPass):
             if op is not None:
                 value = self._convolved(graph, var, op, stored, var in halved)
             elif var in halved:
-                value = self._joined(graph, var, stored)
+                value = self._moved(graph, var, stored)
             else:
                 continue
             if var in halved:
@@ -51,7 +51,7 @@ class HalveImages(GraphPass):
 
     def _halved(self, graph: Graph) -> set[Var]:
         """Images that are stored in bfloat16."""
-        joined = {var for var in graph.bindings() if graph.op_name(var) == "relax.concat"}
+        joined = {var for var in graph.bindings() if graph.op_name(var) in _MOVES}
         while True:
             wanted: set[Var] = set()
             for var in reversed(graph.bindings()):
@@ -67,12 +67,12 @@ class HalveImages(GraphPass):
             joined &= halved  # parts of the others stay as they are
 
     def _gives_halves(self, graph: Graph, var: Var, halved: set[Var]) -> bool:
-        """Whether the result of a binding may be stored in bfloat16: a convolution's, or a concatenation's of
-        which such results are half or more."""
-        if graph.op_name(var) == "relax.concat":
+        """Whether the result of a binding may be stored in bfloat16: a convolution's, or a move's of which
+        such results are half or more."""
+        if graph.op_name(var) in _MOVES:
             parts = _parts(graph, var)
             inside = sum(math.prod(shape_of(part)) for part in parts if part in halved)
-            return 2 * inside >= math.prod(shape_of(var))
+            return 2 * inside >= sum(math.prod(shape_of(part)) for part in parts)
         op = _convolution(graph, var)
         return op is not None and self._claims(dataclasses.replace(op, y_dtype=HALVES))
 
@@ -90,20 +90,23 @@ class HalveImages(GraphPass):
         out = relax.TensorType(op.output.shape, op.output.dtype)
         return relax.call_tir(function, [stored.get(x, x), *others], out_ty=out)
 
-    def _joined(self, graph: Graph, var: Var, stored: dict[Expr, Var]) -> Expr:
-        """A concatenation of images that are stored in bfloat16, or rounded for it."""
+    def _moved(self, graph: Graph, var: Var, stored: dict[Expr, Var]) -> Expr:
+        """A move of images that are stored in bfloat16, or rounded for it."""
         parts = [
             stored[part]
             if part in stored
             else graph.insert_before(var, relax.op.astype(part, HALVES), f"{var.name}#rounded")
             for part in _parts(graph, var)
         ]
-        return relax.op.concat(parts, graph.value(var).attrs.axis)
+        call = graph.value(var)
+        if graph.op_name(var) == "relax.concat":
+            return relax.op.concat(parts, call.attrs.axis)
+        return relax.Call(call.op, [*parts, *call.args[1:]], call.attrs)
 
 
 def _reads_halves(graph: Graph, user: Var | None, var: Var, joined: set[Var]) -> bool:
-    """Whether ``user`` reads of ``var`` only what is left after rounding: a convolution does, and a
-    concatenation of ``joined``."""
+    """Whether ``user`` reads of ``var`` only what is left after rounding: a convolution does, and a move of
+    ``joined``."""
     if user is None:
         return False
     op = _convolution(graph, user)
@@ -123,4 +126,10 @@ def _operands(graph: Graph, var: Var) -> list[Expr]:
 
 
 def _parts(graph: Graph, var: Var) -> list[Expr]:
-    return list(getattr(graph.value(graph.value(var).args[0]), "fields", ()))
+    """The images that a move reads."""
+    x = graph.value(var).args[0]
+    return [x] if graph.op_name(var) == "relax.strided_slice" else list(getattr(graph.value(x), "fields", ()))
+
+
+_MOVES = ("relax.concat", "relax.strided_slice")
+"""Operators that move values as they are: parts of images, and images without the zeros around."""

@@ -378,9 +378,10 @@ class CpuTarget(Target):
         return contraction.emit(function, self.machine) or generic.schedule(function, self.machine)
 
     run_time_sizes = True
-    fixed_size_passes = frozenset({JoinParts.name})  # places of each size
+    # Places of each size, and moves of bfloat16, which run-time kernels do not have.
+    fixed_size_passes = frozenset({JoinParts.name, HalveImages.name})
     # What kernels of one size alone compute, and taps that other sizes reach.
-    fixed_image_passes = frozenset({RoundConvolutions.name, HalveImages.name, DropOutsideTaps.name})
+    fixed_image_passes = frozenset({RoundConvolutions.name, DropOutsideTaps.name})
     layout_passes = frozenset({BlockImages.name, ReadSlices.name})  # slices are read in blocks alone
     batch_passes = frozenset({ReadSlices.name})  # copies of windows pay with few images
 

@@ -808,7 +808,8 @@ def test_truths_are_scattered(reduction, rows):
 
 def test_batches_that_contradict_each_other():
     source = text_model(
-        "g (float[1,3,4] x, int64[2,5,1] i) => (float[2,5,4] y) { y = GatherND<batch_dims=1>(x, i) }", opset=17
+        "g (float[1,3,4] x, int64[2,5,1] i) => (float[2,5,4] y) { y = GatherND<batch_dims=1>(x, i) }",
+        opset=17,
     )
     with pytest.raises(ModelError, match="batches of"):
         import_onnx(source)

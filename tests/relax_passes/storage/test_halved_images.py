@@ -28,16 +28,18 @@ def halved(body, claims=lambda op: True):
     after, names, report = fuse(before, *rules, HalveImages(claims))
     assert names_of(before) <= set().union(*names.values())
     found = [(c.x_dtype, c.y_dtype) for c in contracts(after, "bf16_conv2d")]
-    assert report.fusions.get("halved_images", 0) == sum(y == HALF for _, y in found) + (
-        HALF in {str(var.ty.dtype) for var in _joined(after)}
-    )
+    moved = sum(str(var.ty.dtype) == HALF for var in _moved(after))
+    assert report.fusions.get("halved_images", 0) == sum(y == HALF for _, y in found) + moved
     return found, calls(after)
 
 
-def _joined(after):
+def _moved(after):
     for block in after["main"].body.blocks:
         for binding in block.bindings:
-            if getattr(getattr(binding.value, "op", None), "name", "") == "relax.concat":
+            if getattr(getattr(binding.value, "op", None), "name", "") in (
+                "relax.concat",
+                "relax.strided_slice",
+            ):
                 yield binding.var
 
 
@@ -78,6 +80,17 @@ def test_concatenations_of_mostly_convolutions(pooled, expected):
 
     found, made = halved(body)
     assert found[-1] == (expected, FLOAT) and made.get("astype", 0) == (expected == HALF)
+
+
+def test_slices_go_along():
+    """Both halves of a split are read by convolutions alone: no kernel reads the whole in float32."""
+
+    def body(emit, x):
+        whole = conv(emit, x, 8)
+        first, second = (emit(op.strided_slice(whole, [1], [n], [n + 4], [1])) for n in (0, 4))
+        return emit(op.add(*(conv(emit, part, kernel=1, seed=1) for part in (first, second))))
+
+    assert halved(body)[0] == [(FLOAT, HALF), (HALF, FLOAT), (HALF, FLOAT)]
 
 
 @multiplies
