@@ -8,9 +8,10 @@ Loop structure::
             where more is computed than moved: that on the square, which is in L1
 
 Both sides are read and written by whole vectors, and each cache line once.  A piece of work goes along the
-written axis, whose lines it fills one after the other.  Where long rows begin anywhere in a line, a machine
-whose reads are far goes along the other axis, that its prefetchers follow.  The last block of an axis begins
-earlier, so that it ends with the axis: what two blocks share is written twice, with the same values.
+written axis, whose lines it fills one after the other.  Where rows of the result begin anywhere in a line, a
+machine whose reads are far writes half lines, and goes along the other axis where its prefetchers follow it.
+The last block of an axis begins earlier, so that it ends with the axis: what two blocks share is written
+twice, with the same values.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ _LINE = 16
 
 _BLOCKS = 8
 """Blocks that one iteration goes through."""
+
+_FEW_BLOCKS = 8
+"""Lines of a row of the result up to which it is short."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ def transposed_of(form: LinearNest, machine: CpuModel) -> Transposed | None:
     lanes = 1 << (least.bit_length() - 1)
     if lanes < _FEWEST:
         return None
+    if machine.exposed_reads > 0 and form.store.steps[axis] % _LINE:
+        lanes = min(lanes, _LINE // 2)  # stores of a whole line would all be split between two
     return Transposed(form, axis, tuple(dict.fromkeys(operands)), lanes, bits)
 
 
@@ -125,8 +131,10 @@ def emit_transposed(k: Kernel, found: Transposed, views: Views, machine: CpuMode
 
 
 def _reads_along(found: Transposed, machine: CpuModel) -> bool:
-    """Whether a piece of work goes along the axis that is read along: .65 to .9 of the time of the other way
-    on a Xeon with tiles, but 1.6 to 2.4 of it where rows of the result are short (measured)."""
-    form = found.form
+    """Whether a piece of work goes along the axis that is read along: .45 to .9 of the time of the other way
+    on a Xeon with tiles, but 1.2 to 2.4 of it where rows of the result are short, or those that are read
+    begin anywhere in a line as well (measured)."""
+    form, last = found.form, len(found.form.kept) - 1
     split = form.store.steps[found.across] % _LINE != 0
-    return machine.exposed_reads > 0 and split and form.kept[-1] > _BLOCKS * found.lanes
+    whole = all(operand.steps[last] % _LINE == 0 for operand in found.operands)
+    return machine.exposed_reads > 0 and split and whole and form.kept[-1] > _FEW_BLOCKS * _LINE
