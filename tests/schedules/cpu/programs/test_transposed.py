@@ -18,6 +18,7 @@ SHAPES = {
     "tall": ((1000, 6), (1, 0)),
     "large": ((300, 290), (1, 0)),
     "long": ((150, 333), (1, 0)),
+    "long_whole": ((333, 64), (1, 0)),
     "long_batched": ((2, 40, 3, 141), (0, 3, 2, 1)),
     "batched": ((3, 17, 24), (0, 2, 1)),
     "channels_last": ((2, 9, 7, 8), (0, 2, 3, 1)),
@@ -29,7 +30,7 @@ SHAPES = {
 
 
 FAR = CpuModel("d", lanes=16, registers=32, threads=2, features=("amx_tile",))
-"""A machine whose reads are far: long odd rows are read along."""
+"""A machine whose reads are far: odd rows are written by half lines, long ones are read along whole ones."""
 
 
 @pytest.mark.parametrize("machine", [*MACHINES.values(), FAR], ids=[*MACHINES, "far"])
