@@ -7,7 +7,7 @@ computed one after the other, calls of exp, erf, tanh and the like become vector
 vectorised, bfloat16 is converted where TVM loses it, quotients and remainders of falling indices are written
 by those of rising ones, those of counts have no correction for negative numbers, unsigned numbers of 64 bits
 become floats by way of signed ones, the bits of zero are a zero of their type, and small constant-size
-buffers stay on the stack. Every compilation, the tuner's candidates included, must use it, or candidates are
+buffers stay on the stack.  Every compilation, the tuner's candidates included, must use it, or candidates are
 ranked on other code than the one that ships.
 """
 
@@ -213,7 +213,7 @@ def take_bits_of_zero(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
 
     The simplifier makes 0 of what lies behind a fence: ``x - x``, or the first step of an unrolled ``x * i``.
     """
-    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, _zero), order="post"))
+    return with_body(func, tvm_ffi.structural_map(func.body, (tvm.ir.Call, _zero), order="post"))
 
 
 @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.SkipArgumentChecks")

@@ -201,8 +201,8 @@ class Conv2d(FusedOp):
         )
         for step, operand in steps_with_operands(self.epilogue, extra):
             y = elementwise(step, y, operand)
-        y = image_as(y, self.y_layout)
-        return y if self.dtype == "float32" else te.compute(y.shape, lambda *i: y(*i).astype(self.dtype))
+        y, dtype = image_as(y, self.y_layout), self.output.dtype
+        return y if dtype == "float32" else te.compute(y.shape, lambda *i: y(*i).astype(dtype))
 
     def multiplied(self, x: TETensor, w: TETensor) -> tuple[TETensor, TETensor]:
         """Give the tensors that are multiplied, from the operands X and W."""

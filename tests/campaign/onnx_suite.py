@@ -63,7 +63,8 @@ def _array(value: Any) -> np.ndarray:
 def outcome(case: Any) -> tuple[str, str]:
     """How a case ends, and why."""
     from hetero_tvm.api import build_model, import_model, optimize_model
-    from hetero_tvm.errors import BuildError, HeteroTVMError
+    from hetero_tvm.errors import HeteroTVMError
+    from tests.campaign.graphs.judge import failed_inside
 
     try:
         model = case.model or onnx.load(Path(case.model_dir) / "model.onnx")
@@ -77,9 +78,7 @@ def outcome(case: Any) -> tuple[str, str]:
                 if fault := difference(result, truth, case.rtol, case.atol):
                     return WRONG, f"output {index}: {fault}"
     except HeteroTVMError as error:
-        # A pass or a code generator that fails is no refusal, however well its error is wrapped.
-        inside = isinstance(error, BuildError) and error.message.startswith(("optimizing ", "compiling "))
-        return BROKEN if inside else REFUSED, " ".join(str(error).split())[:400]
+        return BROKEN if failed_inside(error) else REFUSED, " ".join(str(error).split())[:400]
     except Exception as error:
         return BROKEN, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return PASSED, ""

@@ -72,12 +72,6 @@ class Bf16Conv2d(Conv2d):
         y = super().reference(x, w, *extra)
         return y.astype(half) if self.y_dtype == HALVES else y
 
-    def result(self, x: TETensor, w: TETensor, *extra: TETensor) -> TETensor:
-        from hetero_tvm.host.tvm import te
-
-        y = super().result(x, w, *extra)
-        return y if self.y_dtype != HALVES else te.compute(y.shape, lambda *i: y(*i).astype(HALVES))
-
     def multiplied(self, x: TETensor, w: TETensor) -> tuple[TETensor, TETensor]:
         from hetero_tvm.host.tvm import te
 

@@ -55,7 +55,7 @@ def _neutral(value: float, *, either: bool) -> Callable[[Graph, Call], Expr | No
 
 
 def _single(graph: Graph, call: Call) -> Expr | None:
-    fields = getattr(graph.value(call.args[0]), "fields", ())
+    fields = graph.fields(call.args[0])
     return fields[0] if len(fields) == 1 else None
 
 

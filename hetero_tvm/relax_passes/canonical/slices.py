@@ -70,8 +70,8 @@ class _Part(NamedTuple):
 class _Joined(NamedTuple):
     axis: int
     parts: list[_Part]
-    before: list[Expr]
-    """Parts of the concatenation as it was."""
+    slices: list[Expr]
+    """Parts, as they were, that are slices."""
 
 
 class JoinSlices(Rule):
@@ -85,7 +85,7 @@ class JoinSlices(Rule):
 
     def match(self, graph: Graph, var: Var) -> _Joined | None:
         call = graph.value(var)
-        parts = list(getattr(graph.value(call.args[0]), "fields", ()))
+        parts = graph.fields(call.args[0])
         if call.attrs.axis is None or not shape_of(var):
             return None
         axis, joined = int(call.attrs.axis) % len(shape_of(var)), list[_Part]()
@@ -95,10 +95,11 @@ class JoinSlices(Rule):
                 joined[-1] = _Part(part.x, before.begin, part.end)
             else:
                 joined.append(part)
-        return _Joined(axis, joined, parts) if len(joined) < len(parts) else None
+        slices = [part for part in parts if graph.call(part, "relax.strided_slice") is not None]
+        return _Joined(axis, joined, slices) if len(joined) < len(parts) else None
 
     def rewrite(self, graph: Graph, var: Var, found: _Joined) -> None:
-        axis, slices = found.axis, [part for part in found.before if _is_slice(graph, part)]
+        axis = found.axis
 
         def piece(part: _Part) -> Expr:
             if (part.begin, part.end) == (0, shape_of(part.x)[axis]):
@@ -111,15 +112,11 @@ class JoinSlices(Rule):
                 graph.insert_before(var, x, f"{var.name}#part") if isinstance(x, relax.Call) else x
                 for x in pieces
             ]
-            graph.replace(var, relax.op.concat(parts, axis), slices)
+            graph.replace(var, relax.op.concat(parts, axis), found.slices)
         elif isinstance(pieces[0], relax.Call):
-            graph.replace(var, pieces[0], slices)
+            graph.replace(var, pieces[0], found.slices)
         else:
             graph.forward(var, pieces[0])
-
-
-def _is_slice(graph: Graph, part: Expr) -> bool:
-    return graph.call(part, "relax.strided_slice") is not None
 
 
 def _slice_along(graph: Graph, part: Expr, axis: int) -> _Part:

@@ -121,7 +121,7 @@ class ChannelsOfImages(Rule):
             return None
         operands = [call.args[0]]
         if call.op.name == "relax.concat":
-            operands = list(getattr(graph.value(call.args[0]), "fields", ()))
+            operands = graph.fields(call.args[0])
             axes = [int(call.attrs.axis)]
         else:
             axes = [int(axis) for axis in call.args[1]]

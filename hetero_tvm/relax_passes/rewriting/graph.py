@@ -148,6 +148,10 @@ class Graph:
             return value
         return None
 
+    def fields(self, expr: Expr) -> list[Expr]:
+        """Fields of the tuple that ``expr`` is or is bound to; none of anything else."""
+        return list(getattr(self.value(expr), "fields", ()))
+
     def op_name(self, expr: Expr) -> str | None:
         """Name of the operator that ``expr`` calls (``"relax.add"``); None for anything else."""
         value = self.value(expr)

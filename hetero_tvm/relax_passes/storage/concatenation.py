@@ -63,7 +63,7 @@ def _parts(graph: Graph, var: Var) -> list[Expr] | None:
     """Parts of a concatenation that lie one behind the other in it, at aligned places."""
     if graph.op_name(var) != "relax.concat" or (axis := _axis(graph, var)) is None:
         return None
-    parts = list(getattr(graph.value(graph.value(var).args[0]), "fields", ()))
+    parts = graph.fields(graph.value(var).args[0])
     shapes = [_static(part) for part in parts]
     if len(parts) < 2 or None in shapes or math.prod(shapes[0][:axis]) != 1:
         return None

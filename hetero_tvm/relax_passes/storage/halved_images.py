@@ -35,12 +35,12 @@ class HalveImages(GraphPass):
         stored: dict[Expr, Var] = {}
         for var in graph.bindings():
             op = _convolution(graph, var)
+            if var not in halved and (op is None or _operands(graph, var)[0] not in stored):
+                continue
             if op is not None:
                 value = self._convolved(graph, var, op, stored, var in halved)
-            elif var in halved:
-                value = self._moved(graph, var, stored)
             else:
-                continue
+                value = self._moved(graph, var, stored)
             if var in halved:
                 stored[var] = graph.insert_before(var, value, f"{var.name}#halves", [var])
                 # For readers that are yet to be rewritten; nobody reads it in the end.
@@ -128,7 +128,7 @@ def _operands(graph: Graph, var: Var) -> list[Expr]:
 def _parts(graph: Graph, var: Var) -> list[Expr]:
     """The images that a move reads."""
     x = graph.value(var).args[0]
-    return [x] if graph.op_name(var) == "relax.strided_slice" else list(getattr(graph.value(x), "fields", ()))
+    return [x] if graph.op_name(var) == "relax.strided_slice" else graph.fields(x)
 
 
 _MOVES = ("relax.concat", "relax.strided_slice")

@@ -258,7 +258,7 @@ def node_of(graph: Graph, var: Var, block: int, module: IRModule) -> ImageNode |
         return PoolNode(graph, var, *pool)
     name = graph.op_name(var)
     if name == "relax.concat":
-        parts = getattr(graph.value(graph.value(var).args[0]), "fields", ())
+        parts = graph.fields(graph.value(var).args[0])
         even = parts and all(is_image(graph, p) and shape_of(p)[1] % block == 0 for p in parts)
         return ConcatNode(graph, var) if even and int(graph.value(var).attrs.axis) in (1, -3) else None
     if name == "relax.strided_slice":

@@ -14,9 +14,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from hetero_tvm.errors import BuildError, HeteroTVMError
+from hetero_tvm.errors import HeteroTVMError
 from tests.campaign.blocks.block import KINDS, Block
-from tests.campaign.graphs.judge import BROKEN, PASSED, REFUSED, UNJUDGED, WRONG, Verdict, compared
+from tests.campaign.graphs.judge import (
+    BROKEN,
+    PASSED,
+    REFUSED,
+    UNJUDGED,
+    WRONG,
+    Verdict,
+    compared,
+    failed_inside,
+)
 from tests.campaign.graphs.settings import CPU, Setting, add_options
 
 for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
@@ -43,8 +52,7 @@ def verdict(
         built = setting.built(imported)
         names = [spec.name for spec in imported.signature.inputs]
     except HeteroTVMError as error:
-        inside = isinstance(error, BuildError) and error.message.startswith(("optimizing ", "compiling "))
-        return Verdict(BROKEN if inside else REFUSED, _short(error)), model, {}
+        return Verdict(BROKEN if failed_inside(error) else REFUSED, _short(error)), model, {}
     except Exception as error:
         return Verdict(BROKEN, f"{type(error).__name__}: {_short(error)}"), model, {}
     judged, note = 0, ""

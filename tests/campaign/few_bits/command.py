@@ -19,7 +19,16 @@ import numpy as np
 
 from tests.campaign.few_bits.cases import Arrays, Case
 from tests.campaign.few_bits.forms import FORMS
-from tests.campaign.graphs.judge import BROKEN, PASSED, REFUSED, UNJUDGED, WRONG, Verdict, by_onnxruntime
+from tests.campaign.graphs.judge import (
+    BROKEN,
+    PASSED,
+    REFUSED,
+    UNJUDGED,
+    WRONG,
+    Verdict,
+    by_onnxruntime,
+    failed_inside,
+)
 from tests.campaign.graphs.workers import Worker
 
 _PROGRESS = 50
@@ -48,7 +57,7 @@ def fault(case: Case, draw: Arrays, result: np.ndarray) -> str | None:
 def judge(seed: int) -> Verdict:
     """The verdict on the model of a seed."""
     from hetero_tvm.api import build_model, import_model, optimize_model
-    from hetero_tvm.errors import BuildError, HeteroTVMError
+    from hetero_tvm.errors import HeteroTVMError
 
     _, case = case_of(seed)
     model = case.model()
@@ -63,8 +72,9 @@ def judge(seed: int) -> Verdict:
         built = build_model(plan, use_shipped=False)
         faults = [fault(case, draw, built.run(draw)[0]) for draw in case.draws]
     except HeteroTVMError as error:
-        inside = isinstance(error, BuildError) and error.message.startswith(("optimizing ", "compiling "))
-        return Verdict(BROKEN if inside else REFUSED, " ".join(str(error).split())[:400], theirs)
+        return Verdict(
+            BROKEN if failed_inside(error) else REFUSED, " ".join(str(error).split())[:400], theirs
+        )
     except Exception as error:
         return Verdict(BROKEN, f"{type(error).__name__}: {' '.join(str(error).split())[-400:]}", theirs)
     found = next((f for f in faults if f), None)

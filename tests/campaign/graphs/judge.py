@@ -48,6 +48,19 @@ class Verdict:
     note: str = ""
 
 
+def failed_inside(error: Exception) -> bool:
+    """Whether a pass or a code generator failed, which is no refusal, however well its error is wrapped."""
+    return isinstance(error, BuildError) and error.message.startswith(("optimizing ", "compiling "))
+
+
+def failure(error: Exception) -> Verdict:
+    """The verdict on a model that is refused, or fails in another way."""
+    text = " ".join(str(error).split())
+    if isinstance(error, HeteroTVMError):
+        return Verdict(BROKEN if failed_inside(error) else REFUSED, text[:500])
+    return Verdict(BROKEN, f"{type(error).__name__}: {text[-400:]}")
+
+
 def verdict(
     model: onnx.ModelProto,
     draws: Sequence[Mapping[str, np.ndarray]],
@@ -62,12 +75,8 @@ def verdict(
         built = setting.built(imported)
         names = [spec.name for spec in imported.signature.inputs]
         ours = [built.run({name: draw[name] for name in names}) for draw in draws]
-    except HeteroTVMError as error:
-        # A pass or a code generator that fails is no refusal, however well its error is wrapped.
-        inside = isinstance(error, BuildError) and error.message.startswith(("optimizing ", "compiling "))
-        return Verdict(BROKEN if inside else REFUSED, " ".join(str(error).split())[:500])
     except Exception as error:
-        return Verdict(BROKEN, f"{type(error).__name__}: {' '.join(str(error).split())[-400:]}")
+        return failure(error)
     note = ""
     for number, (draw, results) in enumerate(zip(draws, ours, strict=True)):
         fault, said = compared(model, draw, results, setting)
@@ -396,3 +405,29 @@ def grouped(reason: str) -> str:
     text = re.sub(r"'[^']*'", "'…'", reason.split(" What to do:")[0])
     text = re.sub(r"\b[a-z_]+_\d+\b", "…", text)
     return re.sub(r"-?\d+(\.\d+)?", "#", text)[:200]
+
+
+def verdict_at_sizes(
+    model: onnx.ModelProto,
+    draws: Sequence[tuple[str, Mapping[str, np.ndarray]]],
+    shapes: Mapping[str, Sequence[Any]],
+    setting: Setting,
+) -> Verdict:
+    """Compile a model of open sizes once, and compare on every draw, each behind a text of what it is.
+
+    Draws at which the references disagree are passed over.
+    """
+    from hetero_tvm.api import import_model
+
+    note = ""
+    try:
+        imported = import_model(model, shapes=shapes)
+        built = setting.built(imported)
+        names = [spec.name for spec in imported.signature.inputs]
+        for what, draw in draws:
+            fault, note = compared(model, draw, built.run({name: draw[name] for name in names}), setting)
+            if fault and fault != UNJUDGED:
+                return Verdict(WRONG, f"{what}: {fault}" if what else fault, note)
+    except Exception as error:
+        return failure(error)
+    return Verdict(PASSED, note=note)

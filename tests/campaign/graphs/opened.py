@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import onnx
 
-from hetero_tvm.errors import BuildError, HeteroTVMError
 from tests.campaign.graphs.generate import Case, generate
 from tests.campaign.graphs.judge import (
     BROKEN,
@@ -18,7 +18,7 @@ from tests.campaign.graphs.judge import (
     WRONG,
     Verdict,
     by_onnxruntime,
-    compared,
+    verdict_at_sizes,
 )
 from tests.campaign.graphs.settings import Setting
 
@@ -90,27 +90,12 @@ def _with_open_axis(model: onnx.ModelProto, name: str, axis: int) -> onnx.ModelP
 
 def _verdict(opened: Opened, setting: Setting) -> Verdict:
     from hetero_tvm import Span
-    from hetero_tvm.api import import_model
 
     model, name, axis, draws = opened
     where = f"axis {axis} of {name}, {min(draws)}..{max(draws)}"
     shapes = {n: [int(extent) for extent in array.shape] for n, array in next(iter(draws.values())).items()}
     spans = {**shapes, name: [*shapes[name]]}
     spans[name][axis] = Span(min(draws), max(draws))
-    note = ""
-    try:
-        imported = import_model(model, shapes=spans)
-        built = setting.built(imported)
-        names = [spec.name for spec in imported.signature.inputs]
-        for size, draw in draws.items():
-            results = built.run({n: draw[n] for n in names})
-            fault, note = compared(model, draw, results, setting)
-            if fault and fault != UNJUDGED:
-                return Verdict(WRONG, f"{where}, at {size}: {fault}", note)
-    except HeteroTVMError as error:
-        text = " ".join(str(error).split())[:500]
-        inside = isinstance(error, BuildError) and error.message.startswith(("optimizing ", "compiling "))
-        return Verdict(BROKEN if inside else REFUSED, f"{where}: {text}" if inside else text)
-    except Exception as error:
-        return Verdict(BROKEN, f"{where}: {type(error).__name__}: {' '.join(str(error).split())[-400:]}")
-    return Verdict(PASSED, note=note)
+    sizes = [(f"at {size}", draw) for size, draw in draws.items()]
+    found = verdict_at_sizes(model, sizes, spans, setting)
+    return found if found.kind in (PASSED, REFUSED) else replace(found, reason=f"{where}, {found.reason}")

@@ -7,17 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 
-from hetero_tvm.errors import BuildError, HeteroTVMError
 from tests.campaign.graphs.judge import (
-    BROKEN,
-    PASSED,
-    REFUSED,
     UNJUDGED,
-    WRONG,
     Verdict,
     by_onnxruntime,
     by_reference,
-    compared,
+    verdict_at_sizes,
 )
 from tests.campaign.graphs.settings import CPU, Setting
 from tests.campaign.suite_changes.subject import Subject
@@ -55,7 +50,6 @@ def runs(model: onnx.ModelProto, draw: dict[str, np.ndarray]) -> bool:
 def judge(subject: Subject, setting: Setting = CPU) -> Verdict:
     """Compile a changed subject, run it on every draw that a reference runs, and compare."""
     from hetero_tvm import Span
-    from hetero_tvm.api import import_model
 
     try:
         model = subject.model()
@@ -75,22 +69,5 @@ def judge(subject: Subject, setting: Setting = CPU) -> Verdict:
             extents = [draw[name].shape[axis] for draw in usable]
             if min(extents) < max(extents):
                 shapes[name][axis] = Span(min(extents), max(extents))
-    note = ""
-    try:
-        imported = import_model(model, shapes=shapes)
-        built = setting.built(imported)
-        names = [spec.name for spec in imported.signature.inputs]
-        for draw in usable:
-            given = {name: draw[name] for name in names}
-            results = built.run(given)
-            fault, note = compared(model, draw, results, setting)
-            if fault and fault != UNJUDGED:
-                where = {name: array.shape for name, array in draw.items()} if subject.opened else ""
-                return Verdict(WRONG, f"{where} {fault}", note)
-    except HeteroTVMError as error:
-        text = " ".join(str(error).split())[:500]
-        inside = isinstance(error, BuildError) and error.message.startswith(("optimizing ", "compiling "))
-        return Verdict(BROKEN if inside else REFUSED, text)
-    except Exception as error:
-        return Verdict(BROKEN, f"{type(error).__name__}: {' '.join(str(error).split())[-400:]}")
-    return Verdict(PASSED, note=note)
+    sizes = [{name: array.shape for name, array in draw.items()} if subject.opened else "" for draw in usable]
+    return verdict_at_sizes(model, list(zip(map(str, sizes), usable, strict=True)), shapes, setting)

@@ -32,7 +32,11 @@ def _gather_nd(inputs: Inputs, attrs: dict[str, Any]) -> None:
     if shape is None or not isinstance(indices, tvm.ir.GenericConst):
         return
     values = indices.value.numpy()
-    extents = np.array(shape[first : first + values.shape[-1]], values.dtype)
+    _check(values, np.array(shape[first : first + values.shape[-1]], values.dtype))
+
+
+def _check(values: np.ndarray, extents: np.ndarray) -> None:
+    """Refuses places (the last axis has an index for each of ``extents``) that lie outside of a tensor."""
     if values.size and not ((values >= -extents) & (values < extents)).all():
         raise ValueError("an index lies outside the tensor")
 
@@ -71,8 +75,7 @@ def _scatter_nd(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     extents = np.array(shape[: given[-1]], "int64")
     if known:
         values = indices.value.numpy().astype("int64")
-        if values.size and not ((values >= -extents) & (values < extents)).all():
-            raise ValueError("an index lies outside the tensor")
+        _check(values, extents)
         places = relax.const(np.where(values < 0, values + extents, values))
     else:
         rising = relax.op.add(indices, relax.const(extents, "int64"))

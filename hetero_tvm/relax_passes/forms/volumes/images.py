@@ -120,7 +120,7 @@ def _stepped(graph: Graph, var: Var) -> _Found | None:
 def _joined(graph: Graph, var: Var) -> _Found | None:
     """A concatenation of channels."""
     call, shape = graph.value(var), shape_of(var)
-    parts = getattr(graph.value(call.args[0]), "fields", ())
+    parts = graph.fields(call.args[0])
     if len(shape) != 5 or int(call.attrs.axis) not in (1, -4):
         return None
     operands = _operands(graph, parts, [shape_of(part) for part in parts])

@@ -127,15 +127,16 @@ class FoldPad(Rule):
         graph.replace(var, with_padding(conv, x, more))
 
 
-def with_padding(conv: Call, x: Expr, more: Sequence[int]) -> Call:
-    """The convolution of ``x`` with more zeros around it: above, left, below and right."""
+def with_padding(conv: Call, x: Expr, more: Sequence[int], dilation: Sequence[int] | None = None) -> Call:
+    """The convolution of ``x`` with more zeros around it: above, left, below and right; with its own dilation
+    where no other is given."""
     attrs = conv.attrs
     return relax.op.nn.conv2d(
         x,
         conv.args[1],
         strides=list(attrs.strides),
         padding=[int(p) + m for p, m in zip(attrs.padding, more, strict=True)],
-        dilation=list(attrs.dilation),
+        dilation=list(attrs.dilation if dilation is None else dilation),
         groups=int(attrs.groups),
         data_layout=str(attrs.data_layout),
         kernel_layout=str(attrs.kernel_layout),

@@ -11,20 +11,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.constants import constant
-from hetero_tvm.host.tvm import Var, relax
-from hetero_tvm.relax_passes.fusions.convolutions.conv2d import plain_filters
+from hetero_tvm.host.tvm import Var
+from hetero_tvm.relax_passes.fusions.convolutions.conv2d import plain_filters, with_filters, with_padding
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 
 class _Taps(NamedTuple):
-    """Taps along one axis that reach the image, and the zeros that they still want on both sides."""
+    """Taps along one axis that reach the image, and zeros on both sides that they do not want any more."""
 
     first: int
     end: int
-    before: int
-    after: int
+    above: int
+    below: int
 
 
 class DropOutsideTaps(Rule):
@@ -59,19 +58,10 @@ class DropOutsideTaps(Rule):
     def rewrite(self, graph: Graph, var: Var, found: tuple[np.ndarray, _Taps, _Taps]) -> None:
         weights, rows, columns = found
         call = graph.value(var)
-        convolution = relax.op.nn.conv2d(
-            call.args[0],
-            constant(weights),
-            strides=list(call.attrs.strides),
-            padding=[rows.before, columns.before, rows.after, columns.after],
-            dilation=[
-                int(rate) if extent > 1 else 1
-                for rate, extent in zip(call.attrs.dilation, weights.shape[2:], strict=True)
-            ],
-            groups=int(call.attrs.groups),
-            out_dtype=call.attrs.out_dtype,
-        )
-        graph.replace(var, convolution)
+        rates = zip(call.attrs.dilation, weights.shape[2:], strict=True)
+        dilation = [int(rate) if extent > 1 else 1 for rate, extent in rates]
+        less = [-rows.above, -columns.above, -rows.below, -columns.below]
+        graph.replace(var, with_padding(with_filters(call, weights), call.args[0], less, dilation))
 
 
 def _reaching(taps: int, rate: int, stride: int, before: int, after: int, extent: int, places: int) -> _Taps:
@@ -80,5 +70,5 @@ def _reaching(taps: int, rate: int, stride: int, before: int, after: int, extent
     stands = np.arange(places) * stride - before
     reach = [n for n in range(taps) if ((stands + n * rate >= 0) & (stands + n * rate < extent)).any()]
     first, end = (reach[0], reach[-1] + 1) if reach else (0, taps)
-    left, right = before - first * rate, after - (taps - end) * rate
-    return _Taps(first, end, left, right) if min(left, right) >= 0 else _Taps(0, taps, before, after)
+    above, below = first * rate, (taps - end) * rate
+    return _Taps(first, end, above, below) if above <= before and below <= after else _Taps(0, taps, 0, 0)

@@ -8,7 +8,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.integers.bf16_conv2d import HALVES, Bf16Conv2d
 from hetero_tvm.schedules.cpu.dots import halves_for
-from hetero_tvm.schedules.cpu.images.blocked import PixelTile
+from hetero_tvm.schedules.cpu.images.blocked import PixelTile, without_lanes_past
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
 from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.emit import Index, as_index, int32
@@ -134,8 +134,7 @@ class Bf16ConvKernel(BlockedConvKernel):
                 value = bf16_bits(value, lanes)
             if self.masked:  # zero times what lies behind the last channel may not be zero
                 own = tirx.floormod(block, self.shape.x.blocks(self.op.channels))
-                exists = k.ramp(own * lanes, lanes) < k.splat(int32(self.op.channels), lanes)
-                value = tirx.Select(exists, value, k.splat(tirx.const(0, "uint16"), lanes))
+                value = without_lanes_past(k, value, own, self.op.channels, lanes)
             self.put(value, block, to + pixel)
 
     def put(self, value: Expr, block: Expr, pixel: Expr) -> None:

@@ -12,6 +12,7 @@ from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.activations import ACTIVATIONS, moves_zero
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.integers.bf16_conv2d import HALVES
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS, TENSORS, joined, steps_with_operands
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
@@ -138,7 +139,7 @@ def without_lanes_past(k: Kernel, value: Expr, block: Index, channels: int, lane
     if channels % lanes == 0:
         return value
     exist = k.ramp(block * lanes, lanes) < k.splat(int32(channels), lanes)
-    return tirx.Select(exist, value, k.splat(0.0, lanes))
+    return tirx.Select(exist, value, tirx.const(0, str(value.ty.dtype)))
 
 
 class BlockedOutput:
@@ -151,7 +152,7 @@ class BlockedOutput:
             for text in (op.y_layout, op.residual_layout)
         )
         self._activations = ActivationCode(op.epilogue, machine)
-        self._halves = op.output.dtype == "bfloat16"
+        self._halves = op.output.dtype == HALVES
         self.imports = self._activations.imports
 
     def declare(self, bias_length: int) -> None:

@@ -29,8 +29,8 @@ from hetero_tvm.schedules.emit import Kernel, int32
 _FEWEST = 4
 """Least lanes of a block."""
 
-_LINE = 16
-"""Elements of a cache line."""
+_LINE, _LINE_BITS = 16, 512
+"""Elements of a cache line, of four bytes each, and its bits."""
 
 _BLOCKS = 8
 """Blocks that one iteration goes through."""
@@ -72,7 +72,7 @@ def transposed_of(form: LinearNest, machine: CpuModel) -> Transposed | None:
     lanes = 1 << (least.bit_length() - 1)
     if lanes < _FEWEST:
         return None
-    if machine.exposed_reads > 0 and form.store.steps[axis] % _LINE:
+    if bits == _LINE_BITS // _LINE and _splits(form, axis, machine):
         lanes = min(lanes, _LINE // 2)  # stores of a whole line would all be split between two
     return Transposed(form, axis, tuple(dict.fromkeys(operands)), lanes, bits)
 
@@ -135,6 +135,10 @@ def _reads_along(found: Transposed, machine: CpuModel) -> bool:
     on a Xeon with tiles, but 1.2 to 2.4 of it where rows of the result are short, or those that are read
     begin anywhere in a line as well (measured)."""
     form, last = found.form, len(found.form.kept) - 1
-    split = form.store.steps[found.across] % _LINE != 0
     whole = all(operand.steps[last] % _LINE == 0 for operand in found.operands)
-    return machine.exposed_reads > 0 and split and whole and form.kept[-1] > _FEW_BLOCKS * _LINE
+    return _splits(form, found.across, machine) and whole and form.kept[-1] > _FEW_BLOCKS * _LINE
+
+
+def _splits(form: LinearNest, across: int, machine: CpuModel) -> bool:
+    """Whether rows of the result begin anywhere in a line, on a machine whose reads are far."""
+    return machine.exposed_reads > 0 and form.store.steps[across] % _LINE != 0
