@@ -258,7 +258,8 @@ def _rounding(
     storage: Storage | None,
 ) -> _Rounding:
     if method == "static":
-        ranges = Calibration(model, samples, calibration, parse_target(target).pairs_safe)
+        wanted = parse_target(target)
+        ranges = Calibration(model, samples, calibration, wanted.pairs_safe, wanted.sums_once)
         found = ranges.layers(ranges.quantized())
         layers = tuple(Layer((layer.node,), layer.error) for layer in found)
         return _Rounding(layers, lambda kept: optimize_model(ranges.imported(ranges.quantized(kept)), target))

@@ -28,6 +28,7 @@ from hetero_tvm.compile.calibrating.reach import (
     of_computed_operands,
     without_idle_quantizers,
 )
+from hetero_tvm.compile.calibrating.sums import rounding_sums_once
 from hetero_tvm.errors import UsageError, unknown_name
 from hetero_tvm.frontend import ImportedModel, import_model
 from hetero_tvm.host.install import pip_command
@@ -78,18 +79,27 @@ class Calibration:
     samples : inputs whose values tell the ranges.
     way : one of :data:`CALIBRATIONS`.
     pairs_safe : pairs of weights that are scaled so that they cannot saturate 16 bits where they meet.
+    sums_once : whether a sum takes the result of a convolution as it is, and rounds what comes out only.
 
     Raises
     ------
     UsageError : ONNX Runtime is not installed, or ``way`` is not known.
     """
 
-    def __init__(self, model: ImportedModel, samples: Samples, way: str = "minmax", pairs_safe: int = 0):
+    def __init__(
+        self,
+        model: ImportedModel,
+        samples: Samples,
+        way: str = "minmax",
+        pairs_safe: int = 0,
+        sums_once: bool = False,
+    ):
         check_way(way)
         check_runtime()
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
         self._name, self._samples, self._way = model.name, samples, way
+        self._sums_once = sums_once
         self._folder = tempfile.TemporaryDirectory(prefix="hetero_tvm_calibration_")
         plain, ready = (Path(self._folder.name) / name for name in ("plain.onnx", "ready.onnx"))
         onnx.save(model.onnx_model, plain)
@@ -143,7 +153,8 @@ class Calibration:
                     "TensorQuantOverrides": {**self._weights, **ranges},
                 },
             )
-        return without_idle_quantizers(onnx.load(path), (*_LAYERS, *between), floating)
+        written = without_idle_quantizers(onnx.load(path), (*_LAYERS, *between), floating)
+        return rounding_sums_once(written) if self._sums_once else written
 
     def imported(self, quantized: onnx.ModelProto) -> ImportedModel:
         """The quantised model, under the name of the one it was made from."""

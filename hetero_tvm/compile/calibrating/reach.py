@@ -7,7 +7,7 @@ from collections.abc import Collection
 import onnx
 
 
-def _readers(graph: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
+def readers_of(graph: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
     """Nodes by what they read, in order."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
@@ -36,7 +36,7 @@ def leading_nowhere(
     Of a layer only the first operand counts, which is what meets its weights; those named ``kept`` stay in
     float32.
     """
-    readers = _readers(model.graph)
+    readers = readers_of(model.graph)
     leads: set[str] = set()
     idle = []
     for node in reversed(model.graph.node):  # in order of computation: readers come first
@@ -65,7 +65,7 @@ def without_idle_quantizers(
     layers : kinds of nodes that compute on bytes, but for the nodes named ``kept``.
     """
     graph = model.graph
-    readers = _readers(graph)
+    readers = readers_of(graph)
     ends = {value.name for value in graph.output}
     made = {output: node for node in graph.node for output in node.output}
     renamed: dict[str, str] = {}

@@ -188,8 +188,9 @@ class QuantConv2d(_Quantized):
     ----------
     fill : value outside of X, counted as this module counts (X's zero point, for uint8 less 128).
     pairs_safe, bounds : as in :class:`QuantMatmul`; :meth:`word_order` says which weights meet in a word.
-    residual : type of an image R that is added; empty for none.  ``out`` is of 8 bits then, and Q, the result
-        so far, is rounded again: ``Y = final((Q - y_zero) * join[0] + (R - join[1]) * join[2] + join[3])``.
+    residual : type of an image R that is added to Q, the result so far; empty for none.  A Q of 8 bits is
+        rounded again: ``Y = final((Q - y_zero) * join[0] + (R - join[1]) * join[2] + join[3])``; a float32
+        one only here, and counts in steps of Y: ``Y = final(Q + (R - join[1]) * join[2] + join[3])``.
     final, final_bounds : type of such a sum, and its bounds, as ``bounds``.
 
     Operands: X, W [filters, channels / groups, *kernel] int8, bias [filters] int32, and scale [filters]
@@ -301,7 +302,8 @@ class QuantConv2d(_Quantized):
         if not self.residual:
             return y
         join, r = rest[0].astype(np.float32), rest[1].astype(np.float32)
-        sums = (y.astype(np.float32) - np.float32(self.y_zero)) * join[0] + (r - join[1]) * join[2]
+        own = y if self.out == "float32" else (y.astype(np.float32) - np.float32(self.y_zero)) * join[0]
+        sums = own + (r - join[1]) * join[2]
         return np.clip(np.rint(sums) + join[3], *self.final_limits).astype(self.final)
 
     def workload(self) -> PrimFunc:
@@ -315,7 +317,9 @@ class QuantConv2d(_Quantized):
 
         def added(y, join, r):
             low, high = (tirx.const(float(end), "float32") for end in self.final_limits)
-            total = (y.astype("float32") - tirx.const(float(self.y_zero), "float32")) * join[0]
+            total = y
+            if self.out != "float32":
+                total = (y.astype("float32") - tirx.const(float(self.y_zero), "float32")) * join[0]
             total = total + (r.astype("float32") - join[1]) * join[2]
             return tirx.max(tirx.min(tirx.nearbyint(total) + join[3], high), low).astype(self.final)
 

@@ -73,6 +73,11 @@ class OptimizingTarget(ABC):
         return 0
 
     @property
+    def sums_once(self) -> bool:
+        """Whether a convolution of bytes adds a quantised image to its result before that is rounded."""
+        return False
+
+    @property
     def takes_packed(self) -> bool:
         """Whether weights that a model brings packed may stay as they are, at this precision."""
         return False

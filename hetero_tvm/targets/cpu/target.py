@@ -221,6 +221,10 @@ class CpuTarget(Target):
     def pairs_safe(self) -> int:
         return wanted_pairs(self.machine)
 
+    @property
+    def sums_once(self) -> bool:
+        return True
+
     def _with(self, **changed: Any) -> CpuTarget:
         own = {"precision": self.precision, "kept": self.kept, "storage": self.storage}
         own |= {"factors": self.factors, "packed": self.packed}

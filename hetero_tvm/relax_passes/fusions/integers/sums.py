@@ -3,9 +3,11 @@
 ::
 
     quantize(relu(dequantize(quant_conv2d(...)) + dequantize(r)))        relu optional
+    quantize(relu(quant_conv2d(...) + dequantize(r)))
 
-The convolution still rounds to its own 8 bits first, as the model says, but in registers: neither the rounded
-result nor the sum's operands in float are ever stored.
+In the first form the convolution still rounds to its own 8 bits first, as the model says, but in registers:
+neither the rounded result nor the sum's operands in float are ever stored.  The second is what tools write
+that round a sum only once.
 """
 
 from __future__ import annotations
@@ -15,20 +17,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.integers.quantized import OFFSET, QuantConv2d
-from hetero_tvm.relax_passes.fusions.integers.quantized import bounded, scalar_value, whole_bounds
+from hetero_tvm.relax_passes.fusions.integers.quantized import (
+    bounded,
+    constant_of,
+    scalar_value,
+    whole_bounds,
+)
 from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 
 @dataclass
+class _Term:
+    """A convolution that may take the other term as its last step."""
+
+    op: QuantConv2d
+    args: list[Expr]
+    scale: float
+    """Factor of its result in the sum."""
+    absorbs: list[Var]
+
+
+@dataclass
 class _Found:
     op: QuantConv2d
-    conv: Call
-    residual: Expr
-    join: np.ndarray
+    args: list[Expr]
     top: Var
     absorbs: list[Var]
 
@@ -48,58 +65,68 @@ class FuseQuantizedAdd(Rule):
         self._claims = claims
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
-        terms = [graph.call(arg, "relax.dequantize") for arg in graph.value(var).args]
-        if any(term is None for term in terms):
-            return None
+        terms = list(graph.value(var).args)
         steps = [_step(graph, term) for term in terms]
-        if any(step is None for step in steps) or shape_of(terms[0]) != shape_of(terms[1]):
+        if not any(steps) or shape_of(terms[0]) != shape_of(terms[1]):
             return None
         top, low, high, absorbs = bounded(graph, var)
         user = graph.only_user(top)
         if user is None or graph.op_name(user) != "relax.quantize" or dtype_of(user) not in OFFSET:
             return None
-        quantize = graph.value(user)
-        y_scale, y_zero = (scalar_value(graph, arg) for arg in quantize.args[1:])
+        y_scale, y_zero = (scalar_value(graph, arg) for arg in graph.value(user).args[1:])
         if y_scale is None or y_zero is None:
             return None
         places = {binding: n for n, binding in enumerate(graph.bindings())}
-        for index in sorted((0, 1), key=lambda n: -places.get(terms[n].args[0], -1)):
-            made, other = terms[index].args[0], terms[1 - index].args[0]
-            conv = graph.value(made)
-            op = contract(graph.functions(), conv) if isinstance(conv, Call) else None
-            if (
-                not isinstance(op, QuantConv2d)
-                or op.out not in OFFSET
-                or op.residual
-                or len(set(graph.users(made))) != 1
-            ):
+        made = [term if step is None else step[0] for term, step in zip(terms, steps, strict=True)]
+        for index in sorted((0, 1), key=lambda n: -places.get(made[n], -1)):
+            step = steps[1 - index]
+            term = None if step is None else _term(graph, terms[index], steps[index])
+            if step is None or term is None:
                 continue
-            dequantized = graph.users(made)[0]
-            if dequantized is None or graph.only_user(dequantized) is None:
-                continue
-            (scale, _), (other_scale, other_zero) = steps[index], steps[1 - index]
-            if int(steps[index][1]) != op.y_zero:
-                continue
-            dtype = dtype_of(user)
+            dtype, (other, other_scale, other_zero) = dtype_of(user), step
             op = dataclasses.replace(
-                op,
+                term.op,
                 residual=dtype_of(other),
                 final=dtype,
                 final_bounds=whole_bounds(low, high, y_scale, y_zero, dtype),
             )
             if not self._claims(op):
                 return None
-            join = np.array([scale / y_scale, other_zero, other_scale / y_scale, y_zero], np.float32)
-            return _Found(op, conv, other, join, user, [made, dequantized, var, *absorbs, top])
+            factors = [term.scale / y_scale, other_zero, other_scale / y_scale, y_zero]
+            args = term.args
+            if op.out == "float32":
+                scale = constant_of(graph, args[-1])
+                if scale is None:
+                    continue
+                args = [*args[:-1], constant((scale / np.float32(y_scale)).astype(np.float32))]
+                factors[0] = 1.0
+            args = [*args, relax.const(np.array(factors, np.float32)), other]
+            return _Found(op, args, user, [*term.absorbs, var, *absorbs, top])
         return None
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         op, top = found.op, found.top
-        args = [*found.conv.args[1].fields, relax.const(found.join), found.residual]
-        graph.replace(top, graph.call_function(op.workload(), op.label, args, top), found.absorbs)
+        graph.replace(top, graph.call_function(op.workload(), op.label, found.args, top), found.absorbs)
 
 
-def _step(graph: Graph, call: Call) -> tuple[float, float] | None:
-    """Scale and zero point of a dequantised tensor that has one of each."""
+def _step(graph: Graph, term: Expr) -> tuple[Expr, float, float] | None:
+    """Bytes of a dequantised tensor that has one scale and one zero point, and these."""
+    call = graph.call(term, "relax.dequantize")
+    if call is None or dtype_of(call.args[0]) not in OFFSET:
+        return None
     scale, zero = scalar_value(graph, call.args[1]), scalar_value(graph, call.args[2])
-    return None if scale is None or zero is None or dtype_of(call.args[0]) not in OFFSET else (scale, zero)
+    return None if scale is None or zero is None else (call.args[0], scale, zero)
+
+
+def _term(graph: Graph, term: Expr, step: tuple[Expr, float, float] | None) -> _Term | None:
+    """The convolution whose result is ``term``, which nothing else reads, or what ``step`` scales."""
+    made, passed = (term, []) if step is None else (step[0], [term])
+    conv = graph.value(made)
+    op = contract(graph.functions(), conv) if isinstance(conv, Call) else None
+    if not isinstance(op, QuantConv2d) or op.residual:
+        return None
+    if graph.only_user(term) is None or len(set(graph.users(made))) != 1:
+        return None
+    fitting = op.out == "float32" if step is None else op.out in OFFSET and int(step[2]) == op.y_zero
+    scale = 1.0 if step is None else step[1]
+    return _Term(op, [*conv.args[1].fields], scale, [made, *passed]) if fitting else None

@@ -51,7 +51,7 @@ def applies(op: QuantConv2d, machine: CpuModel) -> bool:
     """Whether filters fill vectors of 16, and results are bytes."""
     shape = ImageWords(op, image_dot(op, machine))
     whole = machine.lanes == BYTES and shape.filters % BYTES == 0 and not shape.by_rows
-    return whole and shape.dot.words == 1 and op.out in ("int8", "uint8")
+    return whole and shape.dot.words == 1 and op.output.dtype in ("int8", "uint8")
 
 
 def pixel_tile(shape: ImageWords, pixels: int) -> tuple[int, int]:

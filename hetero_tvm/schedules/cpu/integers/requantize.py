@@ -80,7 +80,9 @@ class Steps:
         added = self.each(lambda w, r: r.astype(_lanes("int32", w)).astype(_lanes("float32", w)), residuals)
         added = self.each(lambda w, r: r - k.splat(zero, w), added)
         added = self.each(lambda w, r: r * k.splat(other, w), added)
-        values = self.each(lambda w, v, r: v * k.splat(own, w) + r, values, added)
+        if op.out != "float32":
+            values = self.each(lambda w, v: v * k.splat(own, w), values)
+        values = self.each(lambda w, v, r: v + r, values, added)
         values = self.each(lambda w, v: between(v, low, high, w), values)
         return self._narrow(values, final, op.final)
 

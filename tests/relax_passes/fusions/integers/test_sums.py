@@ -27,6 +27,10 @@ def conv(x, scale=129.0, zero=-5):
     return whole(op.nn.conv2d(real(x, zero=3), real(constant(FILTERS, "int8"))), scale, zero)
 
 
+def unrounded(x):
+    return op.nn.conv2d(real(x, zero=3), real(constant(FILTERS, "int8")))
+
+
 SUMS = {
     "plain": lambda x, r: whole(op.add(real(conv(x), 129.0, -5), real(r, 40.0, 9)), 151.0, 2),
     "turned round, unsigned, with relu": lambda x, r: whole(
@@ -37,6 +41,16 @@ SUMS = {
     ),
     "two convolutions": lambda x, r: whole(
         op.add(real(conv(x), 129.0, -5), real(conv(x, 33.0, 1), 33.0, 1)), 151.0
+    ),
+    "rounded once": lambda x, r: whole(op.add(unrounded(x), real(r, 40.0, 9)), 151.0, 2),
+    "rounded once, turned round, unsigned, with relu": lambda x, r: whole(
+        op.nn.relu(op.add(real(r, 40.0, 9), unrounded(x))), 77.0, 2, "uint8"
+    ),
+    "relu before and behind, rounded once": lambda x, r: whole(
+        op.nn.relu(op.add(op.nn.relu(unrounded(x)), real(r, 40.0, 9))), 151.0
+    ),
+    "two convolutions, one of them rounded": lambda x, r: whole(
+        op.add(unrounded(x), real(conv(x, 33.0, 1), 33.0, 1)), 151.0
     ),
 }
 RULES = [FuseQuantized(bounds=True), FuseQuantizedAdd(lambda op: True)]
@@ -62,6 +76,10 @@ NO_SUMS = {
     "a rounded result that is used twice": lambda x, r: (
         lambda c: op.concat([whole(op.add(real(c, 129.0, -5), real(r)), 151.0), c], 1)
     )(bind(conv(x))),
+    "an unrounded result that is used twice": lambda x, r: (
+        lambda c: op.concat([whole(op.add(c, real(r)), 151.0), whole(c, 3.0)], 1)
+    )(bind(unrounded(x))),
+    "nothing of bytes": lambda x, r: whole(op.add(unrounded(x), unrounded(x)), 151.0),
     "a sum that stays float": lambda x, r: op.add(real(conv(x), 129.0, -5), real(r)),
     "no convolution": lambda x, r: whole(op.add(real(r), real(r, 3.0)), 9.0),
     "one row for all": lambda x, r: whole(
@@ -99,3 +117,23 @@ class TestFuseQuantizedAdd(Rewrite):
             "int8", "int8", -5, False, 1, 3, 5, 6, 4, residual="int8", final="int8", final_bounds=(7, 127)
         )
         return kernel(fused, x, *self.operands(), constant([0.25, 9.0, 0.5, 7.0]), r)
+
+
+class TestSumOfAnUnroundedResult(Rewrite):
+    rule = FuseQuantizedAdd(lambda op: True)
+    inputs = {"x": ("int8", 1, 3, 5, 6), "r": ("int8", 1, 4, 5, 6)}
+    conv = QuantConv2d("int8", "float32", 0, False, 1, 3, 5, 6, 4)
+
+    def operands(self, step):
+        scales = np.array([4.0, 4.0, 2.0, 8.0], np.float32) / step
+        return constant(FILTERS, "int8"), constant([1, 2, 3, 4], "int32"), constant(scales)
+
+    def before(self, x, r):
+        made = kernel(self.conv, x, *self.operands(1))
+        return whole(op.nn.relu(op.add(made, real(r, 4.0, 9))), 8.0, 7)
+
+    def expected(self, x, r):
+        fused = QuantConv2d(
+            "int8", "float32", 0, False, 1, 3, 5, 6, 4, residual="int8", final="int8", final_bounds=(7, 127)
+        )
+        return kernel(fused, x, *self.operands(8), constant([1.0, 9.0, 0.5, 7.0]), r)

@@ -53,7 +53,7 @@ def check(cases, here, extreme=False):
             result = tvm.runtime.tensor(np.full(op.output.shape, 7).astype(op.output.dtype))
             given = [SPACE.pack(op, point, here)[1](a) if i == 1 else a for i, a in enumerate(arrays)]
             library[f"f{n}_{p}"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in given), result)
-            if op.out == "float32":
+            if op.output.dtype == "float32":
                 # Sums of Winograd's method are rounded in float32: 1e-6 of the largest one.
                 bound = 0 if point["method"] in EXACT else 3e-6 * np.abs(wanted).max()
                 np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-6, atol=bound)
@@ -80,6 +80,8 @@ OPERATORS = [
                 pairs_safe=2),
     QuantConv2d("uint8", "int8", 9, True, 2, 20, 5, 7, 6, pairs_safe=2),
     QuantConv2d("uint8", "int32", 0, False, 1, 2, 4, 40, 3, (1, 3), (1, 2), (1, 0, 1, 0), (1, 3), 1),
+    QuantConv2d("int8", "float32", 0, False, 1, 8, 7, 9, 4, (3, 3), (1, 2), (1, 1, 1, 1), (1, 1), 11, 4,
+                residual="uint8", final="int8", final_bounds=(-99, 50)),
 ]
 OPERATORS += [
     QuantConv2d("uint8", "int8", 3, False, 1, 17, 1, 47, 17, (1, 9), (1, 1), (0, 4, 0, 4), (1, 1), -20, 17),
@@ -155,6 +157,7 @@ OF_FILTERS = [
     QuantConv2d("uint8", "int8", 9, False, 1, 8, 6, 5, 32, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 11, 2,
                 residual="int8", final="uint8", final_bounds=(5, 250)),
     QuantConv2d("int8", "uint8", 3, True, 2, 9, 7, 7, 16, residual="uint8", final="int8"),
+    QuantConv2d("uint8", "float32", 0, True, 1, 9, 7, 7, 16, residual="int8", final="uint8"),
     QuantConv2d("uint8", "uint8", 0, False, 1, 12, 14, 14, 80, (1, 1), (2, 2)),
     QuantConv2d("uint8", "uint8", 0, False, 1, 9, 1, 1, 16, bounds=(3, 200)),
 ]

@@ -52,6 +52,9 @@ OPERATORS = {
         *("uint8", "int8", 9, False, 1, 8, 7, 9, 16, (3, 3)),
         **{"padding": SAME, "fill": 11, "residual": "int8", "final": "uint8", "final_bounds": (5, 250)},
     ),
+    "a sum rounded once": QuantConv2d(
+        *("uint8", "float32", 0, False, 1, 8, 7, 9, 16), residual="int8", final="uint8"
+    ),
 }
 
 
@@ -76,7 +79,7 @@ def check(op, here, method, images=IMAGES):
         result = tvm.runtime.tensor(np.full(one.output.shape, 7).astype(one.output.dtype))
         run(*(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in given), result)
         wanted = one.reference(*arrays)
-        if one.out == "float32":
+        if one.output.dtype == "float32":
             np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-6, err_msg=str(image))
         elif method != WINOGRAD:
             np.testing.assert_array_equal(result.numpy(), wanted, err_msg=str(image))

@@ -113,6 +113,7 @@ IMAGES = [
     QuantConv2d("uint8", "int8", 9, False, 1, 64, 7, 9, 64, (3, 3), (1, 2), (1, 1, 1, 1), (1, 1), 11, 2,
                 residual="int8", final="uint8", final_bounds=(5, 250)),
     QuantConv2d("int8", "uint8", 9, False, 1, 64, 9, 40, 48, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 11),
+    QuantConv2d("uint8", "float32", 0, False, 1, 64, 9, 20, 48, residual="uint8", final="uint8"),
     QuantConv2d("int8", "int8", 9, False, 1, 96, 9, 33, 70, (1, 1), (2, 2)),
     QuantConv2d("int8", "int8", 9, True, 1, 132, 14, 14, 50),
     QuantConv2d("uint8", "uint8", 9, False, 1, 80, 7, 7, 34, (3, 3), (1, 1), (1, 1, 1, 1)),
@@ -134,7 +135,7 @@ IMAGES = [
 # TVM takes 20 s to simplify the fifth: a stride of 2 along rows, and a residual.
 @needs_tiles
 @pytest.mark.parametrize(
-    "op", [*IMAGES[:4], *IMAGES[5:8], *thorough([IMAGES[4], *IMAGES[8:]])], ids=lambda op: op.label
+    "op", [*IMAGES[:4], *IMAGES[5:9], *thorough([IMAGES[4], *IMAGES[9:]])], ids=lambda op: op.label
 )
 def test_images(op):
     arrays = drawn(op)
