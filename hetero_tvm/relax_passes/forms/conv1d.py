@@ -15,6 +15,8 @@ from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 _ACTIVATIONS = ("relax.nn.relu", "relax.nn.silu", "relax.sigmoid", "relax.tanh")
 """Activations of gates: behind a view of the rows they would be computed again for each pixel of an image."""
+_LARGE = 2**18
+"""Weights from which their way from memory is the time of a single row: products read them as they lie."""
 
 
 def channel_bias(graph: Graph, var: Var) -> tuple[Var, np.ndarray | None]:
@@ -116,7 +118,8 @@ class _Pixels(NamedTuple):
 
 class PixelsAsRows(Rule):
     """``conv2d(x [N, C, H, W], w)`` of one pixel each -> the product of N rows, which reads the weights once:
-    gates of channels, and classifiers written as convolutions; with bias and activations."""
+    gates of channels, and classifiers written as convolutions; with bias and activations.  A single row is
+    one where its weights are many."""
 
     name = "pixel_rows"
     counted = False
@@ -130,7 +133,7 @@ class PixelsAsRows(Rule):
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "OIHW"):
             return None
         batch, _, *image = shape_of(call.args[0])
-        if batch < 2 or image != list(weight.shape[2:]) or shape_of(var)[2:] != (1, 1):
+        if (batch < 2 and weight.size < _LARGE) or image != list(weight.shape[2:]) or shape_of(var)[2:] != (1, 1):
             return None
         if any(integers(attrs.padding)):
             return None
