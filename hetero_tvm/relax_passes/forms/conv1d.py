@@ -133,7 +133,11 @@ class PixelsAsRows(Rule):
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "OIHW"):
             return None
         batch, _, *image = shape_of(call.args[0])
-        if (batch < 2 and weight.size < _LARGE) or image != list(weight.shape[2:]) or shape_of(var)[2:] != (1, 1):
+        if (
+            (batch < 2 and weight.size < _LARGE)
+            or image != list(weight.shape[2:])
+            or shape_of(var)[2:] != (1, 1)
+        ):
             return None
         if any(integers(attrs.padding)):
             return None

@@ -136,8 +136,13 @@ def check_shapes(space, ops, machine, tolerance: float = 2e-6) -> None:
 
 
 def prefetches_beyond(function):
-    """Prefetches of a kernel that may be of no element of their buffer, whatever the loops count."""
+    """Prefetches of a kernel that may be of no element of their buffer; the outermost loops count anything."""
     analyzer, bad = tvm.sym.Analyzer(), []
+
+    def inner(loop):
+        if loop.kind != tirx.ForKind.PARALLEL and isinstance(loop.extent, tirx.IntImm):
+            analyzer.bind(loop.loop_var, tvm.ir.Range(loop.min, loop.extent))
+        return loop
 
     def check(call):
         if isinstance(call.op, tvm.ir.Op) and call.op.name == "tirx.address_of":
@@ -152,5 +157,6 @@ def prefetches_beyond(function):
             tvm_ffi.structural_map(statement, (tvm.ir.Call, check))
         return statement
 
+    tvm_ffi.structural_map(function.body, (tirx.For, inner), order="pre")
     tvm_ffi.structural_map(function.body, (tirx.Evaluate, prefetch))
     return bad

@@ -10,7 +10,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, TENSORS, Matmul, joined, steps_with_operands
 from hetero_tvm.schedules.base import Point
-from hetero_tvm.schedules.cpu import register_tile
+from hetero_tvm.schedules.cpu import next_panel, register_tile
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, int32, vector_loop
@@ -171,6 +171,30 @@ class MatmulKernel:
         alone = self.op.m == rows.rows and self.blocks == 1
         return alone and not self.decisions.prefetch and rows.streams(self.machine)
 
+    def _lines_ahead(self, slab: Expr, tile: Index, tiles: int, steps: int) -> Callable[[Expr], None]:
+        """Emitter of what each of ``steps`` steps asks for: the share of the next slab's lines that tile
+        ``tile`` of ``tiles`` has.
+
+        Places follow one another through a tile, as every instruction more is one less for the products; the
+        last shares overlap.  What lies behind the weights may be no memory at all, and to find that out takes
+        longer than the products.
+        """
+        k, floats = self.k, self.depth * self.tile.columns(self.lanes)
+        lines = -(-floats // LINE_FLOATS)
+        per_step = -(-lines // (tiles * steps))
+        slabs = k.view(self.w, (self.slabs, floats))
+        after = next_panel.following(slab, self.slabs)
+        first = next_panel.first_line(tile, per_step * steps, lines)
+
+        def ask(step: Expr) -> None:
+            with k.unroll(per_step) as p:
+                line = first + step * per_step + p
+                if per_step * steps > lines:
+                    line = tirx.min(line, int32(lines - 1))
+                k.prefetch(slabs, [after, line * LINE_FLOATS])
+
+        return ask
+
     def _row_tile(
         self, first_row: Index, height: int, slab: Expr, tile_index: Index | None, tiles: int
     ) -> None:
@@ -186,16 +210,8 @@ class MatmulKernel:
         streams = self._streams(rows, tile_index)
         acc = k.scratch((2 * height if streams else height, width))
         steps = max(1, depth // unroll)
-        lines = -(-depth * width // LINE_FLOATS)
-        per_step = -(-lines // (tiles * steps))
-
-        def prefetch(step: Expr) -> None:
-            next_slab = tirx.min(slab + 1, int32(self.slabs - 1))
-            with k.unroll(per_step) as p:
-                # There are more steps than lines as a rule.  What lies behind the panel may be no memory at
-                # all, and to find that out takes longer than the products.
-                line = tirx.min((tile_index * steps + step) * per_step + p, int32(lines - 1)) * LINE_FLOATS
-                k.prefetch(self.w, [next_slab, tirx.floordiv(line, width), tirx.floormod(line, width)])
+        fetches = self.decisions.prefetch and self.slabs > 1 and tile_index is not None and not streams
+        ahead = self._lines_ahead(slab, tile_index, tiles, steps) if fetches else None
 
         def a_at(r: Expr, kk: Index) -> Expr:
             return k.load(self.x, [first_row + r, first_k + kk])
@@ -206,8 +222,6 @@ class MatmulKernel:
         if streams:
             register_tile.accumulate_streams(k, acc, rows, self.lanes, depth, unroll, a_at, b_at)
         else:
-            fetches = self.decisions.prefetch and self.slabs > 1 and tile_index is not None
-            ahead = prefetch if fetches else None
             register_tile.accumulate(k, acc, rows, self.lanes, depth, unroll, a_at, b_at, ahead)
 
         def put(r: Expr, c: Index, width: int, value: Expr) -> None:

@@ -24,8 +24,13 @@ from hetero_tvm.schedules.cpu.symbolic.tails import last_rows, narrowed
 from hetero_tvm.schedules.emit import LAUNCH_FLOPS, Index, int32, pieces_of
 from hetero_tvm.schedules.symbolic import Witnesses, shape_variables
 
-_MANY_ROWS = 96
-"""Rows from which on threads take rows instead of panels."""
+_MANY_ROWS, _EARLIER = 96, 64
+"""Rows from which on threads take rows instead of panels; and where panels alone are too few pieces to share
+evenly."""
+_PIECES = 8
+"""Pieces of each thread that share evenly."""
+_SHARING, _FEW_SHARING = 6, 2
+"""Tiles among which the next panel's lines are shared; the same where there are fewer tiles."""
 _BLOCK_ROWS = 128
 """Rows of a block at most: with a panel of weights they share L2."""
 
@@ -65,8 +70,15 @@ class _RunTimeRows(MatmulKernel):
                 panel = k.let(piece - block * self.panels)
                 first = k.let(tirx.truncdiv(block * tiles, blocks))
                 end = k.let(tirx.min(tirx.truncdiv((block + 1) * tiles, blocks), full))
-                with k.serial(end - first) as t:
-                    self._row_tile((first + t) * rows, rows, panel, t, self.depth * _BLOCK_ROWS)
+
+                def row_tiles(sharing: int) -> None:
+                    with k.serial(end - first) as t:
+                        self._row_tile((first + t) * rows, rows, panel, t, sharing)
+
+                if self.decisions.prefetch and self.slabs > 1:
+                    k.branch(full < _SHARING, lambda: row_tiles(_FEW_SHARING), lambda: row_tiles(_SHARING))
+                else:
+                    row_tiles(_SHARING)
                 with k.when(tirx.EQ(block, blocks - 1)):
                     last_rows(k, rest, rows, lambda height: self._last_tile(full * rows, height, panel))
 
@@ -80,7 +92,7 @@ class _RunTimeRows(MatmulKernel):
         many = pieces_of(m, _BLOCK_ROWS * threads) * threads
         # One of no rows as well: they are divided by this count.
         few = int32(1) if self.panels >= threads else tirx.max(tirx.min(tiles, int32(threads)), int32(1))
-        return tirx.Select(m >= _MANY_ROWS, many, few)
+        return tirx.Select(m >= (_EARLIER if self.panels < _PIECES * threads else _MANY_ROWS), many, few)
 
     def bind_epilogue(self, extra: list[Buffer]) -> None:
         self.extra = extra
