@@ -813,3 +813,18 @@ def test_batches_that_contradict_each_other():
     )
     with pytest.raises(ModelError, match="batches of"):
         import_onnx(source)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[2,6] x, int64[4,3] i) => (float[4,3] y) { y = GatherElements<axis=1>(x, i) }",
+        "g (float[2,6] x, int64[4,3] i, float[4,3] u) => (float[2,6] y) { y = ScatterElements<axis=-1>(x, i, u) }",
+        "g (float[2,5] x, int64[4] i) => (float y) { y = SoftmaxCrossEntropyLoss(x, i) }",
+    ],
+    ids=["GatherElements", "ScatterElements", "SoftmaxCrossEntropyLoss"],
+)
+def test_indices_of_more_rows_than_the_data(text):
+    """Their elements would lie in foreign memory."""
+    with pytest.raises(ModelError, match="reach beyond data"):
+        import_onnx(text_model(text, opset=18))
