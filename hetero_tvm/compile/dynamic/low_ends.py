@@ -86,7 +86,7 @@ def _lows(symbols: Sequence[Symbol]) -> dict[str, int]:
 
 
 def _corners(symbols: Sequence[Symbol]) -> Iterator[dict[str, int]]:
-    """Sizes at which each symbol is at an end of its range: a difference of sizes is least at one of these."""
+    """Sizes at which each symbol is at an end of its range, where a difference of sizes is least."""
     ends = [(max(s.low, s.step), s.high) for s in symbols[:_MOST_CORNERED]]
     highs = {s.name: s.high for s in symbols}
     for corner in itertools.product(*ends):
@@ -273,7 +273,7 @@ def _cuts(model: ImportedModel) -> list[int]:
 
 
 def _parts(var: Var, call: Any) -> list[tuple[int, int]]:
-    """Extents of what a slice gives and takes; of indices of elements and of the data, but along their axis."""
+    """Extents of what a slice gives and takes; of indices of elements and their data, but for their axis."""
     if call.op.name == "relax.strided_slice":
         return list(zip(_shape(var), _shape(call.args[0]), strict=True))
     if call.op.name in ("relax.gather_elements", "relax.scatter_elements"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
+from hetero_tvm.frontend.onnx.graph.nodes import refusal
+
 
 def integer_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
     """An integer attribute, or its default."""
@@ -33,5 +35,17 @@ def _concat(node: onnx.NodeProto, inputs: list[np.ndarray]) -> list[np.ndarray] 
     return [np.concatenate(inputs, axis=integer_attribute(node, "axis", 0))]
 
 
-SHORT_CUTS = {"Gather": _gather, "Unsqueeze": _unsqueeze, "Concat": _concat}
+def _count_up(node: onnx.NodeProto, inputs: list[np.ndarray]) -> None:
+    """Refusal of numbers without an end, of which ONNX's inference makes none."""
+    start, limit, step = (each.reshape(-1)[0] for each in inputs)
+    whole = start.dtype.kind in "iu"
+    if step == 0 or not (whole or np.isfinite([start, limit, step]).all()):
+        raise refusal(node, f"numbers from {start} to {limit} in steps of {step}")
+    distance = int(limit) - int(start) if whole else float(limit) - float(start)
+    bound = np.iinfo(start.dtype).max if whole else np.iinfo(np.int64).max * abs(float(step))
+    if abs(distance) > bound:
+        raise refusal(node, f"numbers from {start} to {limit}, whose distance is too large")
+
+
+SHORT_CUTS = {"Gather": _gather, "Unsqueeze": _unsqueeze, "Concat": _concat, "Range": _count_up}
 """Results of a node of constants by operator, of those operands that are the usual ones; else None."""

@@ -23,7 +23,8 @@ def _checked_indices(inputs: Inputs, attrs: dict[str, Any]) -> None:
     if shape is None or given is None:
         return
     axis = attrs.get("axis", 0) % len(shape)
-    if any(there > size for n, (there, size) in enumerate(zip(given, shape, strict=True)) if n != axis):
+    wider = (there > size for n, (there, size) in enumerate(zip(given, shape, strict=False)) if n != axis)
+    if len(given) != len(shape) or any(wider):
         raise ValueError(f"indices of {tuple(given)} reach beyond data of {tuple(shape)}")
     if not isinstance(indices, tvm.ir.GenericConst):
         return
