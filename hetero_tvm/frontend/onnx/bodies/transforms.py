@@ -161,6 +161,8 @@ def col2im(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, block, strict=True)]
     counts = [(image[n] + pads[n] + pads[n + 2] - reach[n]) // strides[n] + 1 for n in range(2)]
     batch, taps = shape[0], block[0] * block[1]
+    if shape[1] % taps or shape[2] != math.prod(counts):
+        raise refusal(node, f"columns of shape {shape}: its image has {math.prod(counts)} blocks of {taps}")
     channels = shape[1] // taps
     apart = strides == block == reach and not any(pads)
     if apart and all(image[n] == counts[n] * block[n] for n in range(2)):

@@ -49,3 +49,5 @@ def _count_up(node: onnx.NodeProto, inputs: list[np.ndarray]) -> None:
 
 SHORT_CUTS = {"Gather": _gather, "Unsqueeze": _unsqueeze, "Concat": _concat, "Range": _count_up}
 """Results of a node of constants by operator, of those operands that are the usual ones; else None."""
+JUDGED = frozenset({"Range", "STFT"})
+"""Operators that ONNX's inference makes empty where they contradict themselves."""
