@@ -321,7 +321,7 @@ class _Layer(Body):
     def _initial(self, index: int, d: int) -> str | None:
         """State before the first step; None for zeros, unless they meet weights that come at run time.
 
-        These may be infinite, and zero times infinity is NaN; ONNX Runtime skips the product of constants too.
+        These may be infinite, and zero times infinity is NaN; ONNX Runtime too skips products of constants.
         """
         name = self.input(index)
         if _are_zero(self.pool, name):
