@@ -32,7 +32,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
 from hetero_tvm.frontend.onnx.graph.draws import LIKE, deciding, drawn, draws, refuse_decisions
 from hetero_tvm.frontend.onnx.graph.nodes import in_its_place
 from hetero_tvm.frontend.onnx.graph.open_values import OpenValues, is_held
-from hetero_tvm.frontend.onnx.graph.short_cuts import JUDGED, SHORT_CUTS, integer_attribute
+from hetero_tvm.frontend.onnx.graph.short_cuts import JUDGED, SHORT_CUTS, fits, integer_attribute
 from hetero_tvm.frontend.sizing import Sizing
 
 # fmt: off
@@ -210,7 +210,7 @@ class Folder:
         if node.op_type in ("Cast", "Expand", "Reshape") or self._goes_forward(node):
             source, result = (self._type(name) for name in (node.input[0], node.output[0]))
             if source is not None and source == result and source[1] is not None and None not in source[1]:
-                return node.input[0]
+                return node.input[0] if fits(node, source[1], self.pool) else None
         return None
 
     def _goes_forward(self, node: onnx.NodeProto) -> bool:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool
 from hetero_tvm.frontend.onnx.graph.nodes import refusal
 
 
 def integer_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
     """An integer attribute, or its default."""
     return next((a.i for a in node.attribute if a.name == name), default)
+
+
+def fits(node: onnx.NodeProto, shape: Sequence[int | None], pool: ConstantPool) -> bool:
+    """Whether an operand of this shape fits the shape that an Expand asks for, as far as it is known.
+
+    ONNX's inference gives it the operand's shape where it does not, too.
+    """
+    if node.op_type != "Expand" or node.input[1] not in pool:
+        return True
+    wanted = pool.array(node.input[1]).reshape(-1).tolist()
+    pairs = zip(reversed(wanted), reversed(shape), strict=False)
+    return len(wanted) <= len(shape) and all(one in (1, size) for one, size in pairs)
 
 
 def _gather(node: onnx.NodeProto, inputs: list[np.ndarray]) -> list[np.ndarray] | None:
