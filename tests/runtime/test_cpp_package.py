@@ -9,11 +9,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import hetero_tvm
 from hetero_tvm.runtime import cmake_folder, load
 from tests.runtime.conftest import ROWS, WIDTH, sample
 
 FOLDER = Path(cmake_folder()).parent
 FLAGS = ["-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+HOSTILE = r"""
+#include "hetero_tvm.h"
+/* Calls with arrays of float32 [rows, rows] at a place that is not aligned, and of a number of dimensions. */
+int main(int count, char** arguments) {
+  hetero_tvm_model* model = count < 4 ? NULL : hetero_tvm_open(arguments[1]);
+  if (!model) return 2;
+  static float data[256];
+  hetero_tvm_array array;
+  memset(&array, 0, sizeof array);
+  array.data = (char*)data + 4;
+  memcpy(array.dtype, "float32", 8);
+  array.rank = atoi(arguments[2]);
+  array.shape[0] = array.shape[1] = strtoll(arguments[3], NULL, 10);
+  const int status = hetero_tvm_run(model, &array, 1);
+  if (status) fprintf(stderr, "%s\n", hetero_tvm_error());
+  hetero_tvm_close(model);
+  return status;
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +44,28 @@ def programs(tmp_path_factory):
     site = Path(importlib.util.find_spec("tvm").origin).parents[1]
     tvm, ffi = site / "tvm/lib", site / "tvm_ffi"
     folder = tmp_path_factory.mktemp("programs")
-    for compiler, source in ((["g++", "-std=c++17"], "run.cc"), (["gcc", "-std=c11"], "plain.c")):
-        command = [*compiler, *FLAGS, str(FOLDER / "example" / source), f"-I{FOLDER}/include"]
+    example, hostile = FOLDER / "example", folder / "hostile.c"
+    hostile.write_text(HOSTILE)
+    c, cxx = ["gcc", "-std=c11"], ["g++", "-std=c++17"]
+    for compiler, source in ((cxx, example / "run.cc"), (c, example / "plain.c"), (c, hostile)):
+        command = [*compiler, *FLAGS, str(source), f"-I{FOLDER}/include"]
         command += ["-isystem", f"{ffi}/include", f"-L{tvm}", f"-L{ffi}/lib", "-Wl,--no-as-needed"]
         command += ["-ltvm_runtime", "-ltvm_runtime_extra", "-ltvm_ffi", "-ldl"]
-        command += [f"-Wl,-rpath,{tvm}:{ffi}/lib", "-o", str(folder / source.partition(".")[0])]
+        command += [f"-Wl,-rpath,{tvm}:{ffi}/lib", "-o", str(folder / source.stem)]
         subprocess.run(command, check=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def open_square(tmp_path_factory):
+    """Library that takes the Relu of squares of 2 to 5 rows."""
+    from tests.frontend.onnx.helpers import text_model
+
+    source = text_model("g (float[n, n] a) => (float[n, n] y) { y = Relu(a) }")
+    model = hetero_tvm.import_model(source, shapes={"a": (hetero_tvm.Span(2, 5), hetero_tvm.Span(2, 5))})
+    path = tmp_path_factory.mktemp("open") / "square.so"
+    hetero_tvm.build_model(hetero_tvm.optimize_model(model), use_shipped=False).export(path)
+    return path
 
 
 def run(program, *arguments):
@@ -114,8 +149,6 @@ def test_dimensions_of_one_name(programs, tmp_path):
     """Made-up inputs have the smallest sizes; what is unequal is named, and a range begins where it does."""
     from onnx import TensorProto, helper
 
-    import hetero_tvm
-
     def value(name, shape):
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
@@ -164,3 +197,20 @@ def test_the_cmake_project_by_the_runtime_wheel(mlp, tmp_path):
     linked = (tmp_path / "build" / "CMakeFiles" / "run.dir" / "link.txt").read_text()
     assert str(libraries) in linked and str(there) not in linked
     assert run(tmp_path / "build" / "run", mlp).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("rank", "rows", "told"),
+    [
+        (2, 4, ""),
+        (2, -1, "a: has a dimension below 0, or more elements than memory"),
+        (2, 2**40, "a: has a dimension below 0, or more elements than memory"),
+        (2, 6, "outside 2..5"),
+        (100000, 4, "a: has no number of dimensions from 0 to 8"),
+        (-1, 4, "a: has no number of dimensions from 0 to 8"),
+    ],
+)
+def test_arrays_that_lie_about_themselves(programs, open_square, rank, rows, told):
+    """They ended the process: memory of -1 rows was copied, and 100,000 dimensions were printed."""
+    result = run(programs / "hostile", open_square, str(rank), str(rows))
+    assert result.returncode == (1 if told else 0) and told in result.stderr

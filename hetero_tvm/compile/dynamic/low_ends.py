@@ -40,6 +40,8 @@ _MOVING = frozenset("relax." + name for name in (
 """Operators that may do nothing at some sizes; others compute something else there."""
 _SHARES = (0.01, 0.03, 0.07, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Shares of a range at which branches are compared."""
+_MOST_CORNERED = 8
+"""Symbols of which all combinations of ends are tried."""
 _MOST_MISFITS = 16
 """Sizes, at which a number is not of its form, that the model is imported at."""
 
@@ -81,6 +83,14 @@ def with_low_ends(model: ImportedModel) -> ImportedModel:
 def _lows(symbols: Sequence[Symbol]) -> dict[str, int]:
     """The least sizes that hold anything."""
     return {s.name: max(s.low, s.step) for s in symbols}
+
+
+def _corners(symbols: Sequence[Symbol]) -> Iterator[dict[str, int]]:
+    """Sizes at which each symbol is at an end of its range, where a difference of sizes is least."""
+    ends = [(max(s.low, s.step), s.high) for s in symbols[:_MOST_CORNERED]]
+    highs = {s.name: s.high for s in symbols}
+    for corner in itertools.product(*ends):
+        yield {**highs, **dict(zip(highs, corner, strict=False))}
 
 
 def _between(symbols: Sequence[Symbol]) -> Iterator[dict[str, int]]:
@@ -130,6 +140,9 @@ class _Judge:
         ------
         ShapeError : they do; names a size, and the node of an If.
         """
+        for sizes in _corners(symbols):
+            if (problem := self._beyond(completed(sizes, self._quotients))) is not None:
+                raise self._refusal(sizes, problem, {})
         for sizes, ends in self._choices.sizes(symbols):
             if (problem := self(sizes)) is not None:
                 raise self._refusal(sizes, problem, ends)
@@ -158,14 +171,22 @@ class _Judge:
             + (f"; sizes like this one lie in {alike}" if alike else ""),
         )
 
+    def _beyond(self, at: Sizes) -> str | None:
+        """Problem of a part that is larger than its whole at these sizes; None where each fits."""
+        for n, (part, whole) in enumerate(self._cuts):
+            if _value(part, at) > _value(whole, at):
+                return self._cut_by(n)
+        return None
+
     def _cut_by(self, number: int) -> str:
-        """Name of the node of a slice, as part of a sentence."""
-        axes = 0
+        """Problem of a part that is larger than its whole, with the name of the node."""
+        pairs = 0
         for var, call in _calls(self._model):
-            if call.op.name == "relax.strided_slice":
-                axes += len(_shape(var))
-                if number < axes:
-                    return f", at {source_names(var)!r}"
+            pairs += len(_parts(var, call))
+            if number < pairs:
+                if call.op.name == "relax.strided_slice":
+                    return f"a slice is longer than what it is a part of, at {source_names(var)!r}"
+                return f"indices have more rows than the data that they lie in, at {source_names(var)!r}"
         return ""
 
     def __call__(self, sizes: dict[str, int]) -> str | None:
@@ -174,9 +195,8 @@ class _Judge:
             return "something has fewer than 0 elements"
         if any(_value(extent, at) < 1 for extent in self._windows):
             return "a window of a convolution or a pool does not fit"
-        for n, (part, whole) in enumerate(self._cuts):
-            if _value(part, at) > _value(whole, at):
-                return f"a slice is longer than what it is a part of{self._cut_by(n)}"
+        if (problem := self._beyond(at)) is not None:
+            return problem
         try:
             one = self._at(sizes)
         except HeteroTVMError as error:
@@ -248,12 +268,19 @@ def _results(model: ImportedModel) -> list[int]:
 
 
 def _cuts(model: ImportedModel) -> list[int]:
-    """Extents of what slices give and take, in turn."""
-    found: list[int] = []
-    for var, call in _calls(model):
-        if call.op.name == "relax.strided_slice":
-            found += [n for pair in zip(_shape(var), _shape(call.args[0]), strict=True) for n in pair]
-    return found
+    """Extents of parts and of their wholes, in turn."""
+    return [n for var, call in _calls(model) for pair in _parts(var, call) for n in pair]
+
+
+def _parts(var: Var, call: Any) -> list[tuple[int, int]]:
+    """Extents of what a slice gives and takes; of indices of elements and their data, but for their axis."""
+    if call.op.name == "relax.strided_slice":
+        return list(zip(_shape(var), _shape(call.args[0]), strict=True))
+    if call.op.name in ("relax.gather_elements", "relax.scatter_elements"):
+        pairs = list(zip(_shape(call.args[1]), _shape(call.args[0]), strict=True))
+        del pairs[int(call.attrs.axis)]
+        return pairs
+    return []
 
 
 def _constants(model: ImportedModel) -> list[np.ndarray | None]:

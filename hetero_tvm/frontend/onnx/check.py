@@ -27,7 +27,7 @@ _SMALL_FLOATS = frozenset(
 _NO_ARRAYS = frozenset(
     number
     for name, number in TensorProto.DataType.items()
-    if name.startswith(("INT4", "UINT4", "INT2", "UINT2", "COMPLEX", "STRING"))
+    if name.startswith(("INT4", "UINT4", "INT2", "UINT2", "COMPLEX", "STRING", "FLOAT8E5M2"))
 )
 """Types that results cannot have either, as constants that a model returns as they are have the others."""
 

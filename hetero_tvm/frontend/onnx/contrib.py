@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx import contrib_layers as layers
 from hetero_tvm.frontend.onnx.bodies import learning, retired
 from hetero_tvm.frontend.onnx.bodies.contrib import attention, experts, quantized, regions, streams
@@ -160,6 +160,11 @@ def _group_norm(b: Body) -> None:
     if shape is not None and 0 in shape:  # which no normalisation is left of, nor a rest for -1
         b.op("Identity", x, output=b.wants(0))
         return
+    if shape is not None and len(shape) > 1 and shape[1] is not None and shape[1] % groups:
+        raise ModelError(
+            f"Node {b.node.name!r} (GroupNormalization) has {groups} groups of {shape[1]} channels.",
+            hint="Check the program that wrote the file.",
+        )
     eps = float(b.attributes.get("epsilon", 1e-5))
     if b.opset < 21 and b.shape(b.input(1)) in (None, (groups,)):
         flat = b.op("Reshape", x, b.const([0, 0, -1], "int64"))

@@ -10,8 +10,9 @@ from onnx import defs, helper, inliner
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.onnx.check import has_body, opset_of
-from hetero_tvm.frontend.onnx.graph.body import FROM_0
+from hetero_tvm.frontend.onnx.graph.body import FROM_0, Body
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool
+from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 
 #: TVM has converters for these, but for another signature or only for a part of the operator.
 _ALWAYS_INLINE = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
@@ -103,6 +104,8 @@ def inline_bodies(
             while node.input and not node.input[-1]:  # the inliner wants a type even for "left out"
                 del node.input[-1]
     typed.graph.value_info.extend(inferred.graph.value_info)
+    _refuse_labels(typed.graph, inferred.graph)
+    _check_lengths(typed.graph, opset)
 
     _call_definitions(typed, inferred, wanted, opset)
 
@@ -128,6 +131,45 @@ def inline_bodies(
     if len(result.graph.node) == len(model.graph.node):
         return None  # nothing was expanded: the final check reports the operators
     return result
+
+
+def _refuse_labels(graph: onnx.GraphProto, inferred: onnx.GraphProto) -> None:
+    """Refuse losses of which some rows have no label: ONNX infers the shapes of their definitions only."""
+    shapes = {
+        v.name: [d.dim_value or None for d in v.type.tensor_type.shape.dim]
+        for v in (*inferred.value_info, *inferred.input, *inferred.output)
+        if v.type.tensor_type.HasField("shape")
+    } | {t.name: list(t.dims) for t in inferred.initializer}
+    for node in graph.node:
+        if node.op_type != "SoftmaxCrossEntropyLoss":
+            continue
+        scores, labels = (shapes.get(name) for name in node.input[:2])
+        if scores is None or labels is None or None in scores + labels:
+            continue
+        if scores[:1] + scores[2:] != labels:
+            raise ModelError(
+                f"Node {node.name!r} (SoftmaxCrossEntropyLoss) has labels of shape {labels} for scores of "
+                f"shape {scores}.",
+                hint="Check the program that wrote the file, or the sizes that were asked for.",
+            )
+
+
+def _check_lengths(graph: onnx.GraphProto, opset: int) -> None:
+    """Check the numbers of keys that Attention is told: beyond the keys, or below 0, a call is an error."""
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        b = Body(node, opset)
+        if node.op_type == "Attention" and node.domain in ONNX_DOMAINS and b.input(6):
+            lengths, total = b.input(6), b.op("Shape", b.input(1), start=-2, end=-1)
+            outside = b.op("Or", b.op("Less", lengths, b.const(0, "int64")), b.op("Less", total, lengths))
+            text = f"{lengths} must lie between 0 and the number of keys"
+            node.input[6] = b.checked(lengths, b.every(b.op("Not", outside)), "int64", text)
+            info = helper.make_tensor_value_info(node.input[6], onnx.TensorProto.INT64, [None])
+            graph.value_info.append(info)
+            nodes += b.nodes
+        nodes.append(node)
+    if len(nodes) > len(graph.node):
+        set_nodes(graph, nodes)
 
 
 def _call_definitions(

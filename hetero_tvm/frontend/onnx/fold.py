@@ -32,7 +32,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
 from hetero_tvm.frontend.onnx.graph.draws import LIKE, deciding, drawn, draws, refuse_decisions
 from hetero_tvm.frontend.onnx.graph.nodes import in_its_place
 from hetero_tvm.frontend.onnx.graph.open_values import OpenValues, is_held
-from hetero_tvm.frontend.onnx.graph.short_cuts import SHORT_CUTS, integer_attribute
+from hetero_tvm.frontend.onnx.graph.short_cuts import JUDGED, SHORT_CUTS, fits, integer_attribute
 from hetero_tvm.frontend.sizing import Sizing
 
 # fmt: off
@@ -210,7 +210,7 @@ class Folder:
         if node.op_type in ("Cast", "Expand", "Reshape") or self._goes_forward(node):
             source, result = (self._type(name) for name in (node.input[0], node.output[0]))
             if source is not None and source == result and source[1] is not None and None not in source[1]:
-                return node.input[0]
+                return node.input[0] if fits(node, source[1], self.pool) else None
         return None
 
     def _goes_forward(self, node: onnx.NodeProto) -> bool:
@@ -321,7 +321,7 @@ class Folder:
         kept = node.op_type in _KEEP and not dequantizes_small_floats(node, self.pool)
         if kept or any(a.HasField("g") or a.graphs for a in node.attribute):
             return None
-        if all(_is_empty(self._types.get(name)) for name in node.output):
+        if node.op_type not in JUDGED and all(_is_empty(self._types.get(name)) for name in node.output):
             return [self._empty(name) for name in node.output]
         inputs = [name for name in node.input if name]
         if not all(name in self.pool for name in inputs) or not self._affordable(node, inputs):

@@ -362,6 +362,8 @@ def _pad(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> 
     for before, after, extent in zip(*pads.tolist(), kept, strict=True):
         if mode == "reflect" and max(before, after) >= max(extent, 1):
             raise refusal(node, f"{max(before, after)} reflections of an axis with {extent} elements")
+        if max(before, after) > 0 >= extent:
+            raise refusal(node, "pads of an axis that its other pads cut off")
     if (pads >= 0).all() or mode == "edge":
         return None
     for axis, (before, extent) in enumerate(zip(pads[0].tolist(), kept, strict=True)):

@@ -23,6 +23,8 @@ from hetero_tvm.frontend.onnx.graph.nodes import (
 )
 
 _OPSET = 7
+_OPSET_OF_NONE = 17
+"""Opset of a model of other domains' operators alone, which names none of ONNX's."""
 _HINT = "Export the model with opset 17."
 _LOGICAL = ("And", "Or", "Xor", "Less", "Greater", "Equal")
 _BINARY = ("Add", "Sub", "Mul", "Div", "Pow", *_LOGICAL)
@@ -42,6 +44,9 @@ def to_opset_7(model: onnx.ModelProto, pool: ConstantPool, opset: int) -> None:
     UnsupportedOperatorError : a node has a form that no constant or known rank settles.
     """
     if opset >= _OPSET:
+        return
+    if not any(each.domain in ONNX_DOMAINS for each in model.opset_import):  # no node is one of ONNX's own
+        model.opset_import.append(helper.make_opsetid("", _OPSET_OF_NONE))
         return
     axes: dict[str, int] = {}
     nodes = [(node, False) for node in model.graph.node]

@@ -198,3 +198,20 @@ def test_comparisons_that_come_out_alike_leave_the_range_as_it_is():
     )
     optimized = optimize_model(import_model(source, shapes={"x": (Span(1, 300), 3)}))
     assert [s.low for s in optimized.lengths.symbols] == [1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[n,6] x, int64[m,3] i) => (float[m,3] y) { y = GatherElements<axis=1>(x, i) }",
+        "g (float[n,6] x, int64[m,3] i) => (float[n,6] y) <float u = {1}>"
+        "{ s = Shape(i) v = Expand(u, s) y = ScatterElements<axis=1>(x, i, v) }",
+    ],
+    ids=["read", "written"],
+)
+def test_rows_of_indices_lie_in_those_of_the_data(text):
+    """Neither range alone tells: more rows of indices than of data would be foreign memory."""
+    source = text_model(text, opset=18)
+    with pytest.raises(ShapeError, match="n = 1, m = 8") as caught:
+        optimize_model(import_model(source, shapes={"x": (Span(1, 16), 6), "i": (Span(1, 8), 3)}))
+    assert "more rows than the data" in str(caught.value) or "a slice is longer" in str(caught.value)

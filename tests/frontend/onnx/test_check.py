@@ -40,7 +40,15 @@ def test_scales_that_are_no_numbers_are_refused(scale):
     assert "nodes_to_exclude" in refused.value.hint
 
 
-@pytest.mark.parametrize(("kind", "name"), [(TensorProto.INT4, "int4"), (TensorProto.STRING, "string")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (TensorProto.INT4, "int4"),
+        (TensorProto.STRING, "string"),
+        (TensorProto.FLOAT8E5M2, "float8e5m2"),
+        (TensorProto.FLOAT8E5M2FNUZ, "float8e5m2fnuz"),
+    ],
+)
 def test_constants_of_types_without_arrays_are_no_results(kind, name):
     source = text_model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
     values = ["a", "b"] if name == "string" else [1, 2]

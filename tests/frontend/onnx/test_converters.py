@@ -697,36 +697,33 @@ def test_positions_that_are_nowhere_are_those_of_pytorch(mode, padding):
     np.testing.assert_allclose(y, expected.numpy(), rtol=0, atol=1e-4)  # twenty times 5e-6 of a pixel
 
 
-@pytest.mark.parametrize(("height", "width"), [(1, 5), *thorough([(1, 1), (4, 1)])])
-def test_reflection_in_a_single_pixel(height, width):
+@pytest.mark.parametrize(
+    ("height", "width", "grid", "padding"),
+    [
+        (1, 5, "float", "reflection"),
+        (4, 5, "double", "zeros"),
+        *thorough([(1, 1, "float", "reflection"), (4, 1, "float", "reflection"), (4, 5, "float16", "zeros")]),
+    ],
+)
+def test_grid_sample_is_that_of_pytorch(height, width, grid, padding):
+    """Reflected in a single pixel; at positions in float64, as PyTorch's older exporter has them."""
+    aligned = int(padding == "reflection")
     source = text_model(
-        f"""g (float[1,2,{height},{width}] x, float[1,3,4,2] grid) => (float[1,2,3,4] y) {{
-            y = GridSample <mode = "linear", padding_mode = "reflection", align_corners = 1> (x, grid) }}""",
+        f"""g (float[1,2,{height},{width}] x, {grid}[1,3,4,2] grid) => (float[1,2,3,4] y) {{
+            y = GridSample <padding_mode = "{padding}", align_corners = {aligned}> (x, grid) }}""",
         opset=20,
     )
     random = np.random.default_rng(0)
     x = random.standard_normal((1, 2, height, width)).astype("float32")
-    grid = random.uniform(-1.5, 1.5, (1, 3, 4, 2)).astype("float32")
-    (y,) = run_tvm(import_onnx(source), {"x": x, "grid": grid})
-    expected = torch.nn.functional.grid_sample(
-        torch.from_numpy(x), torch.from_numpy(grid), "bilinear", "reflection", align_corners=True
-    )
-    np.testing.assert_allclose(y, expected.numpy(), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("grid", ["double", *thorough(["float16"])])
-def test_positions_of_another_type_than_the_images(grid):
-    """Deformable attention of PyTorch's older exporter has them in float64."""
-    source = text_model(
-        f"g (float[1,2,4,5] x, {grid}[1,3,4,2] grid) => (float[1,2,3,4] y) {{ y = GridSample (x, grid) }}",
-        opset=20,
-    )
-    random = np.random.default_rng(0)
-    x = random.standard_normal((1, 2, 4, 5)).astype("float32")
-    places = random.uniform(-1.1, 1.1, (1, 3, 4, 2)).astype("float64" if grid == "double" else grid)
+    dtype = {"float": "float32", "double": "float64"}.get(grid, grid)
+    places = random.uniform(-1.5, 1.5, (1, 3, 4, 2)).astype(dtype)
     (y,) = run_tvm(import_onnx(source), {"x": x, "grid": places})
     expected = torch.nn.functional.grid_sample(
-        torch.from_numpy(x), torch.from_numpy(places).float(), align_corners=False
+        torch.from_numpy(x),
+        torch.from_numpy(places).float(),
+        "bilinear",
+        padding,
+        align_corners=bool(aligned),
     )
     np.testing.assert_allclose(y, expected.numpy(), rtol=1e-5, atol=1e-6)
 
@@ -813,3 +810,18 @@ def test_batches_that_contradict_each_other():
     )
     with pytest.raises(ModelError, match="batches of"):
         import_onnx(source)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[2,6] x, int64[4,3] i) => (float[4,3] y) { y = GatherElements<axis=1>(x, i) }",
+        "g (float[2,6] x, int64[4,3] i, float[4,3] u) => (float[2,6] y)"
+        "{ y = ScatterElements<axis=-1>(x, i, u) }",
+    ],
+    ids=["read", "written"],
+)
+def test_indices_of_more_rows_than_the_data(text):
+    """Their elements would lie in foreign memory."""
+    with pytest.raises(ModelError, match="reach beyond data"):
+        import_onnx(text_model(text, opset=18))

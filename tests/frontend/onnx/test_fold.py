@@ -404,3 +404,12 @@ def test_padding_nothing_with_a_constant_is_no_pick():
     text = "g (float[0,3] x) => (float[2,3] y) { p = Constant<value_ints = [1, 0, 1, 0]>() y = Pad(x, p) }"
     (result,) = run_tvm(import_onnx(text_model(text)), {"x": np.zeros((0, 3), np.float32)})
     assert result.shape == (2, 3) and not result.any()
+
+
+def test_an_operand_that_does_not_expand():
+    """ONNX's inference gives the operand's shape, as if nothing were asked for."""
+    text = "g (float[4, 6] x, float[2, 6] z) => (float[a, 6] y) { s = Shape(z) y = Expand(x, s) }"
+    with pytest.raises(ModelError, match="contradict each other"):
+        import_onnx(text_model(text))
+    same = "g (float[4, 6] x, float[1, 6] z) => (float[a, 6] y) { s = Shape(z) y = Expand(x, s) }"
+    assert "Expand" not in operators(import_onnx(text_model(same)))

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 from hetero_tvm.api import build_model, optimize_model
 from hetero_tvm.errors import LibraryError, ModelError, UnsupportedOperatorError
-from hetero_tvm.frontend import import_onnx
+from hetero_tvm.frontend import import_model, import_onnx
 from tests.frontend.onnx.helpers import (
     add_weight,
     against_original,
@@ -438,3 +438,37 @@ def test_a_scale_of_nothing():
     quantised, back = build_model(optimized, use_shipped=False).run(given)
     np.testing.assert_array_equal(quantised, [[255, 8, 17], [0, 0, 4]])
     np.testing.assert_array_equal(back, [[0, 2, 3], [0, -2, -0.25]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "message"),
+    [
+        ("float", 'int64[4] p = {-4, 0, 3, 0}>{ y = Pad<mode = "edge">(x, p) }', "its other pads cut off"),
+        ("int64", "int64 a = {0}, int64 b = {5}, int64 s = {0}>{ y = Range(a, b, s) }", "in steps of 0"),
+        ("float", "float a = {0}, float b = {1e30}, float s = {1}>{ y = Range(a, b, s) }", "too large"),
+        (
+            "int32",
+            "int32 a = {-9}, int32 b = {2147483647}, int32 s = {9}>{ y = Range(a, b, s) }",
+            "too large",
+        ),
+        ("float", "int64 s = {0}, int64 l = {2}>{ z = Unsqueeze(x, s) y = STFT(z, l, , l) }", "a signal of"),
+        ("float", "float[4] c = {1, 1, 1, 1}>{ y = GroupNormalization<num_groups = 4>(x, c, c) }", "of 6"),
+    ],
+    ids=["pads", "no step", "no end", "distance", "signal", "groups"],
+)
+def test_contradictions_in_constants_are_told(kind, body, message):
+    source = text_model(f"g (float[4, 6] x) => ({kind}[n, m] y) <{body}", opset=18)
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(ModelError, match=message):
+        import_onnx(source)
+
+
+def test_diagonals_beyond_any_element():
+    source = text_model(
+        "g (float[3, 4] x) => (float[3, 4] y, float[3, 4] z) <int64 a = {-9223372036854775808}, "
+        "int64 b = {9223372036854775807}> { y = Trilu<upper = 0>(x, a) z = Trilu<upper = 0>(x, b) }"
+    )
+    x = np.ones((3, 4), np.float32)
+    built = build_model(optimize_model(import_model(source, shapes={"x": (3, 4)})), use_shipped=False)
+    below, all_of_it = built.run({"x": x})
+    assert not below.any() and all_of_it.all()

@@ -172,3 +172,24 @@ def test_what_no_constant_settles_is_refused():
     source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 1)], ir_version=8)
     with pytest.raises(UnsupportedOperatorError, match="'tile' .Tile. has no constant as operand 2"):
         import_onnx(source)
+
+
+def test_models_of_other_domains_alone():
+    """They name no opset of ONNX's own; ONNX Runtime takes them."""
+    graph = helper.make_graph(
+        [helper.make_node("FastGelu", ["x"], ["y"], domain="com.microsoft")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
+    )
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("com.microsoft", 1)], ir_version=8)
+    x = np.array([-1, 0.5, 3], np.float32)
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    (y,) = run_tvm(import_onnx(source), {"x": x})
+    np.testing.assert_allclose(y, session.run(None, {"x": x})[0], rtol=1e-4)
+    graph.node[0].op_type, graph.node[0].domain = "Adam", "ai.onnx.preview.training"
+    source = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("ai.onnx.preview.training", 1)], ir_version=8
+    )
+    with pytest.raises(UnsupportedOperatorError, match="no importer"):
+        import_onnx(source)

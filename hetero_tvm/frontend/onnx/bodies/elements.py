@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
+from hetero_tvm.frontend.onnx.graph.nodes import refusal
 from hetero_tvm.frontend.onnx.graph.rounds import OPEN
 
 _LARGEST_DETERMINANT = 4
@@ -138,6 +139,9 @@ def blocked_quantizer(b: PromisedBody) -> bool:
     if not block or shape is None or scales is None:
         return False
     axis = int(b.attributes.get("axis", 1)) % len(shape)
+    length, blocks = shape[axis], scales[axis]
+    if None not in (length, blocks) and blocks not in (length, -(-length // block)):
+        raise refusal(b.node, f"{blocks} scales for {length} elements in blocks of {block}")
     scale = _spread(b, b.input(1), scales, axis, block, shape[axis])
     zero = b.input(2) and _spread(b, b.input(2), scales, axis, block, shape[axis])
     if b.node.op_type == "DequantizeLinear":

@@ -319,10 +319,15 @@ class _Layer(Body):
         return self.op("Squeeze", x, self.const([0], "int64"))
 
     def _initial(self, index: int, d: int) -> str | None:
-        """State before the first step; None for zeros."""
+        """State before the first step; None for zeros, unless they meet weights that come at run time.
+
+        These may be infinite, and zero times infinity is NaN; ONNX Runtime too skips products of constants.
+        """
         name = self.input(index)
-        if not name or (name in self.pool and not self.pool.array(name).any()):
-            return None
+        if _are_zero(self.pool, name):
+            if index != 5 or self.input(2) in self.pool:
+                return None
+            return self.const(np.zeros((self.batch, self.hidden)), self.dtype)
         if len(self.reversed) > 1:
             name = self.cut(name, 0, d, d + 1)
         return self.reshape(name, self.batch, self.hidden)

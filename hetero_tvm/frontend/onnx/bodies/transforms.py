@@ -12,6 +12,7 @@ import onnx
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, Types
+from hetero_tvm.frontend.onnx.graph.nodes import refusal
 
 _MOST_FACTORS = 1 << 24
 """Largest matrix of a DFT, in elements."""
@@ -80,6 +81,8 @@ def stft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> 
     step, length = (int(pool.array(name).reshape(-1)[0]) if name else None for name in given)
     length = length or (window_shape[0] if window_shape else shape[1])
     batch, parts = shape[0], shape[2] if len(shape) > 2 else 1
+    if len(shape) > 3 or parts not in (1, 2):
+        raise refusal(node, f"a signal of shape {shape}, neither [batch, length, 1] nor [batch, length, 2]")
     onesided = bool(b.attributes.get("onesided", 1))
     count, wanted = (shape[1] - length) // step + 1, length // 2 + 1 if onesided else length
     if length * wanted * parts * 2 > _MOST_FACTORS:
@@ -158,6 +161,8 @@ def col2im(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, block, strict=True)]
     counts = [(image[n] + pads[n] + pads[n + 2] - reach[n]) // strides[n] + 1 for n in range(2)]
     batch, taps = shape[0], block[0] * block[1]
+    if shape[1] % taps or shape[2] != math.prod(counts):
+        raise refusal(node, f"columns of shape {shape}: its image has {math.prod(counts)} blocks of {taps}")
     channels = shape[1] // taps
     apart = strides == block == reach and not any(pads)
     if apart and all(image[n] == counts[n] * block[n] for n in range(2)):

@@ -15,6 +15,10 @@ _PADS = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wra
 """Mode of ONNX -> that of Relax."""
 
 
+_FARTHEST_DIAGONAL = 1 << 30
+"""Diagonal beside all elements of any matrix; sums with extents are int32 numbers."""
+
+
 def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     """Relax's own pad; TVM's converter leaves kernels, at which no pass can look."""
     x, *given = inputs
@@ -65,6 +69,18 @@ def _tiled(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return relax.op.tile(x, counts) if all(count > 0 for count in counts) else None
 
 
+def _triangle(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """A triangle beside a diagonal that lies farther away than any element, of which TVM overflows."""
+    x, *given = inputs
+    if not given or not isinstance(given[0], tvm.ir.GenericConst):
+        return None
+    diagonal = int(given[0].value.numpy().reshape(-1)[0])
+    if abs(diagonal) <= _FARTHEST_DIAGONAL:
+        return None
+    diagonal = max(-_FARTHEST_DIAGONAL, min(diagonal, _FARTHEST_DIAGONAL))
+    return relax.op.triu(x, diagonal) if attrs.get("upper", 1) else relax.op.tril(x, diagonal)
+
+
 def _dropped_out(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
     """Dropout outside of training, inside of branches and rounds: a copy, and a mask that holds everywhere.
 
@@ -87,5 +103,6 @@ MOVES: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Dropout": _dropped_out,
     "Pad": _pad,
     "Tile": _tiled,
+    "Trilu": _triangle,
 }
 """Operator -> our converter."""

@@ -13,12 +13,22 @@ from hetero_tvm.host.tvm import Expr, relax, tvm
 
 
 def _checked_indices(inputs: Inputs, attrs: dict[str, Any]) -> None:
-    """Leave an operator with an index per element to TVM, but check indices that are constants."""
+    """Leave an operator with an index per element to TVM, but check extents, and indices that are constants.
+
+    Along other axes than its own an element is read or written where its index lies: beyond the data is
+    foreign memory.
+    """
     data, indices = inputs[0], inputs[1]
-    shape = static_shape(data)
-    if shape is None or not isinstance(indices, tvm.ir.GenericConst):
+    shape, given = static_shape(data), static_shape(indices)
+    if shape is None or given is None:
         return
-    size, values = shape[attrs.get("axis", 0)], indices.value.numpy()
+    axis = attrs.get("axis", 0) % len(shape)
+    wider = (there > size for n, (there, size) in enumerate(zip(given, shape, strict=False)) if n != axis)
+    if len(given) != len(shape) or any(wider):
+        raise ValueError(f"indices of {tuple(given)} reach beyond data of {tuple(shape)}")
+    if not isinstance(indices, tvm.ir.GenericConst):
+        return
+    size, values = shape[axis], indices.value.numpy()
     if values.size and not -size <= values.min() <= values.max() < size:
         raise ValueError(f"an index lies outside [{-size}, {size})")
 

@@ -499,11 +499,19 @@ static inline int hetero_tvm_tensor(const hetero_tvm_array* array, TVMFFIAny* te
 
 /* Check one input; names all that is wrong with it. */
 static inline int hetero_tvm_check_input(const hetero_tvm_spec* spec, const hetero_tvm_array* array) {
-  int wrong = array->rank != spec->rank || strcmp(array->dtype, spec->dtype) != 0;
+  if (array->rank < 0 || array->rank > HETERO_TVM_MAX_RANK)
+    return hetero_tvm_fail(spec->name, "has no number of dimensions from 0 to 8");
+  int wrong = array->rank != spec->rank || strncmp(array->dtype, spec->dtype, sizeof array->dtype) != 0;
   for (int i = 0; i < spec->rank && !wrong; ++i) wrong = spec->shape[i] >= 0 && spec->shape[i] != array->shape[i];
-  if (!wrong) return array->data ? 0 : hetero_tvm_fail(spec->name, "has no data");
+  if (!wrong) {
+    const int64_t count = hetero_tvm_count(array->shape, array->rank);
+    const size_t item = hetero_tvm_itemsize(spec->dtype);
+    if (count < 0 || (item && (uint64_t)count > PTRDIFF_MAX / item))
+      return hetero_tvm_fail(spec->name, "has a dimension below 0, or more elements than memory");
+    return array->data ? 0 : hetero_tvm_fail(spec->name, "has no data");
+  }
   char text[512];
-  int used = snprintf(text, sizeof text, "given %s[", array->dtype);
+  int used = snprintf(text, sizeof text, "given %.*s[", (int)sizeof array->dtype, array->dtype);
   for (int i = 0; i < array->rank; ++i)
     used += snprintf(text + used, sizeof text - (size_t)used, "%s%lld", i ? "," : "", (long long)array->shape[i]);
   used += snprintf(text + used, sizeof text - (size_t)used, "], the model takes %s[", spec->dtype);

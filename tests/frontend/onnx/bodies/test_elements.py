@@ -161,3 +161,14 @@ def test_dynamic_quantisation_of_zeros_has_a_scale(values):
     assert [r.dtype for r in results] == [e.dtype for e in expected]
     for result, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=1e-6)
+
+
+def test_scales_of_other_blocks_are_refused():
+    source = text_model(
+        "g (int8[2, 8] x, float[2, 3] s) => (float[2, 8] y)"
+        "{ y = DequantizeLinear<axis = 1, block_size = 4>(x, s) }",
+        opset=21,
+        ir=10,
+    )
+    with pytest.raises(UnsupportedOperatorError, match="3 scales for 8 elements in blocks of 4"):
+        import_onnx(source)

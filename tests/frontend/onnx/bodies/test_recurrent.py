@@ -8,9 +8,11 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
+from hetero_tvm.frontend import import_onnx
 from hetero_tvm.frontend.onnx.bodies import recurrent
 from hetero_tvm.frontend.onnx.bodies.recurrent import _with_checked_lengths as with_checked_lengths
 from hetero_tvm.ops.loops.recurrence import Recurrence
+from tests.frontend.onnx.helpers import add_weight, run_onnxruntime, text_model
 
 STEPS, BATCH, FEATURES, HIDDEN = 3, 3, 6, 8
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -195,3 +197,24 @@ def test_unknown_length():
     with pytest.raises(UnsupportedOperatorError, match="depends on values") as caught:
         import_model(m.proto())
     assert "'layer0'" in str(caught.value)
+
+
+@pytest.mark.parametrize("operator", ["GRU", "LSTM"])
+def test_infinite_weights_of_a_state_of_zeros_are_nan(operator):
+    """Zero times infinity is NaN, though the first step needs no product of its state otherwise."""
+    gates = {"GRU": 3, "LSTM": 4}[operator]
+    source = text_model(
+        f"g (float[2,1,2] x, float[1,{3 * gates},3] r) => (float[2,1,1,3] y)"
+        f"{{ y = {operator}<hidden_size = 3>(x, w, r) }}"
+    )
+    random = np.random.default_rng(0)
+    add_weight(source, "w", random.standard_normal((1, 3 * gates, 2), np.float32))
+    given = {
+        "x": random.standard_normal((2, 1, 2), np.float32),
+        "r": random.standard_normal((1, 3 * gates, 3), np.float32),
+    }
+    given["r"][0, 1, 2] = -np.inf
+    (wanted,) = run_onnxruntime(source, given)
+    (found,) = build_model(optimize_model(import_onnx(source)), use_shipped=False).run(given)
+    assert np.isnan(wanted[0]).any()
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend import import_model
+from hetero_tvm.frontend import import_model, import_onnx
 from tests.frontend.onnx.helpers import against_reference, run_tvm, text_model
 
 
@@ -112,3 +112,17 @@ def test_the_beginning_of_every_sequence_is_reversed(time, known):
     (expected,) = ReferenceEvaluator(source).run(None, inputs)
     (got,) = run_tvm(import_model(source), inputs)
     np.testing.assert_array_equal(got, expected)
+
+
+def test_columns_of_other_images_are_refused():
+    text = "g (float[1, 5, 9] x) => (float[1, 1, 5, 5] y) <int64[2] i = {5, 5}, int64[2] k = {1, 5}>"
+    with pytest.raises(UnsupportedOperatorError, match="its image has 5 blocks"):
+        import_onnx(text_model(text + "{ y = Col2Im(x, i, k) }", opset=18))
+
+
+def test_signals_of_four_dimensions_without_a_frame_are_refused():
+    text = "g (float[1, 3, 9, 1] x) => (float[a, b, c, d] y) <int64 s = {1}, int64 l = {4}>"
+    source = text_model(text + "{ y = STFT(x, s, , l) }", opset=17)
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UnsupportedOperatorError, match="a signal of shape"):
+        import_onnx(source)

@@ -346,6 +346,8 @@ def _key_mask(b: Body, mask: str, key: str) -> str:
         # The number of sequences is written out, so that a mask with starts cannot pass for more of them.
         column = b.op("Concat", b.extent(key, 0), b.const([1], "int64"), axis=0)
         lengths = b.op("Reshape", b.op("Cast", mask, to=TensorProto.INT64), column)
+        positive = b.every(b.op("GreaterOrEqual", lengths, b.const(0, "int64")))
+        lengths = b.checked(lengths, positive, "int64", f"{mask} must be 0 or more")
         seen, rank = b.op("Less", places, lengths), 2
     else:
         seen = b.op("Cast", mask, to=TensorProto.BOOL)

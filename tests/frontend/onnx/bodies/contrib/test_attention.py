@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.errors import LibraryError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
 from tests.frontend.onnx.helpers import add_weight, contrib_model, run_onnxruntime, text_model
 from tests.frontend.onnx.test_contrib import FLOAT, Model
@@ -284,3 +284,19 @@ def test_lengths_with_starts_are_refused():
     add_weight(source, "b", np.ones(24, np.float32))
     with pytest.raises(UnsupportedOperatorError, match="'/attention' .* mask of 4 numbers for 2 sequences"):
         import_onnx(source)
+
+
+def test_lengths_below_zero_end_the_call():
+    source = text_model(
+        "g (float[2,4,8] x, int32[2] mask) => (float[2,4,8] y) "
+        "{ y = com.microsoft.Attention<num_heads = 2>(x, w, b, mask) }",
+        "attend",
+        extra=', "com.microsoft": 1',
+    )
+    add_weight(source, "w", array(8, 24))
+    add_weight(source, "b", array(24))
+    built = build_model(optimize_model(import_onnx(source)), use_shipped=False)
+    given = {"x": array(2, 4, 8, seed=1), "mask": np.array([4, 2], np.int32)}
+    np.testing.assert_allclose(built.run(given)[0], run_onnxruntime(source, given)[0], rtol=1e-4, atol=1e-5)
+    with pytest.raises(LibraryError, match="attend: mask must be 0 or more"):
+        built.run(given | {"mask": np.array([4, -1], np.int32)})
