@@ -59,3 +59,20 @@ def test_models_without_such_operators_stay_as_they_are():
     model = model_of("(float[4] x) => (float[4] y) { y = Exp(x) }")
     assert not clean(detached(model), supported_operators(), {}).proto.metadata_props
     assert onnx.checker.check_model(model) is None
+
+
+def test_extents_between_counted_layers_decide_shapes():
+    """A layer that halves its rows as exporters write it, between two that select rows."""
+    agrees(
+        """(bool[4] m, float[1,4,6] x) => (float[1,N,3] y) {
+          found = NonZero(m) flat = Constant<value = int64[1] {-1}>() rows = Reshape(found, flat)
+          chosen = Gather<axis = 1>(x, rows) rest = ReduceSum<keepdims = 1>(chosen, one)
+          one = Constant<value = int64[1] {1}>() sum = Add(x, rest) shape = Shape(sum)
+          two = Constant<value = int64 {2}>() width = Gather(shape, two) half = Div(width, two)
+          zero = Constant<value = int64[1] {0}>() end = Unsqueeze(half, zero)
+          axis = Constant<value = int64[1] {2}>() part = Slice(sum, zero, end, axis)
+          y = Gather<axis = 1>(part, rows)
+        }""",
+        {"m": np.array([1, 0, 1, 1], bool), "x": np.arange(24, dtype="float32").reshape(1, 4, 6)},
+        {"m": np.zeros(4, bool), "x": np.ones((1, 4, 6), "float32")},
+    )
