@@ -23,7 +23,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         return torch.where(flat, values, x.reshape(-1)).reshape(x.shape)
 
     def written(x: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
-        """``x.copy_(source)``: the exporter takes a source of fewer elements for the result."""
+        """Result of ``x.copy_(source)``; the exporter takes a smaller source for it."""
         return NotImplemented if x.is_complex() else source.to(x.dtype).expand(x.shape)
 
     def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
