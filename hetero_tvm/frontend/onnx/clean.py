@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import onnx
@@ -38,13 +39,14 @@ from hetero_tvm.frontend.onnx.definitions import (
     write_defaults,
 )
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
-from hetero_tvm.frontend.onnx.fold import Folder, constant_value
+from hetero_tvm.frontend.onnx.fold import Folder
 from hetero_tvm.frontend.onnx.forms import refuse_inner_forms, restore_corners, write_forms
 from hetero_tvm.frontend.onnx.graph.branches import clean_branches
 from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     ConstantPool,
     Types,
+    constant_value,
     dense,
     names_used,
     sparse_problem,
@@ -340,15 +342,13 @@ def _simplify(
         return clean(part, supported, {})
 
     tracker, opset = Tracker(), opset_of(model)
+    loose = partial(_infer, model, pool, limits, strict=False)
     for _ in range(_MOST_ROUNDS):
         check_size(model, limits, "written_nodes")
         settle_vectors(model.graph, pool, constant_value)
         settle_operands(model.graph)
         # Before anything is folded: the extents of padded tensors are not those that the model asks for.
-        while tracker.is_active and tracker.follow(
-            model.graph, _types(_infer(model, pool, limits, strict=False).graph), pool, opset
-        ):
-            pass
+        tracker.settle(model.graph, lambda: _types(loose().graph), folder.run, pool, opset)
         inferred = _infer(model, pool, limits)
         inlined = inline_bodies(model, inferred, pool, supported)
         if inlined is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import NoReturn
 
 import onnx
 from onnx import TensorProto, helper
@@ -14,7 +15,7 @@ from hetero_tvm.frontend.onnx.check import remove_dead_nodes
 from hetero_tvm.frontend.onnx.counted.rules import RULES
 from hetero_tvm.frontend.onnx.counted.shapes import whole_numbers
 from hetero_tvm.frontend.onnx.counted.sources import SOURCES
-from hetero_tvm.frontend.onnx.counted.tensors import Count, Counted, Step, Unfit
+from hetero_tvm.frontend.onnx.counted.tensors import Count, Counted, Step, Unfit, Unknown
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, node_inputs
 from hetero_tvm.frontend.onnx.graph.guards import drop_guards
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
@@ -32,11 +33,7 @@ class Tracker:
     def __init__(self) -> None:
         self._counted = Counted()
         self._kept: set[str] = set()
-
-    @property
-    def is_active(self) -> bool:
-        """Whether there are counted tensors."""
-        return bool(self._counted.axes or self._counted.values)
+        self._waiting: dict[str, str] = {}  # what nodes wait for whose operands have no shape yet, by result
 
     def begin(self, graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
         """Write the sources of fixed operands, whose results depend on values; whether anything was written.
@@ -60,15 +57,39 @@ class Tracker:
         def write(step: Step) -> None:
             SOURCES[step.node.op_type](step)
 
-        return self._write(graph, types, pool, opset, wanted, write)
+        written = self._write(graph, types, pool, opset, wanted, write)
+        if self._waiting:
+            _refuse(list(self._waiting.values()))
+        return written
 
-    def follow(self, graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
-        """Write the nodes that read counted tensors; whether types must be inferred anew.
+    def settle(
+        self,
+        graph: onnx.GraphProto,
+        infer: Callable[[], Types],
+        fold: Callable[[onnx.GraphProto, Types, Collection[str]], int],
+        pool: ConstantPool,
+        opset: int,
+    ) -> None:
+        """Write the nodes that read counted tensors, as far as the sources that are written reach.
+
+        ``infer`` gives the types of the graph as it is.  ``fold`` folds what does not depend on the tensors
+        that it is given, and says whether there was anything: shapes may follow from extents without counts.
 
         Raises
         ------
         UnsupportedOperatorError : nodes that cannot take them; lists all.
         """
+        while self._counted.axes or self._counted.values:
+            types = infer()
+            if self._follow(graph, types, pool, opset):
+                continue
+            if not self._waiting:
+                return
+            if not fold(graph, types, set(self._waiting)):
+                _refuse(list(self._waiting.values()))
+
+    def _follow(self, graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
+        """Write the nodes that read counted tensors; whether types must be inferred anew."""
 
         def wanted(node: onnx.NodeProto) -> bool:
             known = self._counted
@@ -130,6 +151,7 @@ class Tracker:
         problems: list[str] = []
         stale: set[str] = set()  # tensors whose types are to be inferred anew
         changed = False
+        self._waiting = {}
         for node in graph.node:
             if not wanted(node) or any(name in stale for name in node.input):
                 if any(name in stale for name in node_inputs(node)):
@@ -140,6 +162,12 @@ class Tracker:
             self._counted.seen.add(node.output[0])
             try:
                 write(step)
+            except Unknown as error:
+                self._counted.seen.discard(node.output[0])
+                self._waiting.update(dict.fromkeys(node.output, f"{node.name!r} ({node.op_type}): {error}"))
+                stale.update(node.output)
+                nodes.append(node)
+                continue
             except Unfit as error:
                 problems.append(f"{node.name!r} ({node.op_type}): {error}")
                 stale.update(node.output)
@@ -152,17 +180,21 @@ class Tracker:
                 stale.update(node.output)
             changed = changed or bool(step.nodes)
         if problems:
-            raise UnsupportedOperatorError(
-                "How many elements some tensors have depends on values, and nodes that read them cannot do "
-                "with as many as there could be.",
-                problems=shortened(problems),
-                hint="Export the model without these nodes and compute what comes from them outside of it, "
-                "or declare the shapes of its outputs as numbers.",
-            )
+            _refuse([*problems, *self._waiting.values()])
         if changed:
             set_nodes(graph, nodes)
         self._keep(graph, pool)
         return changed
+
+
+def _refuse(problems: list[str]) -> NoReturn:
+    raise UnsupportedOperatorError(
+        "How many elements some tensors have depends on values, and nodes that read them cannot do "
+        "with as many as there could be.",
+        problems=shortened(list(dict.fromkeys(problems))),
+        hint="Export the model without these nodes and compute what comes from them outside of it, "
+        "or declare the shapes of its outputs as numbers.",
+    )
 
 
 def _apply(step: Step) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx
@@ -24,10 +24,10 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     ConstantPool,
     Type,
     Types,
-    dense,
+    constant_value,
+    node_inputs,
     rename_inputs,
     tensor_type,
-    to_array,
 )
 from hetero_tvm.frontend.onnx.graph.draws import LIKE, deciding, drawn, draws, refuse_decisions
 from hetero_tvm.frontend.onnx.graph.nodes import in_its_place
@@ -116,11 +116,13 @@ class Folder:
         self._bytes_left = self.limits.folded_bytes + _WEIGHTS_AGAIN * sum(_wide_bytes(pool, n) for n in pool)
         self._alias: dict[str, str] = {}
 
-    def run(self, graph: onnx.GraphProto, types: Types) -> int:
+    def run(self, graph: onnx.GraphProto, types: Types, leave: Collection[str] = ()) -> int:
         """Fold what can be folded; returns the number of nodes removed or moved.
 
-        ``types`` is completed on the way, where a folded constant makes another shape known.
+        ``types`` is completed on the way, where a folded constant makes another shape known.  What depends on
+        the tensors ``leave`` stays as it is.
         """
+        self._left = set(leave)
         self._types = types
         self._alias = {}
         self._made: dict[str, onnx.NodeProto] = {}
@@ -146,6 +148,9 @@ class Folder:
     def _visit(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Fold one node; returns the nodes that stand for it afterwards (often none)."""
         rename_inputs(node, self._alias)
+        if self._left and not self._left.isdisjoint((*node_inputs(node), *node.output)):
+            self._left.update(node.output)
+            return [node]
         if node.domain not in ONNX_DOMAINS:
             return [node]
         branch = self._known_branch(node)
@@ -428,23 +433,3 @@ def _known(type_: Type | None) -> bool:
 def _is_empty(type_: Type | None) -> bool:
     """Whether a tensor is known to have no elements."""
     return _known(type_) and 0 in type_[1]
-
-
-def constant_value(node: onnx.NodeProto) -> list[np.ndarray] | None:
-    """Value of a Constant node in any of its spellings; None for strings."""
-    if len(node.attribute) != 1:
-        raise ModelError(f"Node {node.name!r} (Constant) has {len(node.attribute)} values instead of one.")
-    attribute = node.attribute[0]
-    if attribute.name == "value":
-        return [to_array(attribute.t)]
-    if attribute.name == "sparse_value":
-        return [dense(attribute.sparse_tensor)]
-    if attribute.name == "value_int":
-        return [np.array(attribute.i, np.int64)]
-    if attribute.name == "value_ints":
-        return [np.array(attribute.ints, np.int64)]
-    if attribute.name == "value_float":
-        return [np.array(attribute.f, np.float32)]
-    if attribute.name == "value_floats":
-        return [np.array(attribute.floats, np.float32)]
-    return None

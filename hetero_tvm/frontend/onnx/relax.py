@@ -16,8 +16,7 @@ from hetero_tvm.frontend.onnx import quantized as onnx_quantized
 from hetero_tvm.frontend.onnx.bodies.kept_loops import rounds_of_rows
 from hetero_tvm.frontend.onnx.check import opset_of
 from hetero_tvm.frontend.onnx.converters import CONVERTERS, WINDOWS, explicit_padding, suppressed
-from hetero_tvm.frontend.onnx.fold import constant_value
-from hetero_tvm.frontend.onnx.graph.constants import tensor_type, to_array
+from hetero_tvm.frontend.onnx.graph.constants import constant_value, tensor_type, to_array
 from hetero_tvm.frontend.onnx.graph.nodes import inner_nodes
 from hetero_tvm.frontend.onnx.graph.open_values import is_held
 from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape

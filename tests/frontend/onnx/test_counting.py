@@ -59,3 +59,21 @@ def test_models_without_such_operators_stay_as_they_are():
     model = model_of("(float[4] x) => (float[4] y) { y = Exp(x) }")
     assert not clean(detached(model), supported_operators(), {}).proto.metadata_props
     assert onnx.checker.check_model(model) is None
+
+
+def test_extents_between_counted_layers_decide_shapes():
+    """A cut to half of the width, as exporters write it, between a layer that selects rows and the next."""
+    agrees(
+        """(bool[4] m, float[1,4,6] x) => (float[1,N,3] y) {
+          found = NonZero(m) flat = Constant<value = int64[1] {-1}>() rows = Reshape(found, flat)
+          chosen = Gather<axis = 1>(x, rows) extents = Shape(chosen) one = Constant<value = int64[1] {1}>()
+          number = Gather(extents, one) four = Constant<value = int64[1] {4}>() rest = Sub(four, number)
+          zeros = Constant<value = int64[4] {0,0,0,0}>() zero = Constant<value = int64[1] {0}>()
+          pads = Concat<axis = 0>(zeros, rest, zero) full = Pad(chosen, pads) shape = Shape(full)
+          two = Constant<value = int64[1] {2}>() width = Gather(shape, two) real = Cast<to = 1>(width)
+          share = Constant<value = float {0.5}>() scaled = Mul(real, share) end = Cast<to = 7>(scaled)
+          part = Slice(full, zero, end, two) y = Gather<axis = 1>(part, rows)
+        }""",
+        {"m": np.array([1, 0, 1, 1], bool), "x": np.arange(24, dtype="float32").reshape(1, 4, 6)},
+        {"m": np.zeros(4, bool), "x": np.ones((1, 4, 6), "float32")},
+    )

@@ -46,6 +46,10 @@ class Unfit(Exception):
     """Reason why an operator cannot take a counted tensor."""
 
 
+class Unknown(Unfit):
+    """Shape that an operator on a counted tensor must know, and that is not known yet."""
+
+
 @dataclass
 class Counted:
     """Knowledge of a graph's counted tensors.
@@ -98,7 +102,7 @@ class Step(PromisedBody):
         """Padded shape of an input."""
         shape = self._pool.shape(self.input(index), self._types)
         if shape is None:
-            raise Unfit(f"the shape of {self.input(index)!r} is not known")
+            raise Unknown(f"the shape of {self.input(index)!r} is not known")
         return shape
 
     def elements(self, index: int) -> tuple[Value, ...] | None:

@@ -263,3 +263,23 @@ def _item_bytes(element: int) -> float:
     if name in ("INT2", "UINT2"):
         return 0.25
     return helper.tensor_dtype_to_np_dtype(element).itemsize
+
+
+def constant_value(node: onnx.NodeProto) -> list[np.ndarray] | None:
+    """Value of a Constant node in any of its spellings; None for strings."""
+    if len(node.attribute) != 1:
+        raise ModelError(f"Node {node.name!r} (Constant) has {len(node.attribute)} values instead of one.")
+    attribute = node.attribute[0]
+    if attribute.name == "value":
+        return [to_array(attribute.t)]
+    if attribute.name == "sparse_value":
+        return [dense(attribute.sparse_tensor)]
+    if attribute.name == "value_int":
+        return [np.array(attribute.i, np.int64)]
+    if attribute.name == "value_ints":
+        return [np.array(attribute.ints, np.int64)]
+    if attribute.name == "value_float":
+        return [np.array(attribute.f, np.float32)]
+    if attribute.name == "value_floats":
+        return [np.array(attribute.floats, np.float32)]
+    return None

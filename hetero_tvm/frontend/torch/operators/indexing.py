@@ -22,6 +22,10 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         values = source.reshape(-1).to(x.dtype).index_select(0, taken)
         return torch.where(flat, values, x.reshape(-1)).reshape(x.shape)
 
+    def written(x: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
+        """Result of ``x.copy_(source)``; the exporter takes a smaller source for it."""
+        return NotImplemented if x.is_complex() else source.to(x.dtype).expand(x.shape)
+
     def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
         shape = torch.broadcast_shapes(x.shape, mask.shape)
         if source.numel() == 0:
@@ -163,6 +167,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         return torch.cat([t if t.dim() > 1 else t.reshape(-1, 1) for t in tensors], 1)
 
     return {
+        aten.copy.default: written,
         aten.squeeze.dim: squeeze,
         **dict.fromkeys((aten.split.Tensor, aten.unsafe_split.Tensor), split),
         **dict.fromkeys((aten.chunk.default, aten.unsafe_chunk.default), chunk),

@@ -7,10 +7,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend import import_onnx
-from hetero_tvm.frontend.onnx.fold import constant_value
 from hetero_tvm.frontend.onnx.graph.constants import (
     VALUE_BYTES,
     ConstantPool,
+    constant_value,
     dense,
     names_used,
     node_inputs,

@@ -212,3 +212,25 @@ def test_selected_elements(shape):
     built = build_model(optimize_model(import_model(program)), use_shipped=False)
     found = built.run({"x": x.numpy(), "mask": mask.numpy()})[0]
     torch.testing.assert_close(torch.from_numpy(found), _Selected()(x, mask))
+
+
+def test_a_copy_has_the_shape_and_type_of_what_it_is_written_to():
+    table, copy = decompositions(), torch.ops.aten.copy.default
+    x = torch.zeros(2, 3, 4)
+    for source in (torch.randn(3, 4), torch.randn(2, 1, 4), torch.arange(4), torch.randn(2, 3, 4)):
+        torch.testing.assert_close(table[copy](x, source), copy(x, source))
+
+
+class _WritesRows(torch.nn.Module):
+    def forward(self, x, rows):
+        places = x.new_zeros(1, 6, 4)
+        places[:, 2:].copy_(rows)
+        return x + places
+
+
+def test_rows_are_copied_into_a_part_of_a_batch():
+    example = (torch.randn(1, 6, 4), torch.randn(4, 4))
+    with torch.no_grad():
+        program = torch.export.export(_WritesRows(), example, strict=False)
+    model = import_model(program)
+    assert [spec.shape for spec in model.signature.results] == [(1, 6, 4)]
