@@ -268,23 +268,25 @@ def leave_out_pragmas(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
 
 
 def _states_its_buffers(func: PrimFunc) -> bool:
-    """Whether the sizes of a kernel come at run time, and those of its buffers do not, or are exact."""
-    whole = [extent for one in func.params if isinstance(one, Buffer) for extent in one.shape]
-    if all(isinstance(extent, tirx.IntImm) for extent in whole):
-        return False
+    """Whether the buffers of a kernel are as large as it wants them.
+
+    Those of a kernel that is written as loops are, with what it leaves free between rows; a schedule, which
+    works on blocks, begins with whole tensors.  Where sizes come at run time, exact and constant ones are.
+    """
     if func.attrs and EXACT_BUFFERS in func.attrs:
         return True
     sizes: list[int | None] = []
-
-    def of_block(block: SBlock) -> SBlock:
-        sizes.extend(_bytes_of(buffer) for buffer in block.alloc_buffers)
-        return block
+    blocks: list[SBlock] = []
 
     def of_statement(alloc: tirx.AllocBuffer) -> tirx.AllocBuffer:
         sizes.append(_bytes_of(alloc.buffer))
         return alloc
 
-    tvm_ffi.structural_map(func.body, (SBlock, of_block))
+    tvm_ffi.structural_map(func.body, (SBlock, lambda block: blocks.append(block) or block))
+    whole = [extent for one in func.params if isinstance(one, Buffer) for extent in one.shape]
+    if all(isinstance(extent, tirx.IntImm) for extent in whole):
+        return not blocks
+    sizes.extend(_bytes_of(buffer) for block in blocks for buffer in block.alloc_buffers)
     tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, of_statement))
     return bool(sizes) and None not in sizes
 
@@ -292,7 +294,8 @@ def _states_its_buffers(func: PrimFunc) -> bool:
 def _compact_buffers() -> Any:
     """TVM's pass that makes buffers as large as what is used of them, for kernels that gain by it.
 
-    Where only the kernel's own sizes come at run time, it makes expressions of them out of extents that are
+    It would take away the lines between rows that keep them out of each other's sets of L1.  Where only the
+    kernel's own sizes come at run time, it makes expressions of them out of extents that are
     constant, a thousand terms each, which become strides: such buffers are off the stack, and attention of
     open lengths took half a minute to compile.
     """

@@ -7,16 +7,18 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from hetero_tvm.errors import BuildError, HeteroTVMError, shortened
 from hetero_tvm.host import native
 from hetero_tvm.host.files import is_full
 from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.host.side_by_side import side_by_side
-from hetero_tvm.host.tvm import Executable, relax, tvm
+from hetero_tvm.host.tvm import Executable, relax, tvm, tvm_ffi
 from hetero_tvm.runtime.quiet import quiet_fd2
 
 _OBJECTS = 16
@@ -24,6 +26,15 @@ _OBJECTS = 16
 
 _PREFIX = "__tvm_ffi_"
 """Prefix of TVM's symbols of functions."""
+
+_LEAST_LINKED = 2
+"""Parts of an executable that is linked to be run: LLVM makes less code again faster than a linker starts."""
+
+_object_code: WeakKeyDictionary[Executable, list[bytes]] = WeakKeyDictionary()
+"""Content of the object files of an executable's parts: machine code is made once, to run and to export."""
+
+_importing = threading.Lock()
+"""Held by who reads the imports of an executable, or has others there for a while."""
 
 
 def link(
@@ -39,9 +50,12 @@ def link(
     try:
         with object_folder() as folder, quiet_fd2():
             compile_to, addons = _compiler_within(folder), [str(source) for source in sources]
-            parts = executable.mod._collect_dso_modules()
-            if parts and all(part.kind == "llvm" for part in parts):
-                compile_to(str(path), addons + _objects(executable, parts, folder), list(options))
+            with _importing:
+                parts = executable.mod._collect_dso_modules()
+                packed = _what_is_imported(executable, parts, folder) if _all_of_llvm(parts) else None
+            if packed is not None:
+                files = [*_objects(executable, parts, folder), packed]
+                compile_to(str(path), addons + files, list(options))
             else:
                 executable.export_library(
                     str(path),
@@ -56,15 +70,30 @@ def link(
         raise failure(path, error) from error
 
 
+def _all_of_llvm(parts: Sequence[Any]) -> bool:
+    return bool(parts) and all(part.kind == "llvm" for part in parts)
+
+
 def _objects(executable: Executable, parts: Sequence[Any], folder: str) -> list[str]:
-    """Object files of an executable: its parts, side by side, and what TVM reads when it loads them."""
+    """Object files of an executable's parts; their code is made side by side, the first time."""
     files = [str(Path(folder) / f"lib{number}.o") for number in range(len(parts))]
-    side_by_side(lambda one: one[0].write_to_file(one[1]), zip(parts, files, strict=True))
+    made = _object_code.get(executable)
+    if made is None:
+        side_by_side(lambda one: one[0].write_to_file(one[1]), zip(parts, files, strict=True))
+        _object_code[executable] = [Path(file).read_bytes() for file in files]
+    else:
+        for file, content in zip(files, made, strict=True):
+            Path(file).write_bytes(content)
+    return files
+
+
+def _what_is_imported(executable: Executable, parts: Sequence[Any], folder: str) -> str:
+    """Object file of what TVM reads when it loads an executable: its instructions and constants."""
     target = parts[0].get_function("_get_target_string")()
     packed = tvm.runtime._ffi_api.ModulePackImportsToLLVM(executable.mod, False, target, "")
-    files.append(str(Path(folder) / "devc.o"))
-    packed.write_to_file(files[-1])
-    return files
+    file = str(Path(folder) / "devc.o")
+    packed.write_to_file(file)
+    return file
 
 
 def _compiler_within(folder: str) -> Callable[..., None]:
@@ -90,19 +119,49 @@ def machine(executable: Executable, devices: Sequence[Any]) -> Any:
 
     Raises
     ------
-    BuildError : as for :func:`link`.
+    BuildError : as for :func:`link`, where parts must be linked before they can be run.
     """
-    module: Any = executable
     if _has_objects(executable):
         with temporary_folder("hetero_tvm-link-") as folder:
             path = Path(folder) / "model.so"
             link(executable, path)
             with quiet_fd2():
-                module = tvm.runtime.load_module(str(path))
-    else:
-        side_by_side(_make_machine_code, [part for part in _imported(executable) if part.kind == "llvm"])
+                return relax.VirtualMachine(tvm.runtime.load_module(str(path)), list(devices))
+    with _importing:
+        parts = list(executable.mod.imports)
+    if len(parts) >= _LEAST_LINKED and _all_of_llvm(parts) and not any(part.imports for part in parts):
+        # Where there is no compiler, or what it makes cannot be loaded (a folder mounted noexec), LLVM does
+        # both, here and without a file.
+        with contextlib.suppress(HeteroTVMError, OSError, RuntimeError):
+            code = _loaded(executable, parts)
+            with _instead_of_parts(executable, parts, code), quiet_fd2():
+                return relax.VirtualMachine(executable, list(devices))
+    side_by_side(_make_machine_code, [part for part in _imported(executable) if part.kind == "llvm"])
     with quiet_fd2():
-        return relax.VirtualMachine(module, list(devices))
+        return relax.VirtualMachine(executable, list(devices))
+
+
+def _loaded(executable: Executable, parts: Sequence[Any]) -> Any:
+    """Module of the kernels of an executable's parts: the machine code that an export links, too."""
+    native.find_compiler()
+    with temporary_folder("hetero_tvm-link-") as folder, object_folder() as objects, quiet_fd2():
+        path = str(Path(folder) / "kernels.so")
+        _compiler_within(objects)(path, _objects(executable, parts, objects))
+        return tvm_ffi.load_module(path, keep_module_alive=False)
+
+
+@contextlib.contextmanager
+def _instead_of_parts(executable: Executable, parts: Sequence[Any], code: Any) -> Iterator[None]:
+    """Have an executable import ``code`` alone: a virtual machine looks up its kernels when it is made."""
+    with _importing:
+        executable.mod.clear_imports()
+        executable.mod.import_module(code)
+        try:
+            yield
+        finally:
+            executable.mod.clear_imports()
+            for part in parts:
+                executable.mod.import_module(part)
 
 
 def failure(path: Path, error: Exception) -> BuildError:

@@ -9,14 +9,16 @@ which gives them their values: in this process from here, in an exported library
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
 import math
 import struct
+import sys
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,7 +69,9 @@ class Weights:
         self._replaced: list[tuple[Any, int | None, list[int]]] = []
         _known[self.token] = self
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ending():  # this module may have lost its names; see below
+            return
         self.take_back()
         for value in self._tensors:
             _held[value.data_ptr()] -= 1
@@ -163,6 +167,13 @@ class Weights:
             extents += 8 * len(shape)
         head += [struct.pack(f"<{len(shape)}q", *shape) for shape in shapes]
         return source, _pieces(b"".join([*head, *table]), arrays)
+
+
+@atexit.register
+def _take_all_back() -> None:
+    """Make all stand-ins what they were while that can be done: models that modules hold live until then."""
+    for weights in list(_known.values()):
+        weights.take_back()
 
 
 def _pieces(head: bytes, arrays: Sequence[np.ndarray]) -> Iterator[Any]:

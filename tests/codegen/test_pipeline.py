@@ -8,7 +8,7 @@ from scipy import special
 
 from hetero_tvm.codegen import pipeline
 from hetero_tvm.codegen.pipeline import STACK_LIMIT, compile_kernels
-from hetero_tvm.host.tvm import s_tir_pipeline, te, tirx, topi, tvm, tvm_ffi
+from hetero_tvm.host.tvm import s_tir, s_tir_pipeline, te, tirx, topi, tvm, tvm_ffi
 from hetero_tvm.schedules.cpu import generic
 from hetero_tvm.schedules.emit import Kernel
 from tests.schedules.cpu.running import MACHINES, TARGET, compiled, llvm_of
@@ -218,13 +218,22 @@ def test_blocks_are_lowered_once(monkeypatch):
     assert {"s_tir.CompactBufferAllocation", "s_tir.LowerOpaqueBlock"} <= set(map(str, left_out))
 
 
+def _shapes_of_buffers(function):
+    """Shapes of the buffers that statements of a PrimFunc allocate."""
+    shapes = []
+    tvm_ffi.structural_map(
+        function.body, (tirx.AllocBuffer, lambda one: shapes.append(one.buffer.shape) or one)
+    )
+    return shapes
+
+
 @pytest.mark.parametrize(
     "size, room, found",
-    [("n", 64, 64), (8, 64, 8), ("n", "n + 5", "n")],
+    [("n", 64, 64), (8, 64, 64), ("n", "n + 5", "n")],
     ids=["open, constant buffer", "constant", "open buffer"],
 )
 def test_buffers_of_kernels_that_state_them_stay(size, room, found):
-    """What is used of a constant buffer is no expression of the sizes of a call; other buffers shrink."""
+    """What is used of a constant buffer is no expression of the sizes of a call; open ones shrink."""
     n = tirx.Var("n", "int64")
     sizes = {"n": n, "n + 5": n + 5}
     x, y = (tirx.decl_buffer((sizes.get(size, size),), name=name) for name in "xy")
@@ -237,12 +246,18 @@ def test_buffers_of_kernels_that_state_them_stay(size, room, found):
     body = tirx.SeqStmt([tirx.AllocBuffer(work), *loops])
     function = tirx.PrimFunc([x, y], body).with_attr("s_tir", True)
     result = pipeline._compact_buffers()(tvm.IRModule({"main": function}))["main"]
-    shapes = []
-    tvm_ffi.structural_map(
-        result.body, (tirx.AllocBuffer, lambda one: shapes.append(one.buffer.shape) or one)
-    )
-    ((extent,),) = shapes
+    ((extent,),) = _shapes_of_buffers(result)
     assert (int(extent) if isinstance(extent, tirx.IntImm) else str(extent)) == found
+
+
+def test_buffers_of_schedules_shrink_to_what_is_used():
+    x = te.placeholder((8, 64), "float32")
+    schedule = s_tir.Schedule(te.create_prim_func([x, topi.exp(topi.add(x, 1.0))]))
+    first, second = schedule.get_child_blocks(schedule.get_sblock("root"))
+    schedule.compute_at(first, schedule.get_loops(second)[0])
+    result = tvm.ir.transform.Sequential(pipeline._to_loops())(schedule.mod)["main"]
+    ((rows, columns),) = _shapes_of_buffers(result)
+    assert (int(rows), int(columns)) == (1, 64)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -1,6 +1,8 @@
 """Constants apart from the executable: in this process, in a library, after unloading."""
 
 import gc
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm import api
+from hetero_tvm.compile import weights
 from hetero_tvm.host import native
 from hetero_tvm.runtime import elf
 from tests.frontend.onnx.helpers import loop_of_shared_constants, text_model
@@ -67,6 +70,31 @@ def test_a_model_runs_before_and_after_its_export(built, source, x, tmp_path):
     same(built.run({"x": x}), expected(source, x))
     same(hetero_tvm.load(path)(x), expected(source, x))
     assert built.export(tmp_path / "again").stat().st_size == path.stat().st_size
+
+
+_KEPT = """
+import sys, numpy as np, onnx, hetero_tvm
+model = hetero_tvm.import_model(onnx.load(sys.argv[1]))
+hetero_tvm.errors.kept = hetero_tvm.build_model(hetero_tvm.optimize_model(model), use_shipped=False)
+hetero_tvm.errors.kept.run({"x": np.ones((4, %d), "float32")})
+"""
+
+
+@pytest.mark.thorough
+def test_a_model_that_a_module_keeps_lives_to_the_end_of_the_process(source, tmp_path):
+    """Its stand-ins freed the memory of constants once more, which ended the process by a signal."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(source.SerializeToString())
+    ended = subprocess.run([sys.executable, "-c", _KEPT % WIDTH, path], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_stand_ins_are_their_own_when_the_process_ends(built, source, x):
+    for _ in range(2):
+        same(built.run({"x": x}), expected(source, x))
+        assert built.weights._replaced
+        weights._take_all_back()
+        assert not built.weights._replaced
 
 
 @pytest.mark.thorough
