@@ -136,7 +136,7 @@ def check_shapes(space, ops, machine, tolerance: float = 2e-6) -> None:
 
 
 def prefetches_beyond(function):
-    """Prefetches of a kernel that may be of no element of their buffer; the outermost loops count anything."""
+    """Prefetches of a kernel that may be of no element of their buffer, whatever open loops count."""
     analyzer, bad = tvm.sym.Analyzer(), []
 
     def inner(loop):
