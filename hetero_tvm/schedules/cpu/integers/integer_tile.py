@@ -25,7 +25,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu import next_panel
 from hetero_tvm.schedules.cpu.dots import Dot
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-from hetero_tvm.schedules.emit import LINE_BYTES, Index, Kernel, int32
+from hetero_tvm.schedules.emit import LINE_BYTES, Index, Kernel
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,7 @@ class Panels:
         width = self.columns * self.group * self.item
         steps = max(1, self.groups // unroll)
         lines = -(-self.groups * width // LINE_BYTES)
-        per_step = -(-lines // (tiles * steps))
-
-        def fetch(step: Expr) -> None:
-            following = next_panel.following(panel, self.count)
-            with k.unroll(per_step) as p:
-                # What lies behind the panel may be no memory, which takes long to find out.
-                at = tirx.min((tile_index * steps + step) * per_step + p, int32(lines - 1)) * LINE_BYTES
-                inside = tirx.floordiv(tirx.floormod(at, width), self.item)
-                k.prefetch(w, [following, tirx.floordiv(at, width), inside])
-
-        return fetch
+        return next_panel.lines_ahead(k, w, panel, tile_index, tiles, steps, lines, LINE_BYTES // self.item)
 
 
 class HalfPanels(Panels):

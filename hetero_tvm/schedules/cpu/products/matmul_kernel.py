@@ -171,30 +171,6 @@ class MatmulKernel:
         alone = self.op.m == rows.rows and self.blocks == 1
         return alone and not self.decisions.prefetch and rows.streams(self.machine)
 
-    def _lines_ahead(self, slab: Expr, tile: Index, tiles: int, steps: int) -> Callable[[Expr], None]:
-        """Emitter of what each of ``steps`` steps asks for: the share of the next slab's lines that tile
-        ``tile`` of ``tiles`` has.
-
-        Places follow one another through a tile, as every instruction more is one less for the products; the
-        last shares overlap.  What lies behind the weights may be no memory at all, and to find that out takes
-        longer than the products.
-        """
-        k, floats = self.k, self.depth * self.tile.columns(self.lanes)
-        lines = -(-floats // LINE_FLOATS)
-        per_step = -(-lines // (tiles * steps))
-        slabs = k.view(self.w, (self.slabs, floats))
-        after = next_panel.following(slab, self.slabs)
-        first = next_panel.first_line(tile, per_step * steps, lines)
-
-        def ask(step: Expr) -> None:
-            with k.unroll(per_step) as p:
-                line = first + step * per_step + p
-                if per_step * steps > lines:
-                    line = tirx.min(line, int32(lines - 1))
-                k.prefetch(slabs, [after, line * LINE_FLOATS])
-
-        return ask
-
     def _row_tile(
         self, first_row: Index, height: int, slab: Expr, tile_index: Index | None, tiles: int
     ) -> None:
@@ -211,7 +187,10 @@ class MatmulKernel:
         acc = k.scratch((2 * height if streams else height, width))
         steps = max(1, depth // unroll)
         fetches = self.decisions.prefetch and self.slabs > 1 and tile_index is not None and not streams
-        ahead = self._lines_ahead(slab, tile_index, tiles, steps) if fetches else None
+        ahead = None
+        if fetches:
+            lines = -(-depth * width // LINE_FLOATS)
+            ahead = next_panel.lines_ahead(k, self.w, slab, tile_index, tiles, steps, lines, LINE_FLOATS)
 
         def a_at(r: Expr, kk: Index) -> Expr:
             return k.load(self.x, [first_row + r, first_k + kk])
