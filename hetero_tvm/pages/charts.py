@@ -11,6 +11,8 @@ from hetero_tvm.pages.page import Html, text
 
 _WIDTH, _HEIGHT = 720, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 24, 14, 44
+_LABEL = 180
+"""Width of a slope's words on a telephone, where letters are larger."""
 _MOST_BOXES = 1500
 _COLOURS = 24
 
@@ -119,7 +121,9 @@ def roofline(
             line = f"M{x.at(begin):.1f},{y.at(begin * cache_gbs):.1f} L{x.at(top):.1f},{y.at(highest):.1f}"
             marks.append(f'<path class="roof" stroke-dasharray="5 4" d="{line}"/>')
             # At its upper end: halfway up, the words would run over the numbers of the axis.
-            labels.append(_label(x.at(top) - 4, y.at(highest) - 6, f"{cache_gbs:.0f} GB/s, caches"))
+            place, words = x.at(top) - 4, f"{cache_gbs:.0f} GB/s, caches"
+            side = "end" if place > _LEFT + _LABEL else "start"  # the roof's own words come from the right
+            labels.append(_label(place, y.at(highest) - 6, words, side))
     middle = math.sqrt(start * max(ridge, start))  # under the slope, where it hides neither roof nor ticks
     labels.append(_label(x.at(middle) + 6, y.at(middle * bandwidth_gbs) + 16, f"{bandwidth_gbs:.0f} GB/s"))
     for dot in sorted(dots, key=lambda dot: -dot.share):

@@ -24,7 +24,8 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
-p.sub, figcaption, .faint { color: var(--faint); } p { margin: .4rem 0; }
+p.sub, figcaption, .faint { color: var(--faint); }
+p { margin: .4rem 0; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; container-type: inline-size; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }

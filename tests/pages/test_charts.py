@@ -50,8 +50,19 @@ def test_words_stand_clear_of_dots_and_of_the_axis():
     labels = re.findall(r'class="label" x="(\d+)" y="(\d+)" text-anchor="(\w+)">([^<]+)', svg)
     at = {words: (float(x), float(y), anchor) for x, y, anchor, words in labels}
     assert at["225 GFLOP/s"][1] <= middle - radius
-    left, _, anchor = at["231 GB/s, caches"]
-    assert anchor == "start" and left >= 84 and svg.rindex("<circle") < svg.index('class="label"')
+    place, _, anchor = at["231 GB/s, caches"]
+    assert (place if anchor == "start" else place - 180) >= 84
+    assert svg.rindex("<circle") < svg.index('class="label"')
+
+
+def test_words_of_a_slope_do_not_meet_those_of_the_roof():
+    """Letters of a telephone are some 11 pixels wide."""
+    svg = roofline([], 343.0, 26.0, {"bfloat16": 3487.0}, cache_gbs=150.0)
+    labels = re.findall(r'class="label" x="(\d+)" y="(\d+)" text-anchor="(\w+)">([^<]+)', svg)
+    at = {words: (float(x), anchor) for x, _, anchor, words in labels}
+    slope, anchor = at["150 GB/s, caches"]
+    roof, _ = at["3487 GFLOP/s in bfloat16"]
+    assert (slope if anchor == "end" else slope + 180) <= roof - 11 * len("3487 GFLOP/s in bfloat16")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,7 +7,7 @@ from html import escape
 
 import pytest
 
-from hetero_tvm.pages.page import name, page, retype, section, share_bar, table
+from hetero_tvm.pages.page import name, page, retype, section, share_bar, table, text
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 _FRAME = """<iframe style="width: {width}px; height: 800px; border: 0" srcdoc="{page}"></iframe>
@@ -29,7 +29,13 @@ def test_nothing_has_to_be_scrolled_sideways(width, tmp_path):
     kernels = table(head, [row] * 3, range(1, 7))
     versions = name("hetero_tvm 0.1.0, tvm 0.27.0.post1, tvm_ffi 0.1.14.post1")
     machine = table(("", ""), [("caches", "L1 32 kB, L2 1024 kB, L3 32 MB"), ("versions", versions)])
-    sections = [section("Again", command), section("Kernels", kernels), section("Machine", machine)]
+    drift = "the machine drifted: bf16_conv2d_64x56x56_64_k3x3s1_bias_relu_to_halves took 0.139 ms"
+    sections = [
+        section("Again", command),
+        section("Search", text(drift)),
+        section("Kernels", kernels),
+        section("Machine", machine),
+    ]
     whole = page("net", "for cpu", sections)
     (tmp_path / "page.html").write_text(_FRAME.format(width=width, page=escape(whole)))
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
