@@ -7,7 +7,7 @@ from html import escape
 
 import pytest
 
-from hetero_tvm.pages.page import name, page, retype, section, share_bar, table, text
+from hetero_tvm.pages.page import name, page, retype, section, share_bar, table
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 _FRAME = """<iframe style="width: {width}px; height: 800px; border: 0" srcdoc="{page}"></iframe>
@@ -32,7 +32,7 @@ def test_nothing_has_to_be_scrolled_sideways(width, tmp_path):
     drift = "the machine drifted: bf16_conv2d_64x56x56_64_k3x3s1_bias_relu_to_halves took 0.139 ms"
     sections = [
         section("Again", command),
-        section("Search", text(drift)),
+        section("Search", drift),
         section("Kernels", kernels),
         section("Machine", machine),
     ]
