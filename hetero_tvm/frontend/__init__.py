@@ -17,10 +17,11 @@ from hetero_tvm.frontend.dimensions import Shapes, named
 from hetero_tvm.frontend.kernels.importer import import_description
 from hetero_tvm.frontend.onnx.importer import import_onnx, open_onnx
 from hetero_tvm.frontend.onnx.relax import source_names
-from hetero_tvm.frontend.ranges import LEAST_TELLING, import_open
+from hetero_tvm.frontend.ranges import import_open
 from hetero_tvm.frontend.signature import ImportedModel, Signature, Span, TensorSpec, parse_shape_option
 from hetero_tvm.frontend.stablehlo.importer import import_stablehlo, open_stablehlo
 from hetero_tvm.frontend.stablehlo.load import SUFFIXES, is_serialized
+from hetero_tvm.frontend.telling import LEAST_TELLING
 from hetero_tvm.frontend.tflite.importer import import_tflite, open_tflite
 from hetero_tvm.frontend.tflite.load import SUFFIX as TFLITE
 

@@ -9,26 +9,22 @@ import dataclasses
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from onnx import numpy_helper
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, ShapeError
 from hetero_tvm.frontend.bounds import Given, default_high
 from hetero_tvm.frontend.dimensions import Declared, Sum, symbol_of
+from hetero_tvm.frontend.relations import equal_symbols, least_steps, sum_of_others
 from hetero_tvm.frontend.signature import ImportedModel, OpenShapes, Span, Symbol, multiples
 from hetero_tvm.frontend.stored import BRANCH
+from hetero_tvm.frontend.telling import telling_sizes
 
 Import = Callable[[dict[str, tuple[int, ...]]], ImportedModel]
 
-LEAST_TELLING = 5
-"""Least of the largest sizes that tell: below, too many numbers of a model are the same by accident."""
-
 _MOST_CONFIRMING = 6
 """Sizes that are tried where those that confirm are a special case."""
-
-_STEPS = (2, 4, 8, 16, 32, 64)
-"""Steps that are tried where a model does not import at all sizes of a range."""
 
 
 def import_open(
@@ -76,7 +72,7 @@ def import_open(
     except HeteroTVMError as error:
         if any("; exported for " in problem for problem in getattr(error, "problems", ())):
             raise  # a range is too wide, and no relation between sizes changes that
-        if (equal := _equal(symbols, at)) is not None:
+        if (equal := equal_symbols(symbols, at)) is not None:
             joined = {
                 name: tuple(
                     Sum((equal[names[name, axis]],))
@@ -90,7 +86,7 @@ def import_open(
             same = _shared({name: (kept,) for name, kept in equal.items()}, names, declared)
             _warn_of_equal(model.name, equal, same, str(error).splitlines()[0])
             return model
-        total = _total(symbols, at)
+        total = sum_of_others(symbols, at)
         if total is not None and (same := _shared(total, names, declared)):
             raise ShapeError(
                 "The model takes a dimension at the sum of two others only.",
@@ -197,67 +193,6 @@ def _symbols(given: Given, declared: Declared) -> tuple[dict[tuple[str, int], st
     return names, tuple(symbols)
 
 
-def _equal(
-    symbols: Sequence[Symbol], at: Callable[[Mapping[str, int]], ImportedModel]
-) -> dict[str, str] | None:
-    """The symbol, of those with one range, that each other one has to be equal to, itself where it is free;
-    None where the model does not import with these equal either.
-
-    A mask whose length has a name of its own is as long as the tokens all the same.
-    """
-    first: dict[tuple[int, int, int], str] = {}
-    chosen = {s.name: first.setdefault((s.low, s.high, s.step), s.name) for s in symbols}
-    if len(first) == len(symbols):
-        return None
-
-    def imports(kept: Mapping[str, str]) -> bool:
-        several = telling_sizes([s for s in symbols if kept[s.name] == s.name])
-        return all(_imports(at, {name: sizes[own] for name, own in kept.items()}) for sizes in several)
-
-    if not imports(chosen):
-        return None
-    ranges = {s.name: s for s in symbols}
-    largest, *_ = telling_sizes(symbols)
-    for name, kept in chosen.items():
-        if name == kept:
-            continue
-        other = telling_sizes([ranges[name]])[1][name]
-        if _imports(at, {**{n: largest[k] for n, k in chosen.items()}, name: other}):
-            free = {**chosen, name: name}
-            chosen = free if imports(free) else chosen
-    return chosen
-
-
-def _imports(at: Callable[[Mapping[str, int]], ImportedModel], sizes: Mapping[str, int]) -> bool:
-    try:
-        at(sizes)
-    except HeteroTVMError:
-        return False
-    return True
-
-
-def _total(
-    symbols: Sequence[Symbol], at: Callable[[Mapping[str, int]], ImportedModel]
-) -> dict[str, tuple[str, ...]] | None:
-    """The symbols that stand for each one, where one is the sum of two others; None where the model does not
-    import so either.
-
-    A mask is as long as the past keys and the new tokens together, and its length has a name of its own.
-    """
-    ranges = {s.name: s for s in symbols}
-    for name, total in ranges.items():
-        for parts in itertools.combinations([n for n in ranges if n != name], 2):
-            if total.high < sum(ranges[part].low for part in parts):
-                continue  # nowhere the sum
-            try:
-                for sizes in telling_sizes([s for s in symbols if s.name != name]):
-                    at({**sizes, name: sum(sizes[part] for part in parts)})
-            except HeteroTVMError:
-                continue
-            return {n: parts if n == name else (n,) for n in ranges}
-    return None
-
-
 def _shared(
     stand: Mapping[str, tuple[str, ...]], names: Mapping[tuple[str, int], str], declared: Declared
 ) -> list[str]:
@@ -279,36 +214,6 @@ def _shared(
             return []
         found.append(f"{name}=[{','.join(row)}]")
     return found
-
-
-def least_steps(
-    symbols: Sequence[Symbol], at: Callable[[Mapping[str, int]], ImportedModel]
-) -> list[Symbol] | None:
-    """The same ranges in the least steps with which the model imports; None where there are none.
-
-    Encoders that halve images and join them again, doubled, take the multiples of 8 or 32 only.
-    """
-
-    def stepped(symbol: Symbol, step: int) -> Symbol:
-        low, high = multiples(symbol.low, symbol.high, step)
-        return dataclasses.replace(symbol, low=low, high=high, step=step) if max(1, low) < high else symbol
-
-    def imports(sizes: Sequence[Mapping[str, int]]) -> bool:
-        return all(_imports(at, one) for one in sizes)
-
-    coarsest = [next((c for s in reversed(_STEPS) if (c := stepped(one, s)) != one), one) for one in symbols]
-    if not imports([{symbol.name: symbol.high for symbol in coarsest}]):
-        return None  # what is wrong are not the sizes between
-    for step in _STEPS:
-        found = [stepped(symbol, step) for symbol in symbols]
-        if found == list(symbols) or not imports(telling_sizes(found)):
-            continue
-        for n, symbol in enumerate(symbols):
-            fewer = [*found[:n], symbol, *found[n + 1 :]]
-            if fewer != found and imports(telling_sizes(fewer)):
-                found = fewer
-        return found
-    return None
 
 
 def _at_usual_sizes(
@@ -402,48 +307,3 @@ def steps(model: ImportedModel) -> list[tuple[str, bool]]:
     pads = {node.input[1] for node in graph.node if node.op_type == "Pad"}
     idle = {t.name for t in graph.initializer if t.name in pads and not numpy_helper.to_array(t).any()}
     return [(node.op_type, node.op_type == "Pad" and node.input[1] in idle) for node in graph.node]
-
-
-def telling_sizes(symbols: Sequence[Symbol]) -> tuple[dict[str, int], ...]:
-    """Sizes to import at: the largest, another one for each symbol, and others of all to confirm.
-
-    They lie in the upper part of the range, where no part of a model is a special case, and are primes where
-    there are some: no other number of a model is likely to be one of them, or a multiple.
-    """
-    chosen = {s.name: tuple(s.step * n for n in _three(s.low // s.step, s.high // s.step)) for s in symbols}
-    top = {name: sizes[0] for name, sizes in chosen.items()}
-    changed = [{**top, name: sizes[1]} for name, sizes in chosen.items()]
-    return (top, *changed, {name: sizes[2] for name, sizes in chosen.items()})
-
-
-def _three(low: int, high: int) -> tuple[int, int, int]:
-    top, low = max(high, LEAST_TELLING), max(2, low)
-    kinds: tuple[tuple[int, Callable[[int], bool]], ...] = (
-        (low, lambda n: top % n > 0 and _is_prime(n)),
-        (low, lambda n: top % n > 0),
-        (2, _is_prime),
-        (2, lambda n: True),
-    )
-    for least, fits in kinds:
-        second = next(filter(fits, _around(0.83 * top, least, top)), None)
-        third = next((n for n in _around(0.64 * top, least, top) if n != second and fits(n)), None)
-        if second is not None and third is not None:
-            return top, second, third
-    raise AssertionError(f"there are no sizes below {top}")
-
-
-def _around(place: float, low: int, high: int) -> Iterator[int]:
-    """Whole numbers from ``low`` to below ``high``, those near ``place`` first."""
-    below = min(math.floor(place), high - 1)
-    above = max(below + 1, low)
-    while below >= low or above < high:
-        if above >= high or (below >= low and place - below <= above - place):
-            yield below
-            below -= 1
-        else:
-            yield above
-            above += 1
-
-
-def _is_prime(number: int) -> bool:
-    return all(number % divisor for divisor in range(2, math.isqrt(number) + 1))

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from hetero_tvm import build_model, optimize_model
 from hetero_tvm.errors import HeteroTVMError, ShapeError
 from hetero_tvm.frontend import Span, import_model
-from hetero_tvm.frontend.ranges import import_open, telling_sizes
+from hetero_tvm.frontend.ranges import import_open
 from hetero_tvm.frontend.signature import Symbol, parse_shape_option
+from hetero_tvm.frontend.telling import telling_sizes
 from tests.frontend.onnx.helpers import text_model
 
 MODEL = """

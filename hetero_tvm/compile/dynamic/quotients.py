@@ -18,8 +18,10 @@ from hetero_tvm.compile.dynamic.constants_at import step_places
 from hetero_tvm.compile.dynamic.quotient_candidates import Candidate, quotient_in
 from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.frontend import ImportedModel
-from hetero_tvm.frontend.ranges import least_steps, steps, telling_sizes
+from hetero_tvm.frontend.ranges import steps
+from hetero_tvm.frontend.relations import least_steps
 from hetero_tvm.frontend.signature import OpenShapes, Symbol
+from hetero_tvm.frontend.telling import telling_sizes
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.runtime.signature import quotient_parts
 from hetero_tvm.schedules.extents import Extent, Sizes, Unfit, completed, symbols_of
@@ -234,9 +236,8 @@ def _liked(symbol: Symbol, top: int) -> list[int]:
     """Sizes of a symbol, in the upper part of its range, those that :func:`telling_sizes` takes first."""
     first = [at[symbol.name] for at in telling_sizes([symbol])]
     low = max(2, symbol.low, top // 3)
-    generator = np.random.default_rng(top)
     between = np.arange(low + -low % symbol.step, top, symbol.step)
-    others = generator.permutation(between)[:200].tolist()
+    others = np.random.default_rng(top).permutation(between)[:200].tolist()
     return [*first[1:], *(n for n in others if n not in first)]
 
 
