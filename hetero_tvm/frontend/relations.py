@@ -10,6 +10,8 @@ from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.frontend.signature import ImportedModel, Symbol, multiples
 from hetero_tvm.frontend.telling import telling_sizes
 
+_MOST_COMBINED = 6
+"""Dimensions of one range of which pairs and larger parts are tried, each by an import."""
 _STEPS = (2, 4, 8, 16, 32, 64)
 """Steps that are tried where a model does not import at all sizes of a range."""
 
@@ -44,7 +46,7 @@ def equal_symbols(
     groups = list(alike.values())
     for place in range(len(groups)):
         few = 1
-        while 2 * few <= len(groups[place]):
+        while 2 * few <= len(groups[place]) and (few == 1 or len(groups[place]) <= _MOST_COMBINED):
             for part in itertools.combinations(groups[place], few):
                 other = telling_sizes([ranges[part[0]]])[1][part[0]]
                 rest = [name for name in groups[place] if name not in part]

@@ -35,3 +35,16 @@ def test_only_those_are_equal_that_must_be(holds, groups):
 
 def test_no_relation_is_invented():
     assert found("ab", lambda a, b: a == 2 * b) is None
+
+
+def test_many_caches_of_one_length_take_few_imports():
+    tried = []
+    names = [f"past{n}" for n in range(40)]
+
+    def at(sizes):
+        tried.append(sizes)
+        if len(set(sizes.values())) > 1:
+            raise ShapeError("the sizes contradict each other")
+
+    assert set(equal_symbols([Symbol(name, 2, 64) for name in names], at).values()) == {"past0"}
+    assert len(tried) < 50
