@@ -24,7 +24,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
 
     def written(x: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
         """Result of ``x.copy_(source)``; the exporter takes a smaller source for it."""
-        return NotImplemented if x.is_complex() else source.to(x.dtype).expand(x.shape)
+        return source.to(x.dtype).expand(x.shape)
 
     def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
         shape = torch.broadcast_shapes(x.shape, mask.shape)
