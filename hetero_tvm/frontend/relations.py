@@ -43,17 +43,24 @@ def equal_symbols(
         return None
     ranges = {s.name: s for s in symbols}
     largest, *_ = telling_sizes(symbols)
+
+    def parted(groups: list[list[str]], place: int, few: int) -> list[list[str]] | None:
+        """The groups with so ``few`` symbols of one of them apart from it; None where they cannot be."""
+        first = groups[place][0]
+        other = telling_sizes([ranges[first]])[1][first]
+        for part in itertools.combinations(groups[place], few):
+            rest = [name for name in groups[place] if name not in part]
+            split = [*groups[:place], rest, *groups[place + 1 :], list(part)]
+            if _imports(at, {**largest, **dict.fromkeys(part, other)}) and imports(chosen(split)):
+                return split
+        return None
+
     groups = list(alike.values())
     for place in range(len(groups)):
         few = 1
         while 2 * few <= len(groups[place]) and (few == 1 or len(groups[place]) <= _MOST_COMBINED):
-            for part in itertools.combinations(groups[place], few):
-                other = telling_sizes([ranges[part[0]]])[1][part[0]]
-                rest = [name for name in groups[place] if name not in part]
-                split = [*groups[:place], rest, *groups[place + 1 :], list(part)]
-                if _imports(at, {**largest, **dict.fromkeys(part, other)}) and imports(chosen(split)):
-                    groups = split
-                    break
+            if (split := parted(groups, place, few)) is not None:
+                groups = split
             else:
                 few += 1
     return chosen(groups)

@@ -22,11 +22,11 @@ def rounding_sums_once(model: onnx.ModelProto) -> onnx.ModelProto:
     found = _Network(graph)
     gone: set[str] = set()
     for add in graph.node:
-        if add.op_type != "Add" or not found.is_quantized(add.output[0]):
+        if add.op_type != "Add" or len(set(add.input)) < 2 or not found.is_quantized(add.output[0]):
             continue
-        branches = [found.branch(name, add) for name in add.input]
         if not all(name in found.dequantized for name in add.input) or not found.alike(add.input):
             continue
+        branches = [found.branch(name) for name in add.input]
         later = max((b for b in branches if b is not None), key=lambda b: b.place, default=None)
         if later is None:
             continue
@@ -88,16 +88,11 @@ class _Network:
         first, second = (self._shapes.get(self.dequantized[name]) for name in names)
         return first is not None and first == second and all(first)
 
-    def branch(self, name: str, add: onnx.NodeProto) -> _Branch | None:
-        """The convolution behind an operand of ``add``; None when there is none, or others read it."""
-        result = self.dequantized.get(name)
-        conv = self._made.get(result or "")
-        if (
-            conv is None
-            or conv.op_type != "Conv"
-            or not self._on_bytes(conv)
-            or list(add.input).count(name) > 1
-        ):
+    def branch(self, name: str) -> _Branch | None:
+        """The convolution behind an operand of a sum; None when there is none, or others read it."""
+        result = self.dequantized[name]
+        conv = self._made.get(result)
+        if conv is None or conv.op_type != "Conv" or not self._on_bytes(conv):
             return None
         rounded = self._made[name].input[0]
         if any(self._only_reader(step) is None for step in (result, rounded, name)):

@@ -87,9 +87,8 @@ def _lows(symbols: Sequence[Symbol]) -> dict[str, int]:
 
 def _corners(symbols: Sequence[Symbol]) -> Iterator[dict[str, int]]:
     """Sizes at which each symbol is at an end of its range, where a difference of sizes is least."""
-    ends = [(max(s.low, s.step), s.high) for s in symbols[:_MOST_CORNERED]]
-    highs = {s.name: s.high for s in symbols}
-    for corner in itertools.product(*ends):
+    lows, highs = _lows(symbols), {s.name: s.high for s in symbols}
+    for corner in itertools.product(*((lows[s.name], s.high) for s in symbols[:_MOST_CORNERED])):
         yield {**highs, **dict(zip(highs, corner, strict=False))}
 
 

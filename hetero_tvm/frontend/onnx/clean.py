@@ -51,7 +51,7 @@ from hetero_tvm.frontend.onnx.graph.constants import (
     names_used,
     sparse_problem,
     tensor_problem,
-    tensor_type,
+    types_of,
 )
 from hetero_tvm.frontend.onnx.graph.draws import refuse_undrawn
 from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, merge_identities
@@ -139,7 +139,7 @@ def clean(
     if any(_is_misread(node) for node in model.graph.node):
         settled = True
         while settled:  # what follows one has no shape before, or a wrong one
-            types = _types(_infer(model, pool, limits, strict=False).graph)
+            types = types_of(_infer(model, pool, limits, strict=False).graph)
             settled = settle_axes(model.graph, types, pool) or settle_pools(
                 model.graph, types, opset_of(model)
             )
@@ -348,13 +348,13 @@ def _simplify(
         settle_vectors(model.graph, pool, constant_value)
         settle_operands(model.graph)
         # Before anything is folded: the extents of padded tensors are not those that the model asks for.
-        tracker.settle(model.graph, lambda: _types(loose().graph), folder.run, pool, opset)
+        tracker.settle(model.graph, lambda: types_of(loose().graph), folder.run, pool, opset)
         inferred = _infer(model, pool, limits)
         inlined = inline_bodies(model, inferred, pool, supported)
         if inlined is not None:
             model.graph.CopyFrom(inlined.graph)
             continue
-        types = _types(inferred.graph)
+        types = types_of(inferred.graph)
         removed = folder.run(model.graph, types)
         if open_sizes:
             note_rounds(model.graph, folder.sized, pool)
@@ -378,7 +378,7 @@ def _simplify(
     refuse_undrawn(model.graph)
     merge_identities(model.graph)
     inferred = _infer(model, pool, limits)
-    refuse_types(model.graph, _types(inferred.graph), pool)
+    refuse_types(model.graph, types_of(inferred.graph), pool)
     return inferred.graph, folder.sizing
 
 
@@ -437,14 +437,4 @@ def _types_beside(model: onnx.ModelProto, pool: ConstantPool, *operators: str) -
     """Types that inference finds, where the graph has one of these operators, which need them."""
     if not any(node.op_type in operators for node in model.graph.node):
         return {}
-    return _types(shape_inference.infer_shapes(with_constants(model, pool)).graph)
-
-
-def _types(graph: onnx.GraphProto) -> Types:
-    """Types of a graph's tensors, as inference wrote them."""
-    types = {}
-    for value in (*graph.value_info, *graph.input, *graph.output):
-        if not value.type.HasField("tensor_type"):
-            continue
-        types[value.name] = tensor_type(value.type.tensor_type)
-    return types
+    return types_of(shape_inference.infer_shapes(with_constants(model, pool)).graph)

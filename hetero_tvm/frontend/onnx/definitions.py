@@ -11,7 +11,7 @@ from onnx import defs, helper, inliner
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.onnx.check import has_body, opset_of
 from hetero_tvm.frontend.onnx.graph.body import FROM_0, Body
-from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, types_of
 from hetero_tvm.frontend.onnx.graph.nodes import set_nodes
 
 #: TVM has converters for these, but for another signature or only for a part of the operator.
@@ -135,11 +135,8 @@ def inline_bodies(
 
 def _refuse_labels(graph: onnx.GraphProto, inferred: onnx.GraphProto) -> None:
     """Refuse losses of which some rows have no label: ONNX infers the shapes of their definitions only."""
-    shapes = {
-        v.name: [d.dim_value or None for d in v.type.tensor_type.shape.dim]
-        for v in (*inferred.value_info, *inferred.input, *inferred.output)
-        if v.type.tensor_type.HasField("shape")
-    } | {t.name: list(t.dims) for t in inferred.initializer}
+    shapes = {name: shape for name, (_, shape) in types_of(inferred).items()}
+    shapes |= {t.name: tuple(t.dims) for t in inferred.initializer}
     for node in graph.node:
         if node.op_type != "SoftmaxCrossEntropyLoss":
             continue
@@ -148,8 +145,8 @@ def _refuse_labels(graph: onnx.GraphProto, inferred: onnx.GraphProto) -> None:
             continue
         if scores[:1] + scores[2:] != labels:
             raise ModelError(
-                f"Node {node.name!r} (SoftmaxCrossEntropyLoss) has labels of shape {labels} for scores of "
-                f"shape {scores}.",
+                f"Node {node.name!r} (SoftmaxCrossEntropyLoss) has labels of shape {list(labels)} "
+                f"for scores of shape {list(scores)}.",
                 hint="Check the program that wrote the file, or the sizes that were asked for.",
             )
 

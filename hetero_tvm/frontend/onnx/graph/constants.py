@@ -161,6 +161,16 @@ def tensor_type(proto: onnx.TypeProto.Tensor) -> Type:
     return proto.elem_type, tuple(d.dim_value if d.HasField("dim_value") else None for d in proto.shape.dim)
 
 
+def types_of(graph: onnx.GraphProto) -> Types:
+    """Types of a graph's tensors, as inference wrote them."""
+    types = {}
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        if not value.type.HasField("tensor_type"):
+            continue
+        types[value.name] = tensor_type(value.type.tensor_type)
+    return types
+
+
 def to_array(tensor: TensorProto) -> np.ndarray:
     """Values of a tensor; raises :class:`ModelError` when its bytes do not fit its type and shape."""
     problem = tensor_problem(tensor)

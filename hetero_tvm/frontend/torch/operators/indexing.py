@@ -22,7 +22,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         values = source.reshape(-1).to(x.dtype).index_select(0, taken)
         return torch.where(flat, values, x.reshape(-1)).reshape(x.shape)
 
-    def written(x: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
+    def written(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         """Result of ``x.copy_(source)``; the exporter takes a smaller source for it."""
         return source.to(x.dtype).expand(x.shape)
 

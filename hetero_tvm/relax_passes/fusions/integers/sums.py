@@ -37,8 +37,8 @@ class _Term:
 
     op: QuantConv2d
     args: list[Expr]
-    scale: float
-    """Factor of its result in the sum."""
+    own: float
+    """Factor of its result in steps of the sum."""
     absorbs: list[Var]
 
 
@@ -80,7 +80,7 @@ class FuseQuantizedAdd(Rule):
         made = [term if step is None else step[0] for term, step in zip(terms, steps, strict=True)]
         for index in sorted((0, 1), key=lambda n: -places.get(made[n], -1)):
             step = steps[1 - index]
-            term = None if step is None else _term(graph, terms[index], steps[index])
+            term = None if step is None else _term(graph, terms[index], steps[index], y_scale)
             if step is None or term is None:
                 continue
             dtype, (other, other_scale, other_zero) = dtype_of(user), step
@@ -92,15 +92,8 @@ class FuseQuantizedAdd(Rule):
             )
             if not self._claims(op):
                 return None
-            factors = [term.scale / y_scale, other_zero, other_scale / y_scale, y_zero]
-            args = term.args
-            if op.out == "float32":
-                scale = constant_of(graph, args[-1])
-                if scale is None:
-                    continue
-                args = [*args[:-1], constant((scale / np.float32(y_scale)).astype(np.float32))]
-                factors[0] = 1.0
-            args = [*args, relax.const(np.array(factors, np.float32)), other]
+            join = np.array([term.own, other_zero, other_scale / y_scale, y_zero], np.float32)
+            args = [*term.args, relax.const(join), other]
             return _Found(op, args, user, [*term.absorbs, var, *absorbs, top])
         return None
 
@@ -118,15 +111,22 @@ def _step(graph: Graph, term: Expr) -> tuple[Expr, float, float] | None:
     return None if scale is None or zero is None else (call.args[0], scale, zero)
 
 
-def _term(graph: Graph, term: Expr, step: tuple[Expr, float, float] | None) -> _Term | None:
-    """The convolution whose result is ``term``, which nothing else reads, or what ``step`` scales."""
-    made, passed = (term, []) if step is None else (step[0], [term])
+def _term(graph: Graph, term: Expr, step: tuple[Expr, float, float] | None, y_scale: float) -> _Term | None:
+    """The convolution whose result is ``term``, which nothing else reads, or what ``step`` scales; a step of
+    the sum is ``y_scale``."""
+    made = term if step is None else step[0]
     conv = graph.value(made)
     op = contract(graph.functions(), conv) if isinstance(conv, Call) else None
     if not isinstance(op, QuantConv2d) or op.residual:
         return None
     if graph.only_user(term) is None or len(set(graph.users(made))) != 1:
         return None
-    fitting = op.out == "float32" if step is None else op.out in OFFSET and int(step[2]) == op.y_zero
-    scale = 1.0 if step is None else step[1]
-    return _Term(op, [*conv.args[1].fields], scale, [made, *passed]) if fitting else None
+    args = [*conv.args[1].fields]
+    if step is not None:
+        fitting = op.out in OFFSET and int(step[2]) == op.y_zero
+        return _Term(op, args, step[1] / y_scale, [made, term]) if fitting else None
+    scale = constant_of(graph, args[-1])
+    if op.out != "float32" or scale is None:
+        return None
+    args[-1] = constant((scale / np.float32(y_scale)).astype(np.float32))
+    return _Term(op, args, 1.0, [made])

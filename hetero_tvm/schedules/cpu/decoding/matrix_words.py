@@ -208,7 +208,7 @@ class MatrixWordProduct(IntegerWordProduct):
         tiles = BLOCK_ROWS // self._tile_rows
         share = -(-lines // (groups * tiles))
         following = next_panel.following(panel, self._layout.panels)
-        start = k.let((g * tiles + tile) * share)
+        start = k.let(next_panel.first_line(g * tiles + tile, share, lines))
         for line in range(share):
-            at = tirx.min(start + line, int32(lines - 1)) * LINE_FLOATS
+            at = (start + line) * LINE_FLOATS
             k.prefetch(self._w, [following, quotient(at, width), remainder(at, width)])

@@ -185,12 +185,6 @@ class MatmulKernel:
         rows = RegisterTile(height, self.tile.vectors)
         streams = self._streams(rows, tile_index)
         acc = k.scratch((2 * height if streams else height, width))
-        steps = max(1, depth // unroll)
-        fetches = self.decisions.prefetch and self.slabs > 1 and tile_index is not None and not streams
-        ahead = None
-        if fetches:
-            lines = -(-depth * width // LINE_FLOATS)
-            ahead = next_panel.lines_ahead(k, self.w, slab, tile_index, tiles, steps, lines, LINE_FLOATS)
 
         def a_at(r: Expr, kk: Index) -> Expr:
             return k.load(self.x, [first_row + r, first_k + kk])
@@ -201,6 +195,10 @@ class MatmulKernel:
         if streams:
             register_tile.accumulate_streams(k, acc, rows, self.lanes, depth, unroll, a_at, b_at)
         else:
+            ahead = None
+            if self.decisions.prefetch and self.slabs > 1 and tile_index is not None:
+                steps, lines = max(1, depth // unroll), -(-depth * width // LINE_FLOATS)
+                ahead = next_panel.lines_ahead(k, self.w, slab, tile_index, tiles, steps, lines, LINE_FLOATS)
             register_tile.accumulate(k, acc, rows, self.lanes, depth, unroll, a_at, b_at, ahead)
 
         def put(r: Expr, c: Index, width: int, value: Expr) -> None:
