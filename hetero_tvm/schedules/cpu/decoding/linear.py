@@ -33,6 +33,7 @@ from hetero_tvm.schedules.cpu.decoding.matrix_halves import (
 from hetero_tvm.schedules.cpu.decoding.matrix_words import integer_product
 from hetero_tvm.schedules.cpu.decoding.parts import Parts
 from hetero_tvm.schedules.cpu.decoding.symbolic import (
+    BLOCK_ROWS,
     Block,
     SymbolicKernel,
     Tile,
@@ -51,6 +52,10 @@ _STREAMED_ROWS = {True: 6, False: 2}
 such streams themselves."""
 _TILES_WORTH_A_COPY = 3
 """Register tiles of rows from which on a panel of halves is made floats once."""
+_SHARE_OF_L2 = 0.5
+"""Share of L2 that the rows of a block may take, beside panels of weights."""
+_LEAST_ROWS = 64
+"""Rows of a block at least: each block reads all weights from beyond L2."""
 
 
 def emit_linear(op: Linear, machine: CpuModel, x_bits: int = 0) -> PrimFunc:
@@ -157,7 +162,9 @@ def many_rows(p: Parts, rows: Expr, height: int | None = None, copied: bool = Fa
 
         return tile
 
-    each_tile(p.k, rows, height, -(-p.op.n // p.layout.columns), p.machine, panel_code)
+    fitting = int(_SHARE_OF_L2 * p.machine.l2 / (4 * p.op.k)) // height * height
+    most = min(BLOCK_ROWS, max(_LEAST_ROWS, fitting))
+    each_tile(p.k, rows, height, -(-p.op.n // p.layout.columns), p.machine, panel_code, most=most)
 
 
 def _next_panel(p: Parts, block: Block, rows: Expr) -> Callable[[Expr, Expr], None]:

@@ -127,16 +127,17 @@ def each_tile(
     machine: CpuModel,
     panel_code: Callable[[Block], Tile],
     halve: bool = False,
+    most: int = BLOCK_ROWS,
 ) -> None:
     """Code of register tiles over blocks of rows and panels of columns.
 
     The rows that are left make one tile of their height; with ``halve`` several, each of a power of two,
-    which is less code.  ``panel_code(block)`` begins a panel in one block.
+    which is less code.  ``panel_code(block)`` begins a panel in one block, of at most ``most`` rows.
     """
     full = k.let(quotient(rows, height))
     rest = k.let(rows - full * height)
     tiles = k.let(full + tirx.Cast("int32", rest > 0))
-    with shared_blocks(k, rows, tiles, panels, machine) as block:
+    with shared_blocks(k, rows, tiles, panels, machine, most) as block:
         tile_code = panel_code(block)
         last = full - block.first
         with k.serial(tirx.min(block.end, full) - block.first) as tile:
