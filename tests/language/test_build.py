@@ -152,6 +152,10 @@ def test_rows_of_8_bits_are_an_option(tmp_path):
     folder = tiny_llama.write(tmp_path / "model")
     with pytest.raises(UsageError, match="weights of 8 bits"):
         build_language_model(folder, tmp_path / "out", precision="int4", activations="int8")
+    with pytest.raises(UsageError, match="weights of bf16"):
+        build_language_model(folder, tmp_path / "out", precision="f16", activations="bf16")
+    with pytest.raises(TargetError, match="AMX"):
+        build_language_model(folder, tmp_path / "out", "cpu:x86-64-v3", precision="bf16", activations="bf16")
     with pytest.raises(UsageError, match="'int7'"):
         build_language_model(folder, tmp_path / "out", precision="int8", activations="int7")
     with pytest.raises(TargetError, match="VNNI"):

@@ -15,6 +15,7 @@ from hetero_tvm.generation.embedding import DENSE_ENTRY, EmbeddingFacts
 from hetero_tvm.generation.facts import EMBEDDING
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.language.build import (
+    check_activations,
     copy_texts,
     described,
     export_step,
@@ -82,8 +83,7 @@ def build_embedding_model(
     storage = Storage.named(precision, group, zero_points)
     for given, what in ((checkpoint, "checkpoint is the path of a folder"), (out, "out is a folder")):
         expect(given, (str, os.PathLike), what)
-    if activations is not None and storage.bits != 8:
-        raise UsageError("rows are rounded as told beside weights of 8 bits", hint="add --precision int8")
+    check_activations(activations, storage)
     folder = Path(checkpoint)
     modules = read_modules(folder)
     source = open_checkpoint(modules.encoder)

@@ -35,8 +35,8 @@ class Compiled:
 class StepKernels(Protocol):
     """Kernels of a decoder's step, by contract (``ops/decoding/``)."""
 
-    def rounding(self, bits: int) -> StepKernels:
-        """Kernels that round rows to so many bits beside weights of 8 bits, 16 or 8.
+    def rounding(self, rows: str) -> StepKernels:
+        """Kernels that round rows to ``int8`` or ``int16`` beside weights of 8 bits, to ``bf16`` beside such.
 
         Raises
         ------

@@ -117,25 +117,30 @@ class DecoderKernels:
 
     Parameters
     ----------
-    x_bits : bits of the integers that rows are rounded to beside weights of 8 bits; 0 for 16 of them.
+    x_bits : see :class:`hetero_tvm.schedules.cpu.decoding.parts.Parts`.
     """
 
     machine: CpuModel
     x_bits: int = 0
 
-    def rounding(self, bits: int) -> DecoderKernels:
-        """Kernels that round rows to so many bits beside weights of 8 bits.
+    def rounding(self, rows: str) -> DecoderKernels:
+        """Kernels that round rows to ``int8`` or ``int16`` beside weights of 8 bits, to ``bf16`` beside such.
 
         Raises
         ------
         TargetError : the machine has no instruction for them.
         """
-        if bits == 8 and not rounds_to_bytes(self.machine):
+        if rows == "bf16" and not self.machine.has_tiles("amx_bf16"):
+            raise TargetError(
+                f"{self.machine.mcpu} has no tiles of bfloat16 (AMX)",
+                hint="rows of float32, the default, are multiplied anywhere",
+            )
+        if rows == "int8" and not rounds_to_bytes(self.machine):
             raise TargetError(
                 f"{self.machine.mcpu} has no exact product of 8 by 8 bits (VNNI)",
                 hint="rows of 16 bits, the default, are multiplied anywhere",
             )
-        return replace(self, x_bits=bits)
+        return replace(self, x_bits=8 if rows == "int8" else 16)
 
     def emit(self, op: Contract) -> PrimFunc:
         """The kernel of a contract; the functions that write it say what its arguments are."""

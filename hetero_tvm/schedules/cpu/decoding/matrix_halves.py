@@ -13,11 +13,14 @@ A bfloat16 is the upper half of a float32, with 8 of its 24 bits: cut off, and c
 left, three of them are all of its bits.  Weights are what they are, products of two of them are exact, and
 sums are float32: three products of tiles take the place of float32's, and do five times what vectors do.  The
 order of the sums is that of the tiles, so that a row among many differs from it alone by what float32 rounds.
+
+Where rows may be rounded, there is one part: the bfloat16 nearest to x.
 """
 
 from __future__ import annotations
 
 from hetero_tvm.codegen.amx import END, TILE_ROWS, TILE_WORDS, PartsProduct, begin
+from hetero_tvm.codegen.bf16_vectors import bf16_bits, bf16_ir
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.schedules.cpu import next_panel
 from hetero_tvm.schedules.cpu.decoding.parts import Parts
@@ -32,7 +35,8 @@ from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32
 
 ENOUGH_FOR_TILES = 8
 """Rows from which tiles are faster than vectors, although they multiply rows that are not there."""
-_PARTS = 3
+_EXACT = 3
+"""Parts that are all bits of a float32."""
 _ROWS = 2 * TILE_ROWS
 _STEP = 2 * TILE_WORDS
 """Elements of a row in one tile."""
@@ -51,20 +55,21 @@ class MatrixHalfProduct:
     def __init__(self, p: Parts):
         self._op, self._layout, self._k, self._x, self._finish = p.op, p.layout, p.k, p.x, p.finish
         self._w, self._machine = p.weight[0], p.machine
+        self._parts_of_x = 1 if p.x_bits else _EXACT
         self._steps = p.layout.pairs // TILE_WORDS
-        self._tile = self._steps * _PARTS * 2 * _TILE
+        self._tile = self._steps * self._parts_of_x * 2 * _TILE
         """Elements of 32 rows of x."""
         fitting = int(_SHARE_OF_L2 * p.machine.l2 / (2 * self._tile)) * _ROWS
         self._most_rows = min(BLOCK_ROWS, max(_ROWS, fitting))
         lines = p.layout.pairs * p.layout.width // LINE_FLOATS
         fetches = -(-lines // (self._steps * (self._most_rows // _ROWS)))
-        self._products = {rows: PartsProduct(rows, _PARTS, fetches) for rows in (1, 2)}
+        self._products = {rows: PartsProduct(rows, self._parts_of_x, fetches) for rows in (1, 2)}
         self._share = fetches * self._steps
 
     @property
     def imports(self) -> tuple[str, ...]:
         """LLVM IR that the code calls."""
-        return tuple(product.ir for product in self._products.values())
+        return (bf16_ir(), *(product.ir for product in self._products.values()))
 
     def emit(self, rows: Expr) -> None:
         """Any number of rows, known at run time."""
@@ -91,9 +96,12 @@ class MatrixHalfProduct:
 
             def put(c: Index, inside: Index, value: Expr, width: int) -> None:
                 """``width`` elements from ``c`` on, ``inside`` of their step."""
-                place = line + quotient(c, _STEP) * (_PARTS * 2 * _TILE) + inside
+                place = line + quotient(c, _STEP) * (self._parts_of_x * 2 * _TILE) + inside
                 kind = f"x{width}" if width > 1 else ""
-                for part in range(_PARTS):
+                if self._parts_of_x == 1:
+                    k.store(self._parts, bf16_bits(value, width), [k.ramp(place, width)])
+                    return
+                for part in range(self._parts_of_x):
                     bits = k.let(tirx.reinterpret(f"uint32{kind}", value))
                     upper = tirx.shift_right(bits, k.splat(tirx.const(16, "uint32"), width))
                     at = k.ramp(place + part * 2 * _TILE, width)

@@ -21,7 +21,8 @@ class Parts:
 
     Attributes
     ----------
-    x_bits : bits of the integers that X is rounded to beside weights of 8 bits, 0 for 16.
+    x_bits : bits of the integers that X is rounded to beside weights of 8 bits, 0 for 16; beside bfloat16
+        weights 16 where many rows are rounded to that, else 0.
     """
 
     op: Linear

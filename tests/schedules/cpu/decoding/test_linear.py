@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -195,6 +196,28 @@ def test_parts_of_x_keep_all_bits_of_float32():
     finite = np.isfinite(x).all(1)
     np.testing.assert_array_equal(y.numpy()[finite], x[finite])
     assert not np.isfinite(y.numpy()[~finite]).all(1).any()
+
+
+@pytest.mark.skipif(not set(TILES.features) <= cpu_features(), reason="no AMX")
+@pytest.mark.parametrize("k", [64, 75])
+def test_many_rows_may_be_rounded_to_bfloat16(k):
+    """Products are those of the nearest bfloat16; what is not finite stays in its rows."""
+    op = Linear(48, k, Storage("bf16"))
+    random = np.random.default_rng(0)
+    x = random.standard_normal((40, k)).astype(np.float32)
+    x[7, 5], x[20, k - 1] = np.nan, np.inf
+    weight = stored(random.standard_normal((48, k)).astype(np.float32), op.storage)
+    kernel = compile_kernels(emit_linear(op, TILES, 16), tvm.target.Target(TILES.codegen_target())).jit()[
+        "main"
+    ]
+    y = tvm.runtime.tensor(np.zeros((40, 48), np.float32))
+    kernel(*tensors([x, *PanelLayout.of(op, TILES).pack(weight)]), y)
+    rounded = x.astype(ml_dtypes.bfloat16).astype(np.float64)
+    want = rounded @ np.asarray(weight).astype(np.float64).T
+    finite = np.isfinite(x).all(1)
+    # Sums of 75 exact products in float32.
+    np.testing.assert_allclose(y.numpy()[finite], want[finite], rtol=1e-5, atol=1e-5)
+    assert not np.isfinite(y.numpy()[~finite]).any()
 
 
 @pytest.mark.parametrize("storage", [Storage("int8", 64), Storage("int4", 32), Storage("bf16")], ids=str)
