@@ -2,13 +2,15 @@
 
 Structure::
 
-    threads share (row, key head):
+    threads share (rows of one text that follow each other, key head):
         scores = Q K^T   of all query heads of the key head at once: K is read once, 16 keys per step
         softmax          in the row of scores, whole vectors; what is not visible is far below
         O = P V          likewise
 
 The pool keeps 16 keys beside each other for each channel, as a register tile wants them, so nothing is packed
-per call.
+per call.  One row has as many accumulators as query heads share the key head, one where none do; so the rows
+of a prompt are taken as many together as registers hold.  A row's sums have the same order and bits alone and
+among others: keys that only a later row sees have a weight of zero.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from hetero_tvm.schedules.emit import Index, constant, int32
 
 _LOWEST = -3.0e38
 _UNROLL = 4
+_ENOUGH_ROWS = 4
+"""Register tiles of rows from which on rows are taken together: fewer are shared among threads one by one."""
 _AHEAD = 8
 """Panels of 16 keys or values between what is asked for and what is multiplied.  Those of a page lie in one
 piece of some KiB, and the next page is anywhere: what processors fetch by themselves ends with a piece."""
@@ -49,26 +53,51 @@ def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
         out = k.argument("O", (symbol, h.heads * h.value_dim))
         rows = k.count(symbol)
         longest = k.count(pages) * h.page
-        with k.shared_out(rows * h.kv_heads) as work:
-            i, head = k.let(quotient(work, h.kv_heads)), k.let(remainder(work, h.kv_heads))
-            pool.layer = k.let(k.load(layer, [0]))
-            sequence = k.let(k.load(sequences, [i]))
-            length = k.let(k.load(positions, [i]) + 1)
-            start = k.let(tirx.max(length - op.window, int32(0))) if op.window else int32(0)
-            if op.chunk:
-                start = k.let(tirx.max(length - 1 - remainder(length - 1, op.chunk), start))
-            row = _Row(k, op, machine, q, out, pool, tables, biases, sinks, i, head, sequence, start, length)
-            group = h.heads // h.kv_heads
-            most = 6 if machine.registers < 32 else 12
-            pieces = -(-group // most)
+        group = h.heads // h.kv_heads
+        most = 6 if machine.registers < 32 else 12
+        pieces, together = -(-group // most), max(1, most // group)
+
+        def some(head: Expr, first: Expr, tokens: int) -> None:
+            """Rows ``first .. first + tokens`` of one text."""
+            sequence = k.let(k.load(sequences, [first]))
+            length = k.let(k.load(positions, [first]) + 1)
+            row = _Rows(
+                k, op, machine, q, out, pool, tables, biases, sinks, first, tokens, head, sequence, length
+            )
             for piece in range(pieces):
-                first = group * piece // pieces
-                row.emit(first, group * (piece + 1) // pieces - first, longest)
+                begin = group * piece // pieces
+                row.emit(begin, group * (piece + 1) // pieces - begin, longest)
+
+        each = k.named(tirx.Select(rows >= _ENOUGH_ROWS * together, int32(together), int32(1)))
+        blocks = k.let(tirx.truncdiv(rows + (each - 1), each))
+        with k.shared_out(blocks * h.kv_heads) as work:
+            block, head = k.let(quotient(work, h.kv_heads)), k.let(remainder(work, h.kv_heads))
+            pool.layer = k.let(k.load(layer, [0]))
+            first = k.let(block * each)
+            end = k.let(tirx.min(first + each, rows))
+
+            def apart() -> None:
+                with k.serial(end - first) as i:
+                    some(head, k.let(first + i), 1)
+
+            if together == 1:
+                apart()
+            else:
+                texts, places_ = (
+                    k.let(k.load(of, [end - 1]) - k.load(of, [first])) for of in (sequences, positions)
+                )
+                follow = tirx.all(
+                    tirx.EQ(end - first, together), tirx.EQ(texts, 0), tirx.EQ(places_, together - 1)
+                )
+                k.branch(follow, lambda: some(head, first, together), apart)
     return k.function
 
 
-class _Row:
-    """Attention of one row: some query heads that share a key head."""
+class _Rows:
+    """Attention of rows that follow each other: some query heads that share a key head.
+
+    A row of scores is that of a token and a head, those of a token beside each other.
+    """
 
     def __init__(
         self,
@@ -82,29 +111,45 @@ class _Row:
         biases: Buffer | None,
         sinks: Buffer | None,
         row: Expr,
+        tokens: int,
         head: Expr,
         sequence: Expr,
-        start: Expr,
         length: Expr,
     ):
         self._k, self._op, self._machine = k, op, machine
         self._q, self._out, self._pool, self._tables = q, out, pool, tables
         self._biases, self._sinks = biases, sinks
-        self._row, self._head, self._sequence = row, head, sequence
-        self._start, self._length = start, length
-        self._first = k.let(quotient(start, KEYS))
-        self._panels = k.let(quotient(length + (KEYS - 1), KEYS) - self._first)
+        self._row, self._tokens, self._head, self._sequence = row, tokens, head, sequence
+        self._lengths = [k.let(length + t) for t in range(tokens)]
+        """Keys up to the token itself, by token."""
+        self._length = self._lengths[-1]
+        self._starts = [self._start(length) for length in self._lengths]
+        """First visible key, by token."""
+        self._first = k.let(quotient(self._starts[0], KEYS))
+        self._panels = k.let(quotient(self._length + (KEYS - 1), KEYS) - self._first)
         self._per_page = op.heads.page // KEYS
-        self._scale: Expr = constant(op.scale)
-        if op.growth is not None:
-            g = op.growth
-            times = tirx.Cast("float32", quotient(length + (g.ahead - 1), g.every))
-            self._scale = k.let(constant(op.scale) * (constant(1.0) + constant(g.share) * log1p(times)))
+        self._scales = [self._scale(length) for length in self._lengths]
+
+    def _start(self, length: Expr) -> Expr:
+        k, op = self._k, self._op
+        start = k.let(tirx.max(length - op.window, int32(0))) if op.window else int32(0)
+        if op.chunk:
+            start = k.let(tirx.max(length - 1 - remainder(length - 1, op.chunk), start))
+        return start
+
+    def _scale(self, length: Expr) -> Expr:
+        k, g = self._k, self._op.growth
+        if g is None:
+            return constant(self._op.scale)
+        times = tirx.Cast("float32", quotient(length + (g.ahead - 1), g.every))
+        return k.let(constant(self._op.scale) * (constant(1.0) + constant(g.share) * log1p(times)))
 
     def emit(self, first: int, count: int, longest: Expr) -> None:
         """Query heads ``first .. first + count`` of the key head."""
         k = self._k
-        scores, factor = k.scratch((count, longest)), k.scratch((count,))
+        every = self._tokens * count
+        # A line more than a power of two: else all rows of a column are in one set of L1.
+        scores, factor = k.scratch((every, longest + KEYS)), k.scratch((every,))
         head = self._head * (self._op.heads.heads // self._op.heads.kv_heads) + first
         self._scores(scores, count, head * self._op.heads.dim, first)
         self._softmax(scores, factor, count, head)
@@ -127,24 +172,28 @@ class _Row:
         with k.serial(self._panels) as p:
             page, inner = self._place(p)
             later = self._ahead(p)
-            acc = k.scratch((count, KEYS))
+            every = self._tokens * count
+            acc = k.scratch((every, KEYS))
             accumulate(
                 k,
                 acc,
-                RegisterTile(count, KEYS // lanes),
+                RegisterTile(every, KEYS // lanes),
                 lanes,
                 dim,
                 _UNROLL,
-                lambda r, d: k.load(self._q, [self._row, base + r * dim + d]),
+                lambda r, d: k.load(
+                    self._q, [self._row + quotient(r, count), base + remainder(r, count) * dim + d]
+                ),
                 lambda d, at: self._pool.key(page, self._head, inner, d, at.base, lanes),
                 lambda step: self._pool.fetch_keys(later[0], self._head, later[1], step * _UNROLL, _UNROLL),
             )
             pieces = range(0, KEYS, lanes)
             scales = {c: self._pool.key_scales(page, self._head, inner, c, lanes) for c in pieces}
             scales = {c: None if s is None else k.let(s) for c, s in scales.items()}
-            for r in range(count):
+            for r in range(every):
+                token = r // count
                 for c in pieces:
-                    value = k.load(acc, [r, k.ramp(c, lanes)]) * k.splat(self._scale, lanes)
+                    value = k.load(acc, [r, k.ramp(c, lanes)]) * k.splat(self._scales[token], lanes)
                     if scales[c] is not None:
                         value = value * scales[c]
                     if op.softcap:
@@ -152,13 +201,13 @@ class _Row:
                         value = capped * k.splat(op.softcap, lanes)
                     if self._biases is not None:
                         # The last panel reads up to KEYS - 1 places behind the table's last distance.
-                        place = (self._first + p) * KEYS + (op.relative + c) - self._length
-                        at = [self._head * group + (first + r), k.ramp(place, lanes)]
+                        place = (self._first + p) * KEYS + (op.relative + c) - self._lengths[token]
+                        at = [self._head * group + (first + r % count), k.ramp(place, lanes)]
                         value = value + k.load(self._biases, at)
                     key = k.ramp((self._first + p) * KEYS + c, lanes)
-                    visible = key < k.splat(self._length, lanes)
+                    visible = key < k.splat(self._lengths[token], lanes)
                     if op.window or op.chunk:
-                        visible = tirx.And(visible, key >= k.splat(self._start, lanes))
+                        visible = tirx.And(visible, key >= k.splat(self._starts[token], lanes))
                     value = tirx.Select(visible, value, k.splat(_LOWEST, lanes))
                     k.store(scores, value, [r, k.ramp(p * KEYS + c, lanes)])
 
@@ -167,14 +216,14 @@ class _Row:
         ``head`` on."""
         k, integers = self._k, self._op.heads.cache == "int8"
         lanes = min(self._machine.lanes, KEYS)
-        with k.serial(count) as r:
+        with k.serial(self._tokens * count) as r:
             peak = RowReduction(k, lanes, maximum, _LOWEST)
             with k.serial(self._panels) as p:
                 for slot, c in enumerate(range(0, KEYS, lanes)):
                     peak.take(k.load(scores, [r, k.ramp(p * KEYS + c, lanes)]), lanes, slot % 4)
             highest, sink = peak.finish(), None
             if self._sinks is not None:
-                sink = k.let(k.load(self._sinks, [head + r]))
+                sink = k.let(k.load(self._sinks, [head + remainder(r, count)]))
                 highest = tirx.max(highest, sink)
             top = k.let(highest)
             total = RowReduction(k, lanes, add, 0.0)
@@ -196,12 +245,13 @@ class _Row:
         k, dim = self._k, self._op.heads.value_dim
         lanes = math.gcd(dim, self._machine.lanes)
         most = 12 if self._machine.registers < 32 else 24
-        vectors = max(v for v in (1, 2, 4, 8) if dim // lanes % v == 0 and (v == 1 or count * v <= most))
+        every = self._tokens * count
+        vectors = max(v for v in (1, 2, 4, 8) if dim // lanes % v == 0 and (v == 1 or every * v <= most))
         width = vectors * lanes
         whole = k.let(quotient(self._length, KEYS) - self._first)
         with k.serial(dim // width) as part:
-            acc = k.scratch((count, width))
-            for r in range(count):
+            acc = k.scratch((every, width))
+            for r in range(every):
                 for v in range(vectors):
                     k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
 
@@ -214,7 +264,7 @@ class _Row:
                     for v in range(vectors):
                         channel = part * width + v * lanes
                         value = k.let(self._pool.value(page, self._head, in_page, j, channel, lanes))
-                        for r in range(count):
+                        for r in range(every):
                             at = [r, k.ramp(v * lanes, lanes)]
                             weight = k.splat(k.load(scores, [r, p * KEYS + j]), lanes)
                             k.store(acc, k.load(acc, at) + weight * value, at)
@@ -230,8 +280,11 @@ class _Row:
                 panel(p, KEYS)
             with k.when(whole < self._panels):
                 panel(whole, self._length - (self._first + whole) * KEYS)
-            for r in range(count):
+            for r in range(every):
                 scale = k.splat(k.load(factor, [r]), lanes)
                 for v in range(vectors):
-                    place = [self._row, k.ramp(base + r * dim + part * width + v * lanes, lanes)]
+                    place = [
+                        self._row + r // count,
+                        k.ramp(base + r % count * dim + part * width + v * lanes, lanes),
+                    ]
                     k.store(self._out, k.load(acc, [r, k.ramp(v * lanes, lanes)]) * scale, place)

@@ -1,16 +1,22 @@
 """Attention over pages against NumPy in float64; keys and values go in by the kernel that appends."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.cpu import cpu_features
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import Append, CachedAttention, Growth, Heads
+from hetero_tvm.ops.decoding.contracts import KEYS, Append, CachedAttention, Growth, Heads
 from hetero_tvm.schedules.cpu.decoding.append import emit_append
 from hetero_tvm.schedules.cpu.decoding.attention import emit_attention
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
+WIDE = dataclasses.replace(
+    MACHINE, mcpu="icelake-server", lanes=16, registers=32, features=("avx512bw", "avx512_vnni")
+)
 PAGES = 9
 LENGTHS = (37, 1, 16)
 """Tokens of each sequence; a page has 16 or 32."""
@@ -29,8 +35,8 @@ CASES = [
 ]
 
 
-def compiled(function):
-    return compile_kernels(function, tvm.target.Target(MACHINE.codegen_target())).jit()["main"]
+def compiled(function, machine=MACHINE):
+    return compile_kernels(function, tvm.target.Target(machine.codegen_target())).jit()["main"]
 
 
 def tensors(*arrays):
@@ -154,6 +160,41 @@ def test_chunks_of_positions_and_scores_that_grow(chunk):
     q, k, v = (array.astype(np.float64) for array in (given[0], k, v))
     want = op.reference(q, k, v, positions)
     np.testing.assert_allclose(out[0].numpy(), want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("kv_heads", [4, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("machine", [MACHINE, WIDE], ids=["avx2", "avx512"])
+@pytest.mark.parametrize(
+    "more", [{"window": 9, "sinks": True}, {"relative": 64}, {"growth": Growth(0.9, 11, ahead=1)}], ids=str
+)
+def test_rows_of_prompts_have_the_bits_they_have_alone(kv_heads, machine, more):
+    """Two texts in one call; the rows of each are taken together, but where one ends and the other begins."""
+    if not set(machine.features) <= cpu_features():
+        pytest.skip("no AVX-512")
+    random, h = np.random.default_rng(3), Heads(4, kv_heads, 20, layers=1, page=16)
+    lengths, op = (61, 34), CachedAttention(h, 0.4, **more)
+    rows = sum(lengths)
+    q = random.standard_normal((rows, 80)).astype(np.float32)
+    pools = [random.standard_normal(shape).astype(np.float32) for shape in h.pools(7)]
+    tables = np.array([[3, 0, 6, 1], [2, 5, 4, 0]], np.int32)
+    positions = np.concatenate([np.arange(n) for n in lengths]).astype(np.int32)
+    sequences = np.repeat([0, 1], lengths).astype(np.int32)
+    extra = []
+    if op.relative:
+        extra = [random.standard_normal((4, op.relative + KEYS)).astype(np.float32)]
+    if op.sinks:
+        extra = [random.standard_normal(4).astype(np.float32)]
+    kernel = compiled(emit_attention(op, machine), machine)
+
+    def attention(of):
+        (out,) = tensors(np.zeros((len(of), 80), np.float32))
+        places = [q[of], positions[of], sequences[of], tables, np.zeros(1, np.int32)]
+        kernel(*tensors(*places, *pools, *extra), out)
+        return out.numpy()
+
+    together = attention(np.arange(rows))
+    np.testing.assert_array_equal(together, np.concatenate([attention([row]) for row in range(rows)]))
+    assert np.isfinite(together).all()
 
 
 def test_norms_behind_the_rotation():
