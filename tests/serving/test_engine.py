@@ -1,6 +1,7 @@
 """The thread that generates: refusals, ends, and errors of a step cost what they must and no more."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -34,11 +35,22 @@ def test_tokens_come_and_a_wrong_prompt_is_refused(engine):
     assert asyncio.run(main()) == tiny_llama.greedy([5, 6, 7], 6)
 
 
-def test_more_than_may_wait_are_refused(engine):
+def test_more_than_may_wait_are_refused(engine, monkeypatch):
+    step, asked = engine.model.step, threading.Event()
+
+    def held(work, last=None):
+        """A step that ends after all have asked, however fast the model is."""
+        asked.wait()
+        return step(work, last)
+
     async def main():
-        texts = [await engine.admit(Request([n + 1], 90)) for n in range(3)]
+        monkeypatch.setattr(engine.model, "step", held)
+        asking = [asyncio.create_task(engine.admit(Request([n + 1], 90))) for n in range(3)]
+        await asyncio.sleep(0)  # each hands its text in, and waits
         with pytest.raises(BusyError, match="wait already"):
             await engine.admit(Request([9], 2))
+        asked.set()
+        texts = await asyncio.gather(*asking)
         for text in texts:
             text.request.cancel()
         for text in texts:
