@@ -32,6 +32,7 @@ from hetero_tvm.relax_passes.fusions.fold_scales import FoldInputScales, FoldOut
 from hetero_tvm.relax_passes.fusions.gated_matmul import FuseGatedMatmul
 from hetero_tvm.relax_passes.fusions.gelu import FuseGelu
 from hetero_tvm.relax_passes.fusions.group_norm import FuseGroupNorm
+from hetero_tvm.relax_passes.fusions.integers.attention import FuseQuantBatchMatmul, FuseQuantSoftmax
 from hetero_tvm.relax_passes.fusions.matmul import FuseMatmul
 from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from hetero_tvm.relax_passes.fusions.normalization_layout import NormAxis, NormRows
@@ -77,12 +78,14 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         FoldInputScales(),  # then: a factor between two products goes to the first
         FuseGatedMatmul(),  # before the epilogue as well: it takes two products at once
         FuseMatmul(claims),  # after everything that forms activations and takes products away
+        FuseQuantBatchMatmul(claims),  # after attention: products that quantisers have kept apart
         FuseBatchMatmul(claims),  # what attention and the epilogues have left: no weight, no softmax
         FuseAddNorm(claims),  # after the epilogues, which add residuals for free
         ReleaseConstants(),  # after all that computes with constants
         MergeReshapes(),  # when no rule needs the shapes in between any more
         JoinSlices(),  # when no rule looks for the halves of what is rotated or gated any more
         SliceOfPieces(),  # likewise, of what is one view now
+        FuseQuantSoftmax(claims),  # before the softmax of floats
         FuseSoftmax(claims),  # last: attention has taken its softmax by now
     )
 

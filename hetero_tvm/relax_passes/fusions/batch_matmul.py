@@ -10,7 +10,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
-from hetero_tvm.relax_passes.rewriting.views import Place, order_of, places
+from hetero_tvm.relax_passes.rewriting.views import operand_place, order_of
 
 
 @dataclass
@@ -44,7 +44,7 @@ class FuseBatchMatmul(Rule):
             return None  # one constant matrix of float32 is the matter of the matmul epilogue
         shape = shape_of(var)
         lead, depth = shape[:-2], shape_of(args[0])[-1]
-        left, right = (_furthest(graph, arg, lead) for arg in args)
+        left, right = (operand_place(graph, arg, lead) for arg in args)
         top, order, absorbed = var, list(range(len(shape))), [*left[0].skipped, *right[0].skipped]
         user = graph.only_user(var)
         if user is not None and graph.op_name(user) == "relax.permute_dims":
@@ -70,14 +70,3 @@ class FuseBatchMatmul(Rule):
         function = graph.add_function(found.op.workload(), found.op.label)
         call = relax.call_tir(function, found.operands, out_ty=found.top.ty)
         graph.replace(found.top, call, absorbs=found.absorbed)
-
-
-def _furthest(graph: Graph, expr: Expr, lead: tuple[int, ...]) -> tuple[Place, tuple[int, ...]]:
-    """The furthest tensor of which an operand is a view with one stride per axis; offset and strides."""
-    matrix = shape_of(expr)[-2:]
-    for place in reversed(places(graph, expr)):
-        view = place.view.broadcast((*lead, *matrix))
-        strides = tuple(view.stride(axis) for axis in range(len(lead) + 2))
-        if None not in strides:
-            return place, (view.offset, *strides)
-    raise AssertionError("a tensor is a view of itself")

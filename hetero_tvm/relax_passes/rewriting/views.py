@@ -306,6 +306,17 @@ def places(graph: Graph, expr: Expr, *, scaled: bool = False) -> list[Place]:
         expr = base
 
 
+def operand_place(graph: Graph, expr: Expr, lead: tuple[int, ...]) -> tuple[Place, tuple[int, ...]]:
+    """The furthest tensor of which an operand is a view with one stride per axis; offset and strides."""
+    matrix = shape_of(expr)[-2:]
+    for place in reversed(places(graph, expr)):
+        view = place.view.broadcast((*lead, *matrix))
+        strides = tuple(view.stride(axis) for axis in range(len(lead) + 2))
+        if None not in strides:
+            return place, (view.offset, *strides)
+    raise AssertionError("a tensor is a view of itself")
+
+
 def times_number(graph: Graph, expr: Expr) -> tuple[Expr, float] | None:
     """``(x, factor)`` when ``expr`` is ``x`` times a constant number, whichever way it is written."""
     call = graph.call(expr, "relax.multiply", "relax.divide", "relax.negative")

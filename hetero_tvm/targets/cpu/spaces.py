@@ -15,6 +15,8 @@ from hetero_tvm.schedules.cpu.images.interleave import InterleaveSpace
 from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace
 from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from hetero_tvm.schedules.cpu.images.relayout import RelayoutSpace
+from hetero_tvm.schedules.cpu.integers.attention.products import QuantBatchMatmulSpace
+from hetero_tvm.schedules.cpu.integers.attention.softmax import QuantSoftmaxSpace
 from hetero_tvm.schedules.cpu.integers.bf16_matmul import Bf16MatmulSpace
 from hetero_tvm.schedules.cpu.integers.byte_table import ByteTableSpace
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicGatedMatmulSpace, DynamicMatmulSpace
@@ -47,6 +49,8 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     Bf16Conv2dSpace(),
     QuantMatmulSpace(),
     QuantConv2dSpace(),
+    QuantBatchMatmulSpace(),
+    QuantSoftmaxSpace(),
     ByteTableSpace(),
     AttentionSpace(),
     NormalizeSpace(),

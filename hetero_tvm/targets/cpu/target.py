@@ -18,6 +18,8 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.decoding.columns import PackedColumns
 from hetero_tvm.ops.decoding.storage import Storage
+from hetero_tvm.ops.integers.batch_matmul import QuantBatchMatmul
+from hetero_tvm.ops.integers.softmax import QuantSoftmax
 from hetero_tvm.relax_passes.forms.resize import PixelsAsCopies
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime, GatherAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
@@ -64,6 +66,8 @@ from hetero_tvm.targets.cpu.spaces import CPU_SPACES
 from hetero_tvm.targets.cpu.tuner import CpuTuner
 
 # LLVM's spelling -> /proc/cpuinfo's, where they differ; features that code generation may use.
+_OF_KNOWN_SIZES = (QuantBatchMatmul, QuantSoftmax)
+"""Operators whose kernels are for known sizes alone: at open ones floats have better ones."""
 _CPUINFO_NAME = {
     "sse4.1": "sse4_1",
     "sse4.2": "sse4_2",
@@ -305,8 +309,10 @@ class CpuTarget(Target):
 
     @property
     def fusions(self) -> Sequence[GraphPass]:
+        fixed = not (self._any_rows or self._any_images)
+
         def claims(op: FusedOp) -> bool:
-            return self.space_for(op)[0] is not None
+            return (fixed or not isinstance(op, _OF_KNOWN_SIZES)) and self.space_for(op)[0] is not None
 
         lower: tuple[GraphPass, ...] = ()
         halved: tuple[GraphPass, ...] = ()
@@ -323,7 +329,6 @@ class CpuTarget(Target):
             x_bits = rounded if self.packed.may_round else lambda form: 0
             lower = (KeepPackedWeights(claims, self.packed, x_bits),)
         safe = safe_pairs if self.pairs_safe else lambda w: 0
-        fixed = not (self._any_rows or self._any_images)
         return (
             SplitBytes(),  # first: moves between two quantisers are moves of bytes
             SinkDequantizers(),  # likewise

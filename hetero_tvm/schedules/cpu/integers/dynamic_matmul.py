@@ -69,6 +69,10 @@ class DynamicMatmulSpace(DesignSpace):
     def arithmetic(self, op: FusedOp, machine: CpuModel) -> str:
         return INT8
 
+    def grids(self, op: DynamicMatmul, machine: CpuModel) -> list[tuple[int, int]]:
+        """Pairs of row blocks and column blocks."""
+        return grids(op.m, op.n, machine)
+
     def kernel_for(self, op: DynamicMatmul) -> type[IntegerProductKernel]:
         """The kernel of an operator."""
         return self.kernel
@@ -77,7 +81,7 @@ class DynamicMatmulSpace(DesignSpace):
         tiles = tuple((tile.rows, tile.vectors) for tile in self._tiles(op, machine))
         return (
             Knob("tile", tiles),
-            Knob("grid", tuple(grids(op.m, op.n, machine))),
+            Knob("grid", tuple(self.grids(op, machine))),
             Knob("unroll", (4, 2, 8, 1)),
             Knob("prefetch", (1, 0)),
             *(
@@ -99,7 +103,7 @@ class DynamicMatmulSpace(DesignSpace):
             for rows in range(1, min(_MAX_ROWS, op.m) + 1)
             if integer_tile.tile_fits(tile := RegisterTile(rows, vectors), dot, machine)
         ]
-        best = grids(op.m, op.n, machine)
+        best = self.grids(op, machine)
         return tuple(sorted(choices, key=lambda t: min(self.cycles(op, t, g, machine) for g in best))[:24])
 
     def canonical(self, op: DynamicMatmul, point: Point, machine: CpuModel) -> Point:
@@ -111,7 +115,7 @@ class DynamicMatmulSpace(DesignSpace):
     def default(self, op: DynamicMatmul, machine: CpuModel) -> Point:
         units = (VECTORS, MATRICES) if has_matrix_unit(machine, self.kernel.instruction) else (VECTORS,)
         tile, grid, unit = min(
-            product(self._tiles(op, machine), grids(op.m, op.n, machine), units),
+            product(self._tiles(op, machine), self.grids(op, machine), units),
             key=lambda point: self.cycles(op, point[0], point[1], machine, point[2]),
         )
         point = {"tile": (tile.rows, tile.vectors), "grid": grid, "unroll": 4, "prefetch": int(op.m > 1)}

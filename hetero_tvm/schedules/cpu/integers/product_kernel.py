@@ -247,7 +247,7 @@ class IntegerProductKernel(ABC):
             place = Place(panel, c, panel * self.columns + c)
             row = first_row + inside + r
             value = self.result(totals, inside + r, row, place, width)
-            k.store(self.y, value, [row, k.ramp(place.column, width)])
+            self.put(value, row, place.column, width)
 
         def write(count: int) -> None:
             in_memory = self.matrices is not None
@@ -280,6 +280,10 @@ class IntegerProductKernel(ABC):
             else:
                 value = self.activations.apply(step, value, width)
         return value
+
+    def put(self, value: Expr, row: Index, column: Index, width: int) -> None:
+        """Emit the store of ``width`` results."""
+        self.k.store(self.y, value, [row, self.k.ramp(column, width)])
 
     def column_sums(self, part: int, place: Place, width: int) -> Expr:
         """Sums of ``width`` columns of W of one part, int32."""
