@@ -127,7 +127,7 @@ def optimize(
     for rule in rules:
         start = time.perf_counter()
         run_rules(graph, [rule], report, disabled)
-        report.seconds[rule.name] = time.perf_counter() - start
+        report.seconds[rule.name] = report.seconds.get(rule.name, 0.0) + time.perf_counter() - start
         if rule.name not in disabled:
             observe(rule.name, lambda: graph.rebuild()[0])
     close(anchors, report)

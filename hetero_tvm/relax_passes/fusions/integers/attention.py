@@ -44,7 +44,7 @@ class FuseQuantBatchMatmul(Rule):
     claims : whether the target has a kernel for an operator.
     """
 
-    name = "quantized_batch_matmul"
+    name = "quantized"
     anchors = ("relax.matmul",)
 
     def __init__(self, claims: Claims):
@@ -109,7 +109,7 @@ class FuseQuantSoftmax(Rule):
     claims : whether the target has a kernel for an operator.
     """
 
-    name = "quantized_softmax"
+    name = "quantized"
     anchors = ("relax.nn.softmax",)
 
     def __init__(self, claims: Claims):

@@ -86,9 +86,11 @@ class FuseQuantized(Rule):
             if call.op.name == "relax.nn.conv3d":
                 return None
             return self._integers(graph, var, call)
-        x = graph.call(call.args[0], "relax.dequantize")
-        if x is None or _source(graph, call.args[1], "relax.dequantize") is None:
+        x, w = graph.call(call.args[0], "relax.dequantize"), _source(graph, call.args[1], "relax.dequantize")
+        if x is None or w is None:
             return None
+        if call.op.name == "relax.matmul" and constant_of(graph, w.args[0]) is None:
+            return None  # two computed tensors are the matter of another rule
         _need(call.op.name != "relax.nn.conv3d", "convolutions of volumes are computed in float32")
         return self._between_quantizers(graph, var, call, x)
 
