@@ -10,11 +10,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from typing import Any
+from hetero_tvm.import_path import put_working_folder_last
 
-from hetero_tvm.errors import HeteroTVMError, UsageError
-from hetero_tvm.version import VERSION
+put_working_folder_last()  # before anything is imported that a file there might have the name of
+
+import importlib.util  # noqa: E402
+from typing import Any  # noqa: E402
+
+from hetero_tvm.errors import HeteroTVMError, UsageError  # noqa: E402
+from hetero_tvm.version import VERSION  # noqa: E402
 
 __version__ = VERSION
 
