@@ -97,6 +97,8 @@ def _find(name: str) -> Any:
         from hetero_tvm.generation.model import load_language_model
 
         return load_language_model
+    if name == "torch":  # a package of ours, which imports PyTorch
+        return importlib.import_module("hetero_tvm.torch")
     if name == "Library":
         from hetero_tvm.runtime.library import Library
 
