@@ -129,7 +129,8 @@ def next_commands(library: Path, language: Mapping[str, Any] | None = None) -> s
     ----------
     language : facts of a language model, or of a model that embeds texts, from the library's manifest.
     """
-    named = shlex.quote(str(library.parent if language and library.name == "model.so" else library))
+    path = str(library.parent if language and library.name == "model.so" else library)
+    named = shlex.quote(f"./{path}" if path.startswith("-") else path)  # no option
     if not language:
         title = "next: how fast is it?  where does the time go?"
         arguments = [f"bench {named}", f"profile {named}"]
