@@ -11,7 +11,7 @@ from typing import Any
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
-from hetero_tvm.host.terminal import Column, console, table
+from hetero_tvm.host.terminal import Column, console, figure, table
 from hetero_tvm.records import database
 from hetero_tvm.records.database import Filter
 from hetero_tvm.records.record import Record
@@ -113,7 +113,7 @@ _COLUMNS = (
 
 
 def _cells(record: Record) -> tuple[str, ...]:
-    time = "" if record.seconds is None else f"{record.seconds * 1e3:.4g}"
+    time = "" if record.seconds is None else figure(record.seconds * 1e3, 4)
     gain = _gain(record)
     return (
         record.task,
@@ -142,7 +142,7 @@ def _machine(record: Record) -> str:
 
 
 def _line(record: Record, detailed: bool) -> str:
-    time = "" if record.seconds is None else f"{record.seconds * 1e3:.4g} ms"
+    time = "" if record.seconds is None else f"{figure(record.seconds * 1e3, 4)} ms"
     found = _gain(record)
     gain = "" if found is None else f" ({found:.2f} x default)"
     status, where = _status(record), _machine(record)

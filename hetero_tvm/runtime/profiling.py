@@ -15,7 +15,7 @@ import numpy as np
 from hetero_tvm.errors import UsageError
 from hetero_tvm.host.files import write_whole
 from hetero_tvm.host.peaks import FLOAT32, CacheRoof, least_seconds
-from hetero_tvm.host.terminal import Console, console
+from hetero_tvm.host.terminal import Console, console, figure
 from hetero_tvm.pages.profile_tables import show_profile
 from hetero_tvm.pages.views import profile_view
 from hetero_tvm.runtime.manifest import Manifest
@@ -119,7 +119,7 @@ class Profile:
 
     def __repr__(self) -> str:
         return (
-            f"<Profile of {self.name!r}: {1e3 * self.seconds:.4g} ms, {len(self.kernels)} kernels, "
+            f"<Profile of {self.name!r}: {figure(1e3 * self.seconds, 4)} ms, {len(self.kernels)} kernels, "
             f"{self.threads} threads>"
         )
 

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetero_tvm.host.terminal import figure
 from hetero_tvm.pages import search_parts
 from hetero_tvm.pages.page import fragment, page
 
@@ -45,7 +46,7 @@ class TaskReport:
 
     def __repr__(self) -> str:
         times = [self.default_seconds, self.tuned_seconds]
-        before, after = ("?" if one is None else f"{1e3 * one:.3g}" for one in times)
+        before, after = ("?" if one is None else figure(1e3 * one) for one in times)
         return f"<TaskReport {self.name!r}: {before} -> {after} ms, {self.origin}>"
 
     @property
