@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_tvm import host
 from hetero_tvm.generation.facts import EMBEDDING
 from hetero_tvm.host.install import as_typed
-from hetero_tvm.host.terminal import Column, console, figure, operations, table
+from hetero_tvm.host.terminal import Column, console, figure, number_of, operations, table
 
 if TYPE_CHECKING:
     from hetero_tvm.api import OptimizedModel
@@ -56,7 +56,7 @@ def plan_lines(
     work = sum(task.uses * task.flops for task in tasks)
     calls = sum(task.count for task in optimized.tasks)
     seconds = expected_seconds(len(tasks), trials, minutes)
-    budget = "trials without limit" if trials is None else f"{trials} trials"
+    budget = "trials without limit" if trials is None else number_of(trials, "trial")
     if minutes is not None:
         budget += f", {minutes:g} minutes at most"
     if seconds is not None:
