@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from hetero_tvm.import_path import put_working_folder_last
+from hetero_tvm.import_path import put_working_folder_last, refuse_stand_ins
 
 put_working_folder_last()  # before anything is imported that a file there might have the name of
 
@@ -74,6 +74,7 @@ def __getattr__(name: str) -> Any:
 
 def _find(name: str) -> Any:
     if name in _COMPILER:
+        refuse_stand_ins()
         from hetero_tvm import api
 
         return getattr(api, name)

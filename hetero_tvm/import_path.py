@@ -1,7 +1,8 @@
 """Places that Python imports from, for commands and for the processes that they start.
 
 ``python -m`` puts the working folder first, before Python's own modules: a user's ``numbers.py`` or
-``random.py`` there would be imported in place of Python's, by NumPy as well.  It imports nothing but ``sys``.
+``random.py`` there would be imported in place of Python's, by NumPy as well.  Hence this imports nothing but
+``sys`` at first.
 """
 
 from __future__ import annotations
@@ -34,3 +35,26 @@ def put_working_folder_last() -> None:
     kept_out = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
     if ours and sys.argv[:1] == ["-m"] and not kept_out:  # Python is still looking for the module
         sys.path.append(sys.path.pop(0))
+
+
+def refuse_stand_ins() -> None:
+    """Refuse single files that would be imported in place of the packages that the compiler needs.
+
+    Raises
+    ------
+    UsageError : there is such a file, as a script of the user's that is called ``onnx.py``.
+    """
+    from importlib.util import find_spec
+
+    from hetero_tvm.errors import UsageError
+
+    for name in ("numpy", "onnx", "tvm"):
+        try:
+            spec = find_spec(name)
+        except ValueError:  # a module that a program has put together by itself
+            continue
+        if spec is not None and spec.origin is not None and not spec.origin.endswith("__init__.py"):
+            raise UsageError(
+                f"{spec.origin} is imported in place of the package {name}, which hetero_tvm needs",
+                hint="give that file another name",
+            )

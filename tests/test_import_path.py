@@ -56,6 +56,15 @@ def test_modules_of_the_working_folder_are_still_found(folder):
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+@pytest.mark.parametrize("script", ["onnx.py", "mine.py"])
+def test_a_script_that_stands_in_for_a_package_is_named(tmp_path, script):
+    (tmp_path / "onnx.py").write_text("")
+    (tmp_path / script).write_text("import hetero_tvm; hetero_tvm.import_model('x.onnx')\n")
+    done = run([sys.executable, script], tmp_path)
+    assert f"{tmp_path}/onnx.py is imported in place of the package onnx" in done.stderr
+    assert "give that file another name" in done.stderr
+
+
 @pytest.mark.thorough
 def test_build_bench_and_tune_import_no_file_of_the_user(folder):
     (folder / "types.py").write_text("raise SystemExit('imported the types.py of the user')\n")
