@@ -10,11 +10,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from typing import Any
+from hetero_tvm.import_path import put_working_folder_last, refuse_stand_ins
 
-from hetero_tvm.errors import HeteroTVMError, UsageError
-from hetero_tvm.version import VERSION
+put_working_folder_last()  # before anything is imported that a file there might have the name of
+
+import importlib.util  # noqa: E402
+from typing import Any  # noqa: E402
+
+from hetero_tvm.errors import HeteroTVMError, UsageError  # noqa: E402
+from hetero_tvm.version import VERSION  # noqa: E402
 
 __version__ = VERSION
 
@@ -70,6 +74,7 @@ def __getattr__(name: str) -> Any:
 
 def _find(name: str) -> Any:
     if name in _COMPILER:
+        refuse_stand_ins()
         from hetero_tvm import api
 
         return getattr(api, name)
@@ -93,6 +98,8 @@ def _find(name: str) -> Any:
         from hetero_tvm.generation.model import load_language_model
 
         return load_language_model
+    if name == "torch":  # a package of ours, which imports PyTorch
+        return importlib.import_module("hetero_tvm.torch")
     if name == "Library":
         from hetero_tvm.runtime.library import Library
 

@@ -1,5 +1,6 @@
 """Types of what the package gives on first use (see ``__init__.py``)."""
 
+from hetero_tvm import torch as torch
 from hetero_tvm.api import BuiltModel as BuiltModel
 from hetero_tvm.api import OptimizedModel as OptimizedModel
 from hetero_tvm.api import TunedModel as TunedModel

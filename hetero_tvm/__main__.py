@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,13 +38,9 @@ _WORDS_OF_OTHERS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        status = _run(arguments)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # whoever reads has seen enough (| head)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    from hetero_tvm.cli.streams import with_streams
+
+    return with_streams(lambda: _run(arguments))
 
 
 def _run(arguments: list[str]) -> int:

@@ -16,6 +16,7 @@ from hetero_tvm.compile.truth import EndToEnd, race, untimed
 from hetero_tvm.errors import UsageError, expect, expect_number
 from hetero_tvm.frontend.functions.importer import import_function
 from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.host.terminal import number_of
 from hetero_tvm.language.build import build_language_model
 from hetero_tvm.language.embedding.build import build_embedding_model
 from hetero_tvm.records.choose import Choice, choose, default_choice
@@ -52,7 +53,8 @@ class TunedModel:
 
     def __repr__(self) -> str:
         found = sum(bool(choice.file) for choice in self.choices.values())
-        words = f"{len(self.choices)} kernels, {found} from records, {self.report.trials} trials"
+        kernels, trials = number_of(len(self.choices), "kernel"), number_of(self.report.trials, "trial")
+        words = f"{kernels}, {found} from records, {trials}"
         return f"<TunedModel {self.optimized.model.name!r} for {self.optimized.target.kind}: {words}>"
 
     def _repr_html_(self) -> str:

@@ -14,6 +14,7 @@ from hetero_tvm.cli import common as cli_common
 from hetero_tvm.cli.parsing import add_output_options, command_parser
 from hetero_tvm.errors import UsageError
 from hetero_tvm.host.install import extra_command
+from hetero_tvm.host.terminal import number_of
 
 if TYPE_CHECKING:
     from hetero_tvm.generation.batch import Request
@@ -423,7 +424,7 @@ def _say_speed(options: argparse.Namespace, requests: Sequence[Request]) -> None
     read = sum(len(r.prompt) for r in requests)
     made = sum(len(r.tokens) for r in requests)
     prefill, decode = (max(getattr(r, name) for r in requests) for name in ("prefill_s", "decode_s"))
-    text = f"prompt: {read} tokens in {prefill:.3f} s; {made} new tokens"
+    text = f"prompt: {number_of(read, 'token')} in {prefill:.3f} s; {number_of(made, 'new token')}"
     if decode and made > len(requests):
         text += f", {(made - len(requests)) / decode:.1f} per second"
     print(text, file=sys.stderr)

@@ -153,13 +153,16 @@ def read_metric(text: str) -> Metric:
 
     Raises
     ------
-    UsageError : there is no such file or function.
+    UsageError : there is no such file or function, or the file does not run.
     """
     path, _, name = text.rpartition(":")
     hint = "write --metric FILE.py:FUNCTION; it takes {output name: array} and gives a number"
     if not path or not Path(path).is_file():
         raise UsageError(f"--metric {text}: there is no file {path or text}", hint=hint)
-    metric = runpy.run_path(path).get(name)
+    try:
+        metric = runpy.run_path(path).get(name)
+    except Exception as error:
+        raise UsageError(f"--metric {text}: {type(error).__name__}: {error}", hint=hint) from error
     if not callable(metric):
         raise UsageError(f"--metric {text}: {path} has no function {name!r}", hint=hint)
     return metric

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.cli.steps import Steps
 from hetero_tvm.host.native import find_compiler
-from hetero_tvm.host.terminal import operations
+from hetero_tvm.host.terminal import number_of, operations
 from hetero_tvm.targets.registry import start_early
 
 if TYPE_CHECKING:
@@ -173,8 +173,8 @@ def _dry_run(optimized: OptimizedModel, options: argparse.Namespace, trials: int
         return 0
     tune_report.print_tasks(tasks)
     total = sum(task["calls"] * task["flops"] for task in tasks)
-    print(f"{len(tasks)} kernels, {operations(total)} per inference")
-    budget = "trials without limit" if trials is None else f"{trials} trials"
+    print(f"{number_of(len(tasks), 'kernel')}, {operations(total)} per inference")
+    budget = "trials without limit" if trials is None else number_of(trials, "trial")
     print(f"{budget}, about {seconds:.0f} s; less when records exist")
     return 0
 

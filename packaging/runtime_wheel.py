@@ -2,10 +2,10 @@
 
     python packaging/runtime_wheel.py --out dist
 
-It is made from the same tree: the rooms ``errors``, ``version``, ``host``, ``pages``, ``runtime`` and
-``generation`` (texts of language models), with TVM's two runtime libraries (5 MB) inside instead of the
-package apache-tvm (300 MB).  It brings the package ``hetero_tvm``, and is installed instead of hetero-tvm,
-not beside it.
+It is made from the same tree: the rooms ``errors``, ``version``, ``import_path``, ``host``, ``pages``,
+``runtime`` and ``generation`` (texts of language models), with TVM's two runtime libraries (5 MB) inside
+instead of the package apache-tvm (300 MB).  It brings the package ``hetero_tvm``, and is installed instead of
+hetero-tvm, not beside it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_FILES = ("__init__.py", "__init__.pyi", "py.typed", "errors.py", "version.py")
+_FILES = ("__init__.py", "__init__.pyi", "py.typed", "errors.py", "import_path.py", "version.py")
 ROOMS = (*_FILES, "host", "pages", "runtime", "generation")
 LIBRARIES = ("libtvm_runtime.so", "libtvm_runtime_extra.so")
 _COMMAND = '''\

@@ -11,7 +11,7 @@ import pytest
 from tests.import_graph import PACKAGE, ROOT, circles, folders, imports, modules, references
 
 FLOORS = (
-    ("errors", "version"),
+    ("errors", "version", "import_path"),
     ("host",),
     ("memory", "zoo", "pages", "runtime", "generation"),
     ("codegen",),

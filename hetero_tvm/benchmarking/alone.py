@@ -24,6 +24,7 @@ import numpy as np
 from hetero_tvm.benchmarking.latency import statistics
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.host.scratch import temporary_folder
+from hetero_tvm.import_path import command_of
 from hetero_tvm.runtime import Library, load
 from hetero_tvm.runtime.observing import DeviceCost
 
@@ -79,7 +80,7 @@ def measure(library: Path, inputs: dict[str, np.ndarray], settings: Settings) ->
         np.savez(folder / "inputs.npz", **inputs)
         task = {**dataclasses.asdict(settings), "library": str(library), "inputs": str(folder / "inputs.npz")}
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        command = [sys.executable, "-m", "hetero_tvm.benchmarking.alone", json.dumps(task)]
+        command = command_of("hetero_tvm.benchmarking.alone", json.dumps(task))
         done = subprocess.run(command, capture_output=True, text=True, env=environment, errors="replace")
     if done.returncode != 0:
         words = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]

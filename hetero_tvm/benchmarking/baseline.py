@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.terminal import figure
 
 _BEST = "undisturbed_per_second"
 """Rate of streams in the windows that others disturbed least; documents of earlier versions have none."""
@@ -36,7 +37,8 @@ class Change:
 
     def __str__(self) -> str:
         verdict = "slower" if self.slower else "faster" if self.faster else "as before"
-        return f"{self.name}: {self.before:.4g} -> {self.now:.4g} ({self.ratio:.3f} of the time): {verdict}"
+        before, now = figure(self.before, 4), figure(self.now, 4)
+        return f"{self.name}: {before} -> {now} ({self.ratio:.3f} of the time): {verdict}"
 
 
 def read_document(path: Path, option: str, hint: str) -> Any:

@@ -25,6 +25,7 @@ import numpy as np
 from hetero_tvm.benchmarking.latency import statistics
 from hetero_tvm.benchmarking.runtimes import OURS
 from hetero_tvm.host.scratch import temporary_folder
+from hetero_tvm.import_path import command_of
 from hetero_tvm.runtime import DeviceCost
 
 _START_LIMIT = 900.0  # seconds; torch.compile of a large model takes minutes
@@ -227,7 +228,7 @@ class _Worker:
         for variable in ("HETERO_TVM_THREADS", "HETERO_TVM_PIN"):
             environment.pop(variable, None)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "hetero_tvm.benchmarking.worker"],
+            command_of("hetero_tvm.benchmarking.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -14,6 +14,7 @@ import numpy as np
 from hetero_tvm.errors import UsageError
 from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.host.peaks import measure_bandwidth
+from hetero_tvm.host.terminal import figure
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Decoding:
 
     def __str__(self) -> str:
         share, least, most = statistics.median(self.shares), min(self.shares), max(self.shares)
-        text = f"{1e3 * self.seconds:.3g} ms a token, {1 / self.seconds:,.0f} tokens/s; each reads "
+        text = f"{figure(1e3 * self.seconds)} ms a token, {1 / self.seconds:,.0f} tokens/s; each reads "
         text += f"{self.weights / 1e6:.1f} MB of weights\n{share:.0%} of what memory allows "
         text += f"({self.bandwidth:.1f} GB/s), {least:.0%} to {most:.0%} in {len(self.shares)} rounds"
         for length, rate in self.prompts.items():

@@ -18,6 +18,7 @@ from hetero_tvm.cli.ending import ended_by_signals
 from hetero_tvm.cli.failures import DEBUG_VARIABLE, in_words
 from hetero_tvm.cli.numbers import cosine, count, minutes, percent, positive, seconds  # noqa: F401
 from hetero_tvm.cli.parsing import EXITS, Refusal, add_output_options, command_parser, named
+from hetero_tvm.cli.streams import is_of_output, with_streams
 from hetero_tvm.errors import (
     AccuracyError,
     BuildError,
@@ -387,6 +388,12 @@ def run(
     tuning, building, checking or running failed; 130 when interrupted, 143 and 129 when ended by SIGTERM and
     SIGHUP.  With HETERO_TVM_DEBUG=1 errors keep their traceback.  With ``--json`` an error is a document too.
     """
+    return with_streams(lambda: _run(command, parse, argv))
+
+
+def _run(
+    command: Callable[[argparse.Namespace], int], parse: argparse.ArgumentParser, argv: Sequence[str] | None
+) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     try:
         options = parse.parse_args(given)
@@ -429,10 +436,11 @@ def run(
             if as_json:
                 print_error("MemoryError", message, hint)
             return 1
-        except BrokenPipeError:  # `... | head`: nobody reads any more
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 1
+        except BrokenPipeError:
+            raise
         except Exception as error:
+            if is_of_output(error):
+                raise
             what, where, status = in_words(error)
             print(f"error: {what}\n{where}", file=sys.stderr)
             if as_json:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
-from hetero_tvm.host.terminal import Column, console, table
+from hetero_tvm.host.terminal import Column, console, figure, number_of, table
 from hetero_tvm.records import database
 from hetero_tvm.records.database import Filter
 from hetero_tvm.records.record import Record
@@ -73,7 +73,8 @@ def _stats(options: argparse.Namespace) -> int:
     if options.json:
         cli_common.print_json({"folder": str(_folder(options)), **found})
         return 0
-    cli_common.say(options, f"{_folder(options)}: {found['records']} records of {found['tasks']} kernels")
+    count, kernels = number_of(found["records"], "record"), number_of(found["tasks"], "kernel")
+    cli_common.say(options, f"{_folder(options)}: {count} of {kernels}")
     for name in ("spaces", "machines", "roles", "statuses"):
         for text, count in sorted(found[name].items(), key=lambda item: -item[1]):
             cli_common.say(options, f"  {name[:-1] if name != 'statuses' else 'status':8} {text}: {count}")
@@ -113,7 +114,7 @@ _COLUMNS = (
 
 
 def _cells(record: Record) -> tuple[str, ...]:
-    time = "" if record.seconds is None else f"{record.seconds * 1e3:.4g}"
+    time = "" if record.seconds is None else figure(record.seconds * 1e3, 4)
     gain = _gain(record)
     return (
         record.task,
@@ -142,7 +143,7 @@ def _machine(record: Record) -> str:
 
 
 def _line(record: Record, detailed: bool) -> str:
-    time = "" if record.seconds is None else f"{record.seconds * 1e3:.4g} ms"
+    time = "" if record.seconds is None else f"{figure(record.seconds * 1e3, 4)} ms"
     found = _gain(record)
     gain = "" if found is None else f" ({found:.2f} x default)"
     status, where = _status(record), _machine(record)
@@ -162,7 +163,7 @@ def _verify(options: argparse.Namespace) -> int:
         for text in found:
             cli_common.say(options, text)
         count = len(database.select(folder, Filter()))
-        cli_common.say(options, f"{folder}: {count} records, {len(found)} problems")
+        cli_common.say(options, f"{folder}: {number_of(count, 'record')}, {number_of(len(found), 'problem')}")
     return 1 if found else 0
 
 
@@ -219,7 +220,7 @@ def _prune(options: argparse.Namespace) -> int:
     before, after = database.prune(_folder(options, writes=True), keep, _filter(options))
     if options.json:
         cli_common.print_json({"before": before, "after": after})
-    cli_common.say(options, f"{before - after} of {before} records removed")
+    cli_common.say(options, f"{before - after} of {number_of(before, 'record')} removed")
     return 0
 
 
@@ -232,7 +233,7 @@ def _export(options: argparse.Namespace) -> int:
     count, left_out = exchange.export(options.out, here, spaces, target.machine)
     if options.json:
         cli_common.print_json({"exported": count, "left_out": left_out, "folder": str(options.out)})
-    cli_common.say(options, f"{count} records of {target.machine.mcpu} in {options.out}")
+    cli_common.say(options, f"{number_of(count, 'record')} of {target.machine.mcpu} in {options.out}")
     for reason, number in left_out.items():
         cli_common.say(options, f"left out: {number}, {reason}")
     return 0
@@ -248,7 +249,7 @@ def _import(options: argparse.Namespace) -> int:
     count = database.add(_folder(options, writes=True), records)
     if options.json:
         cli_common.print_json({"read": len(records), "added": count})
-    cli_common.say(options, f"{len(records)} records read, {count} new as trials of {site.mcpu}")
+    cli_common.say(options, f"{number_of(len(records), 'record')} read, {count} new as trials of {site.mcpu}")
     return 0
 
 

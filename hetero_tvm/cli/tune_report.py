@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_tvm import host
 from hetero_tvm.generation.facts import EMBEDDING
 from hetero_tvm.host.install import as_typed
-from hetero_tvm.host.terminal import Column, console, figure, operations, table
+from hetero_tvm.host.terminal import Column, console, figure, number_of, operations, table
 
 if TYPE_CHECKING:
     from hetero_tvm.api import OptimizedModel
@@ -56,7 +56,7 @@ def plan_lines(
     work = sum(task.uses * task.flops for task in tasks)
     calls = sum(task.count for task in optimized.tasks)
     seconds = expected_seconds(len(tasks), trials, minutes)
-    budget = "trials without limit" if trials is None else f"{trials} trials"
+    budget = "trials without limit" if trials is None else number_of(trials, "trial")
     if minutes is not None:
         budget += f", {minutes:g} minutes at most"
     if seconds is not None:
@@ -129,7 +129,8 @@ def next_commands(library: Path, language: Mapping[str, Any] | None = None) -> s
     ----------
     language : facts of a language model, or of a model that embeds texts, from the library's manifest.
     """
-    named = shlex.quote(str(library.parent if language and library.name == "model.so" else library))
+    path = str(library.parent if language and library.name == "model.so" else library)
+    named = shlex.quote(f"./{path}" if path.startswith("-") else path)  # no option
     if not language:
         title = "next: how fast is it?  where does the time go?"
         arguments = [f"bench {named}", f"profile {named}"]

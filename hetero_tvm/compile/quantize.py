@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -145,18 +149,20 @@ def quantize_model(
     ------
     AccuracyError : the bar does not hold with any product in few bits.
     InputError, UsageError : the data do not fit, or ``static`` has none; the method is unknown; the target
-        has no 8-bit products; ``storage`` is given to another method; the model has nothing to quantise.
+        has no 8-bit products; ``storage`` is given to another method; the model has nothing to quantise;
+        the metric fails, or gives no number.
     """
     check_settings(method, calibration, target, data is not None, storage)
     _refuse(model)
     samples = samples_of(model, data)
     plain = build(optimize_model(model, target))
     wanted = [plain.run(sample) for sample in samples]
+    figure = None if metric is None else _judged(metric, model, wanted)  # it may fail: not after minutes
     rounding = _rounding(model, plain, samples, target, method, calibration, storage)
     if not rounding.layers:
         raise UsageError(
             f"{model.name} has no product with constant weights that --method {method} could quantise",
-            hint="--method static takes convolutions" if method != "static" else None,
+            hint="--method static takes convolutions, transposed ones aside" if method != "static" else None,
         )
     kept: tuple[str, ...] = ()
     failed: QuantizationReport | None = None
@@ -172,7 +178,7 @@ def quantize_model(
             sum(task.count for task in tasks if isinstance(task.op, _QUANTIZED)),
             kept,
             rounding.layers,
-            None if metric is None else (_judged(metric, model, wanted), _judged(metric, model, given)),
+            None if metric is None or figure is None else (figure, _judged(metric, model, given)),
             _left(built.optimized, kept),
             sum(task.count for task in tasks if getattr(task.op, "smoothed", False)),
             (_weight_bytes(plain), _weight_bytes(built)),
@@ -316,6 +322,11 @@ def samples_of(model: ImportedModel, data: Mapping[str, np.ndarray] | None) -> S
         raise InputError(
             "the numbers of samples differ or are zero", problems=[f"{n}: {c}" for n, c in counts.items()]
         )
+    if holes := [n for n, a in data.items() if n in shapes and a.dtype.kind == "f" and np.isnan(a).any()]:
+        raise InputError(
+            "the samples hold NaN: nothing can be measured on them",
+            problems=[f"{n}: {int(np.isnan(data[n]).sum())} of {data[n].size} elements" for n in holes],
+        )
     rows = range(next(iter(counts.values()), 1))
     return [
         checked_inputs(model.signature, {n: a[row] if n in counts else a for n, a in data.items()})
@@ -343,7 +354,25 @@ def _judged(metric: Metric, model: ImportedModel, results: Sequence[Sequence[np.
         name: np.stack([np.asarray(one) for one in column])
         for name, column in zip(names, zip(*results, strict=True), strict=True)
     }
-    return float(metric(outputs))
+    hint = f"it takes {{output name: array}} and gives a number; it got {_described(outputs)}"
+    try:
+        figure = metric(outputs)
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}, line {frame.lineno}"
+        raise UsageError(f"the metric fails ({place}): {type(error).__name__}: {error}", hint=hint) from error
+    try:
+        number = float(figure)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the metric gives {reprlib.repr(figure)}, not a number", hint=hint) from error
+    if not math.isfinite(number):
+        raise UsageError(f"the metric gives {number}", hint=hint)
+    return number
+
+
+def _described(arrays: Mapping[str, np.ndarray]) -> str:
+    """Names, types and shapes of arrays in a line."""
+    return ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in arrays.items())
 
 
 def _distances(

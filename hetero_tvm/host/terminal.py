@@ -94,14 +94,14 @@ def milliseconds(value: float) -> str:
     return f"{value:.3f}" if value >= 0.1 or value == 0 else f"{value:.3g}"
 
 
-def figure(value: float) -> str:
-    """A number in three significant digits at least: never 0.00."""
-    return f"{value:.0f}" if value >= 100 or value == 0 else f"{value:.3g}"
+def figure(value: float, digits: int = 3) -> str:
+    """A number in so many significant digits at least: never 0.00, nor 1.2e+03."""
+    return f"{value:.0f}" if value >= 10 ** (digits - 1) or value == 0 else f"{value:.{digits}g}"
 
 
 def operations(flops: float) -> str:
     """``2.87 GFLOP``, ``0.962 MFLOP``: a count of operations in the unit that shows its digits."""
-    return f"{flops / 1e9:.3g} GFLOP" if flops >= 1e8 or flops == 0 else f"{flops / 1e6:.3g} MFLOP"
+    return f"{figure(flops / 1e9)} GFLOP" if flops >= 1e8 or flops == 0 else f"{flops / 1e6:.3g} MFLOP"
 
 
 def number_of(count: int, thing: str) -> str:

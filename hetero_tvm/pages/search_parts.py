@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hetero_tvm.host.terminal import milliseconds, percent, record_cell
+from hetero_tvm.host.terminal import milliseconds, number_of, percent, record_cell
 from hetero_tvm.pages import charts
 from hetero_tvm.pages.page import Html, name, section, share_bar, table, text
 
@@ -115,8 +115,8 @@ def course(report: Mapping[str, Any]) -> list[Any]:
     spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in report["spent"].items())
     lines: list[Any] = [
         charts.curve(points, "seconds", "all kernels, ms") if len({best for _, best in points}) > 1 else "",
-        f"{report['trials']} trials in {report['elapsed']:.1f} s, {report['reused']} taken from records; "
-        f"stopped by: {report['stopped']}.",
+        f"{number_of(report['trials'], 'trial')} in {report['elapsed']:.1f} s, {report['reused']} taken from "
+        f"records; stopped by: {report['stopped']}.",
         f"Processes spent: {spent}." if spent else "",
     ]
     if report["failures"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from hetero_tvm.host.terminal import figure
 from hetero_tvm.pages.page import Html, fragment, section, share_bar, table, tiles
 
 _MOST_KERNELS = 20
@@ -49,7 +50,7 @@ def fusion_parts(report: Mapping[str, Any]) -> list[Any]:
 def task_table(rows: Sequence[tuple[str, int, int, str]]) -> Html:
     """Kernels with their calls, flops of a call, and design space; those with most work first."""
     ordered = sorted(rows, key=lambda row: -row[1] * row[2])
-    cells = [(name, calls, f"{flops / 1e6:.3g}", space) for name, calls, flops, space in ordered]
+    cells = [(name, calls, figure(flops / 1e6), space) for name, calls, flops, space in ordered]
     return table(("kernel", "calls", "MFLOP of a call", "space"), cells, numbers=(1, 2))
 
 
@@ -65,14 +66,14 @@ def profile_view(document: Mapping[str, Any]) -> str:
         (
             row["kernel"],
             row["calls"],
-            f"{row['ms']:.3g}",
+            figure(row["ms"]),
             share_bar(row["share"]),
             "" if row["gflops"] is None else f"{row['gflops']:.1f}",
             "" if row["roofline"] is None else f"{min(1.0, row['roofline']):.0%}",
         )
         for row in longest(kernels, _MOST_KERNELS)
     ]
-    facts = [("a call", f"{document['call_ms']:.4g} ms"), ("threads", document["threads"])]
+    facts = [("a call", f"{figure(document['call_ms'], 4)} ms"), ("threads", document["threads"])]
     rest = len(kernels) - len(rows)
     return view(
         document["model"],

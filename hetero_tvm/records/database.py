@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import RecordError, UsageError
+from hetero_tvm.host.terminal import figure
 from hetero_tvm.records.files import append_lines, open_locked
 from hetero_tvm.records.record import TRIAL, VERIFIED, Record, valid
 from hetero_tvm.records.store import read_records
@@ -219,6 +220,6 @@ def _contradictions(group: Sequence[Record]) -> Iterator[str]:
         alone = trials.get(record.candidate)
         if alone is not None and record.seconds > _FAR * alone.seconds:
             yield (
-                f"{record.task} was verified at {record.seconds * 1e3:.3g} ms, its trial took "
-                f"{alone.seconds * 1e3:.3g} ms: one of them is of a busy machine (tune with --fresh)"
+                f"{record.task} was verified at {figure(record.seconds * 1e3)} ms, its trial took "
+                f"{figure(alone.seconds * 1e3)} ms: one of them is of a busy machine (tune with --fresh)"
             )

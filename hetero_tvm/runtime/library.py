@@ -14,6 +14,7 @@ import numpy as np
 
 from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError
 from hetero_tvm.host.peaks import ARITHMETICS, FLOAT32, measure_bandwidth, measure_caches, measure_peak
+from hetero_tvm.host.terminal import number_of
 from hetero_tvm.pages import views
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, allocate, named_indices, numpy_dtype, result_array
@@ -168,7 +169,7 @@ class Library:
         return self.reopen, ()
 
     def __repr__(self) -> str:
-        return f"<Library {self.manifest.name!r} {self.signature} on {self.threads} threads>"
+        return f"<Library {self.manifest.name!r} {self.signature} on {number_of(self.threads, 'thread')}>"
 
     def _repr_html_(self) -> str:
         ends = views.ends(self.signature.inputs, self.signature.outputs)

@@ -24,6 +24,7 @@ from typing import Any
 
 from hetero_tvm.errors import BuildError, LibraryError, UsageError
 from hetero_tvm.host.files import replaced
+from hetero_tvm.host.terminal import number_of
 from hetero_tvm.runtime import checksum, elf
 from hetero_tvm.runtime.cpuid import FEATURES
 from hetero_tvm.runtime.signature import Signature, Step, Symbol, TensorSpec, size_of
@@ -117,7 +118,7 @@ class Manifest:
     """Output that a session finds for an input by its name: what C and C++ hold."""
 
     def __repr__(self) -> str:
-        words = f"{self.signature} for {self.target.kind}: {len(self.kernels)} kernels"
+        words = f"{self.signature} for {self.target.kind}: {number_of(len(self.kernels), 'kernel')}"
         return f"<Manifest of {self.name!r} {words}>"
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from hetero_tvm.errors import UsageError
 from hetero_tvm.host.files import write_whole
 from hetero_tvm.host.peaks import FLOAT32, CacheRoof, least_seconds
-from hetero_tvm.host.terminal import Console, console
+from hetero_tvm.host.terminal import Console, console, figure, number_of
 from hetero_tvm.pages.profile_tables import show_profile
 from hetero_tvm.pages.views import profile_view
 from hetero_tvm.runtime.manifest import Manifest
@@ -118,10 +118,8 @@ class Profile:
     no_roofs: str = "of a GPU they are not measured"
 
     def __repr__(self) -> str:
-        return (
-            f"<Profile of {self.name!r}: {1e3 * self.seconds:.4g} ms, {len(self.kernels)} kernels, "
-            f"{self.threads} threads>"
-        )
+        kernels, threads = number_of(len(self.kernels), "kernel"), number_of(self.threads, "thread")
+        return f"<Profile of {self.name!r}: {figure(1e3 * self.seconds, 4)} ms, {kernels}, {threads}>"
 
     def _repr_html_(self) -> str:
         return profile_view(self.to_json())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hetero_tvm.host.peaks import FLOAT32
-from hetero_tvm.host.terminal import number_of
+from hetero_tvm.host.terminal import figure, number_of
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.sampled import SampledSpace
@@ -50,7 +50,7 @@ class Task:
     def __repr__(self) -> str:
         space = self.space.name if self.space is not None else "no space"
         calls = number_of(self.count, "call")
-        return f"<Task {self.name!r}: {calls}, {self.flops / 1e6:.4g} MFLOP each, {space}>"
+        return f"<Task {self.name!r}: {calls}, {figure(self.flops / 1e6, 4)} MFLOP each, {space}>"
 
     @property
     def count(self) -> int:

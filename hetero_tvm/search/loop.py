@@ -24,6 +24,7 @@ from typing import Any
 
 from hetero_tvm.host.install import extra_command
 from hetero_tvm.host.peaks import FLOAT32
+from hetero_tvm.host.terminal import figure
 from hetero_tvm.machines import roofs
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.appending import alone_in
@@ -297,8 +298,8 @@ class _Run:
         self.report.drift = after / self.baseline_seconds - 1
         if abs(self.report.drift) > _DRIFT:
             self.report.warnings.append(
-                f"the machine drifted: {self.baseline.name} took {self.baseline_seconds * 1e3:.3g} ms at the "
-                f"start and {after * 1e3:.3g} ms at the end; other load makes rankings unreliable"
+                f"the machine drifted: {self.baseline.name} took {figure(self.baseline_seconds * 1e3)} ms at "
+                f"the start and {figure(after * 1e3)} ms at the end; other load makes rankings unreliable"
             )
 
     def _measure_generic_defaults(self) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetero_tvm.host.terminal import figure, number_of
 from hetero_tvm.pages import search_parts
 from hetero_tvm.pages.page import fragment, page
 
@@ -45,7 +46,7 @@ class TaskReport:
 
     def __repr__(self) -> str:
         times = [self.default_seconds, self.tuned_seconds]
-        before, after = ("?" if one is None else f"{1e3 * one:.3g}" for one in times)
+        before, after = ("?" if one is None else figure(1e3 * one) for one in times)
         return f"<TaskReport {self.name!r}: {before} -> {after} ms, {self.origin}>"
 
     @property
@@ -173,8 +174,8 @@ class TuneReport:
 
     def __repr__(self) -> str:
         disturbed = f" ({self.disturbed} of them disturbed by other processes)" if self.disturbed else ""
-        run = f"{self.trials} trials{disturbed} in {self.elapsed:.1f} s"
-        return f"<TuneReport: {run}, {len(self.tasks)} kernels>"
+        run = f"{number_of(self.trials, 'trial')}{disturbed} in {self.elapsed:.1f} s"
+        return f"<TuneReport: {run}, {number_of(len(self.tasks), 'kernel')}>"
 
     def _repr_html_(self) -> str:
         return fragment(*search_parts.sections(self.to_dict()))
@@ -182,7 +183,7 @@ class TuneReport:
     def to_html(self) -> str:
         """A self-contained HTML page: roofline, kernels, curve of the search."""
         document = self.to_dict()
-        subtitle = f"{self.trials} trials in {self.elapsed:.1f} s; records: {self.logs}"
+        subtitle = f"{number_of(self.trials, 'trial')} in {self.elapsed:.1f} s; records: {self.logs}"
         return page("Search", subtitle, search_parts.sections(document), document)
 
     def to_dict(self) -> dict[str, Any]:

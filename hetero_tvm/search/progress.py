@@ -8,7 +8,7 @@ import threading
 from time import monotonic
 from typing import Any, TextIO
 
-from hetero_tvm.host.terminal import console, percent
+from hetero_tvm.host.terminal import console, figure, percent
 
 _PLAIN_INTERVAL = 2.0
 """Seconds between plain lines."""
@@ -99,7 +99,7 @@ def describe(event: dict[str, Any], failed: int = 0) -> str:
     if event.get("task"):
         parts.append(str(event["task"]) if isinstance(event["task"], str) else "")
     if event.get("best_seconds") and not event.get("flops"):  # what only moves data
-        parts.append(f"best {event['best_seconds'] * 1e3:.3g} ms")
+        parts.append(f"best {figure(event['best_seconds'] * 1e3)} ms")
     elif event.get("best_seconds"):
         gflops = event["flops"] / event["best_seconds"] / 1e9
         share = f" ({percent(gflops / event['peak_gflops'])} of peak)" if event.get("peak_gflops") else ""

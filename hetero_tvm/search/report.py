@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from hetero_tvm.host import terminal
-from hetero_tvm.host.terminal import Column, milliseconds, percent, record_cell
+from hetero_tvm.host.terminal import Column, milliseconds, number_of, percent, record_cell
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 
 _MOST_ROWS = 40
@@ -89,8 +89,8 @@ def summary(report: TuneReport) -> list[str]:
             rate, unit = 60 * rate, "minute"
         speed = f", {rate:.1f} per {unit}"
     lines.append(
-        f"{report.trials} trials in {report.elapsed:.1f} s{speed}; {report.reused} taken from records; "
-        f"stopped by: {report.stopped}"
+        f"{number_of(report.trials, 'trial')} in {report.elapsed:.1f} s{speed}; {report.reused} taken from "
+        f"records; stopped by: {report.stopped}"
     )
     if (share := _share_at_roofline(report)) is not None and share >= 0.5:
         lines.append(

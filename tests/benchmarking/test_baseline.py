@@ -34,6 +34,11 @@ def test_throughput_counts_as_time():
     assert changes[1].ratio == 2.0 and changes[1].slower and "2 streams" in str(changes[1])
 
 
+def test_large_numbers_have_no_exponents():
+    changes, _ = compare_documents(document(23456.7, 9, 12345.6), document(21000.0, 9, 9999.9), 0.05)
+    assert "23457 -> 21000" in str(changes[0]) and "12346 -> 10000" in str(changes[1])
+
+
 @pytest.mark.parametrize(
     ("was", "now", "slower"),
     [

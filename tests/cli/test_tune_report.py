@@ -46,6 +46,7 @@ def test_tasks_and_next_commands(capsys):
     told = next_commands(Path("out/model.so"))
     assert "python -m hetero_tvm.bench out/model.so" in told and max(map(len, told.splitlines())) <= 80
     assert "hetero_tvm.bench 'my models/a.so'" in next_commands(Path("my models/a.so"))
+    assert "hetero_tvm.bench ./-out/model.so" in next_commands(Path("-out/model.so"))
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,39 @@ def test_what_is_asked_for_wrongly(model, tmp_path):
     (tmp_path / "judge.py").write_text("def one(outputs):\n    return 1\n")
     with pytest.raises(UsageError, match="no function 'two'"):
         quantize.read_metric(f"{tmp_path}/judge.py:two")
+    (tmp_path / "judge.py").write_text("def one(:\n")
+    with pytest.raises(UsageError, match="judge.py:one: SyntaxError"):
+        quantize.read_metric(f"{tmp_path}/judge.py:one")
+
+
+def _no_labels(outputs):
+    raise ValueError("no labels")
+
+
+@pytest.mark.parametrize(
+    "metric, words",
+    [
+        (_no_labels, r"fails \(test_quantize.py, line \d+\): ValueError: no labels"),
+        (lambda outputs: "good", "gives 'good', not a number"),
+        (lambda outputs: None, "gives None, not a number"),
+        (lambda outputs: float("nan"), "gives nan"),
+    ],
+)
+def test_a_metric_that_fails_is_told_as_such_before_anything_is_quantised(model, metric, words):
+    built = []
+    with pytest.raises(UsageError, match=words) as caught:
+        quantize_model(model, lambda optimized: built.append(build(optimized)) or built[-1], metric=metric)
+    assert len(built) == 1 and "float32[4, 1, 12, 48]" in caught.value.hint
+
+
+def test_samples_that_are_no_numbers_are_refused():
+    net = api.import_model("zoo:mobilenetv2-tiny")
+    (spec,) = net.signature.inputs
+    data = np.zeros(spec.shape, "float32")
+    data[0, 0, 0, :2] = np.nan
+    with pytest.raises(InputError, match="the samples hold NaN") as caught:
+        samples_of(net, {spec.name: data})
+    assert list(caught.value.problems) == [f"{spec.name}: 2 of {data.size} elements"]
 
 
 @pytest.mark.thorough

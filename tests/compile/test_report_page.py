@@ -90,4 +90,6 @@ def test_objects_are_short_in_a_prompt(built, search):
         assert repr(thing).startswith("<") and len(repr(thing)) < 250, repr(thing)
     disturbed = dataclasses.replace(search, disturbed=3)
     assert repr(disturbed).startswith("<TuneReport: 9 trials (3 of them disturbed by other processes) in")
+    single = dataclasses.replace(search, trials=1, tasks=search.tasks[:1])
+    assert "TuneReport: 1 trial in" in repr(single) and repr(single).endswith(", 1 kernel>")
     assert "minilm-l6-tiny" in repr(tuned) and "<svg" in tuned._repr_html_()

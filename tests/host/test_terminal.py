@@ -80,6 +80,12 @@ def test_numbers():
     assert [milliseconds(v) for v in (12.3456, 0.00123456, 0)] == ["12.346", "0.00123", "0.000"]
     assert [milliseconds(v) for v in (0.00005, 0.0000406)] == ["0.00005", "0.0000406"]  # no 4.06e-05
     assert [figure(v) for v in (0, 0.00123456, 1.5, 12345.6)] == ["0", "0.00123", "1.5", "12346"]
+    assert [figure(v, 4) for v in (999.94, 1000.4, 10080.2, 0.055971)] == [
+        "999.9",
+        "1000",
+        "10080",
+        "0.05597",
+    ]
     assert [number_of(n, "near miss") for n in (0, 1, 2)] == ["0 near misses", "1 near miss", "2 near misses"]
     assert number_of(3, "kernel") == "3 kernels"
     assert [percent(v) for v in (None, 0.5, 1.0, 3.0)] == ["", "50%", "100%", ">100%"]

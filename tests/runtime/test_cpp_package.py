@@ -34,6 +34,34 @@ int main(int count, char** arguments) {
   return status;
 }
 """
+THREADS = r"""
+#include <atomic>
+#include <cstdio>
+#include <thread>
+#include "hetero_tvm.hpp"
+// Threads that share a model: by the C++ class, whose results are compared, and by the functions of C.
+int main(int, char** arguments) {
+  hetero_tvm::Model shared(arguments[1]);
+  hetero_tvm_model* plain = hetero_tvm_open(arguments[1]);
+  const std::vector<hetero_tvm::Array> inputs = {hetero_tvm::Array::from_npy(arguments[2])};
+  const hetero_tvm_array raw = inputs[0].raw();
+  const auto wanted = shared(inputs);
+  const size_t bytes = size_t(wanted[0].size()) * 4;
+  std::atomic<int> other{0}, ran{0}, refused{0}, words{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        if (std::memcmp(shared(inputs)[0].raw().data, wanted[0].raw().data, bytes)) ++other;
+        if (!hetero_tvm_run(plain, &raw, 1)) ++ran;
+        else if (++refused; std::strstr(hetero_tvm_error(), "runs in another thread")) ++words;
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  std::printf("%d %d %d %d\n", int(other), int(ran) > 0, int(ran) + int(refused), int(refused) - int(words));
+  hetero_tvm_close(plain);
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +72,15 @@ def programs(tmp_path_factory):
     site = Path(importlib.util.find_spec("tvm").origin).parents[1]
     tvm, ffi = site / "tvm/lib", site / "tvm_ffi"
     folder = tmp_path_factory.mktemp("programs")
-    example, hostile = FOLDER / "example", folder / "hostile.c"
+    example, hostile, threads = FOLDER / "example", folder / "hostile.c", folder / "threads.cc"
     hostile.write_text(HOSTILE)
+    threads.write_text(THREADS)
     c, cxx = ["gcc", "-std=c11"], ["g++", "-std=c++17"]
-    for compiler, source in ((cxx, example / "run.cc"), (c, example / "plain.c"), (c, hostile)):
+    sources = ((cxx, example / "run.cc"), (c, example / "plain.c"), (c, hostile), (cxx, threads))
+    for compiler, source in sources:
         command = [*compiler, *FLAGS, str(source), f"-I{FOLDER}/include"]
         command += ["-isystem", f"{ffi}/include", f"-L{tvm}", f"-L{ffi}/lib", "-Wl,--no-as-needed"]
-        command += ["-ltvm_runtime", "-ltvm_runtime_extra", "-ltvm_ffi", "-ldl"]
+        command += ["-ltvm_runtime", "-ltvm_runtime_extra", "-ltvm_ffi", "-ldl", "-pthread"]
         command += [f"-Wl,-rpath,{tvm}:{ffi}/lib", "-o", str(folder / source.stem)]
         subprocess.run(command, check=True)
     return folder
@@ -126,6 +156,11 @@ def test_what_is_wrong_is_told(programs, mlp, tmp_path):
     assert result.returncode == 1 and "it is a folder: name the .so in it" in result.stderr
     result = run(programs / "run", mlp, cut, text)
     assert result.returncode == 1 and "2 files, and the model takes 1" in result.stderr
+
+
+def test_threads_that_share_a_model(programs, mlp, tmp_path):
+    done = run(programs / "threads", mlp, saved(tmp_path, "x", sample()))
+    assert (done.returncode, done.stdout) == (0, "0 1 8000 0\n"), done.stderr
 
 
 def test_a_file_in_the_working_folder_is_found_by_its_name(programs, mlp):

@@ -109,6 +109,12 @@ def _several(sources: Mapping[str, Any], name: str | None) -> ImportedModel:
 
 def _of_expressions(tensors: Sequence[Any]) -> PrimFunc:
     """TensorIR of tensor expressions."""
+    if missing := _unlisted(tensors):
+        raise ModelError(
+            "the list of tensors is not complete.",
+            problems=[f"placeholder {name} is read, and not in the list" for name in missing],
+            hint="list the placeholders first, then the results",
+        )
     try:
         return te.create_prim_func(list(tensors))
     except Exception as error:
@@ -116,6 +122,21 @@ def _of_expressions(tensors: Sequence[Any]) -> PrimFunc:
             f"TVM makes no function of these tensors: {last_line(error)}",
             hint="list the placeholders first, then the results",
         ) from error
+
+
+def _unlisted(tensors: Sequence[Any]) -> list[str]:
+    """Names of the placeholders that tensor expressions read and that are not among them."""
+    listed = {tensor.op: None for tensor in tensors}
+    waiting, seen = list(listed), dict(listed)
+    missing: list[str] = []
+    while waiting:
+        op = waiting.pop()
+        if isinstance(op, te.PlaceholderOp) and op not in listed:
+            missing.append(op.name)
+        new = {tensor.op: None for tensor in op.input_tensors if tensor.op not in seen}
+        seen.update(new)
+        waiting += new
+    return sorted(missing)
 
 
 def _around(function: PrimFunc, symbol: str) -> IRModule:

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from hetero_tvm import host
 from hetero_tvm.errors import TuningError
+from hetero_tvm.import_path import command_of
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.search.measure.service import CRASH, Job, Limits, Result, wire_task
 from hetero_tvm.search.measure.wire import Channel
@@ -58,13 +58,10 @@ def _spawn(threads: int) -> _Server:
         "OPENBLAS_NUM_THREADS": "1",  # a forking process must not own threads
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")])
-        ),
     }
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "hetero_tvm.search.measure.zygote", str(theirs.fileno())],
+            command_of("hetero_tvm.search.measure.zygote", str(theirs.fileno())),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.import_path import command_of
 from hetero_tvm.search.measure.wire import Channel
 
 _LOG_BYTES = 300
@@ -36,7 +36,7 @@ class Peer:
 
     Parameters
     ----------
-    module : what ``python -m`` runs; it gets the number of its socket as an argument.
+    module : module of this package that is run; it gets the number of its socket as an argument.
     hello : sent first after each start; its answer is :attr:`welcome`.
     environment : variables on top of this process's.
     start_seconds : how long imports and the answer to ``hello`` may take.
@@ -76,16 +76,14 @@ class Peer:
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         self._log = os.memfd_create("peer")
-        package = str(Path(__file__).resolve().parents[3])
-        paths = filter(None, [package, os.environ.get("PYTHONPATH")])
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module, str(theirs.fileno())],
+                command_of(self._module, str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **self._environment},
+                env={**os.environ, **self._environment},
                 start_new_session=True,  # Ctrl-C in the terminal must not reach it
             )
         finally:

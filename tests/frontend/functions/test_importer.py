@@ -139,6 +139,17 @@ def test_a_sum_without_init_writes_before_it_reads_and_a_body_without_blocks_is_
         import_function(bare)
 
 
+def test_placeholders_that_are_not_in_the_list_are_named():
+    a, b = (te.placeholder((4, 4), name=name) for name in "ab")
+    both = te.compute((4, 4), lambda i, j: a[i, j] + b[i, j], name="both")
+    result = te.compute((4, 4), lambda i, j: both[i, j] * a[i, j], name="result")
+    assert import_function([a, b, result]).signature.inputs[1].name == "b"
+    for listed, missing in (([result], "ab"), ([a, result], "b")):
+        with pytest.raises(ModelError, match="not complete") as caught:
+            import_function(listed)
+        assert [problem[:14] for problem in caught.value.problems] == [f"placeholder {n} " for n in missing]
+
+
 @pytest.mark.parametrize("what", [7, [], "bert.onnx", [1, 2], None, tvm.IRModule({})], ids=repr)
 def test_what_is_no_operator_is_refused(what):
     with pytest.raises(UsageError):

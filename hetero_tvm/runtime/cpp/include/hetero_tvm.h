@@ -12,8 +12,9 @@
  * -ltvm_runtime -ltvm_ffi -ldl: no symbol of the runtime is used directly, its functions are found by name.
  *
  * Opening checks that the file is what was exported (HETERO_TVM_VERIFY=0 leaves it out) and that this CPU has all
- * it needs.  Calls of one model run one after another; open it several times to run several at once: all share
- * the process's one pool of threads (HETERO_TVM_THREADS, HETERO_TVM_PIN).  Functions give 0 for success, or say in
+ * it needs.  A model runs one call at a time, and keeps its outputs until the next: a call beside one that runs is
+ * refused.  Open it once for each thread that runs it: all share the code and the process's one pool of threads
+ * (HETERO_TVM_THREADS, HETERO_TVM_PIN).  Functions give 0 for success, or say in
  * hetero_tvm_error() what was wrong, for the thread that called.
  */
 #ifndef HETERO_TVM_H_
@@ -64,6 +65,7 @@ typedef struct hetero_tvm_model {
   TVMFFIObjectHandle main;
   hetero_tvm_array* results;
   const char* manifest; /* JSON, of the library */
+  int running;          /* whether a thread is in it */
 } hetero_tvm_model;
 
 #ifdef __cplusplus
@@ -553,8 +555,16 @@ static inline int hetero_tvm_take(const hetero_tvm_model* model, TVMFFIAny value
   return 0;
 }
 
-/* Run the model on `count` inputs in the order of its manifest.  Outputs stay until the next run or close. */
-static inline int hetero_tvm_run(hetero_tvm_model* model, const hetero_tvm_array* inputs, int count) {
+/* Begin a call, unless one runs: its registers and outputs would be written over. */
+static inline int hetero_tvm_enter(hetero_tvm_model* model) {
+  if (!__atomic_exchange_n(&model->running, 1, __ATOMIC_ACQUIRE)) return 0;
+  return hetero_tvm_fail(model->name, "it runs in another thread: open it once for each thread that runs it");
+}
+
+static inline void hetero_tvm_leave(hetero_tvm_model* model) { __atomic_store_n(&model->running, 0, __ATOMIC_RELEASE); }
+
+/* Run a model that no other thread is in. */
+static inline int hetero_tvm_run_alone(hetero_tvm_model* model, const hetero_tvm_array* inputs, int count) {
   if (count != model->inputs) {
     char text[96];
     snprintf(text, sizeof text, "given %d inputs, the model takes %d", count, model->inputs);
@@ -586,6 +596,14 @@ static inline int hetero_tvm_run(hetero_tvm_model* model, const hetero_tvm_array
     if (!status) status = hetero_tvm_take(model, item, i, &model->results[i]);
     hetero_tvm_drop(&item); /* the array keeps it */
   }
+  return status;
+}
+
+/* Run the model on `count` inputs in the order of its manifest.  Outputs stay until the next run or close. */
+static inline int hetero_tvm_run(hetero_tvm_model* model, const hetero_tvm_array* inputs, int count) {
+  if (hetero_tvm_enter(model)) return 1;
+  const int status = hetero_tvm_run_alone(model, inputs, count);
+  hetero_tvm_leave(model);
   return status;
 }
 

@@ -18,6 +18,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -116,6 +117,7 @@ struct Spec {
         symbols(one.symbol, one.symbol + one.rank) {}
 };
 
+// Its calls, and those of its sessions, run one after another, from whatever threads they come.
 class Model {
  public:
   explicit Model(const std::string& path) : model_(hetero_tvm_open(path.c_str())) {
@@ -130,6 +132,7 @@ class Model {
   std::vector<Array> operator()(const std::vector<Array>& inputs) {
     std::vector<hetero_tvm_array> raw;
     for (const Array& input : inputs) raw.push_back(input.raw());
+    const std::lock_guard<std::mutex> alone(*turn_);  // until the outputs are copied
     check(hetero_tvm_run(model_.get(), raw.data(), static_cast<int>(raw.size())));
     std::vector<Array> results;
     for (int i = 0; i < model_->outputs; ++i) {
@@ -151,12 +154,13 @@ class Model {
     void operator()(hetero_tvm_model* model) const { hetero_tvm_close(model); }
   };
   std::unique_ptr<hetero_tvm_model, Close> model_;
+  std::shared_ptr<std::mutex> turn_ = std::make_shared<std::mutex>();
 };
 
 // A model with what comes back from call to call; several of one model share its code and weights.
 class Session {
  public:
-  explicit Session(Model& model) : Session(hetero_tvm_session_open(model.model_.get())) {}
+  explicit Session(Model& model) : Session(hetero_tvm_session_open(model.model_.get()), model.turn_) {}
 
   // Inputs and outputs that are no states.
   std::vector<Spec> inputs() const { return specs(hetero_tvm_session_input); }
@@ -166,6 +170,7 @@ class Session {
   std::vector<Array> operator()(const std::vector<Array>& inputs) {
     std::vector<hetero_tvm_array> raw;
     for (const Array& input : inputs) raw.push_back(input.raw());
+    const std::lock_guard<std::mutex> alone(*turn_);
     check(hetero_tvm_session_run(session_.get(), raw.data(), static_cast<int>(raw.size())));
     std::vector<Array> results;
     for (int i = 0; const hetero_tvm_array* found = hetero_tvm_session_output(session_.get(), i); ++i)
@@ -176,10 +181,10 @@ class Session {
   std::int64_t length() const { return hetero_tvm_session_length(session_.get()); }
   void reset() { hetero_tvm_session_reset(session_.get()); }
   void rewind(std::int64_t elements) { check(hetero_tvm_session_rewind(session_.get(), elements)); }
-  Session fork() const { return Session(hetero_tvm_session_fork(session_.get())); }
+  Session fork() const { return Session(hetero_tvm_session_fork(session_.get()), turn_); }
 
  private:
-  explicit Session(hetero_tvm_session* made) : session_(made) {
+  Session(hetero_tvm_session* made, std::shared_ptr<std::mutex> turn) : session_(made), turn_(std::move(turn)) {
     if (!session_) throw Error(hetero_tvm_error());
   }
   template <typename Find>
@@ -192,6 +197,7 @@ class Session {
     void operator()(hetero_tvm_session* session) const { hetero_tvm_session_close(session); }
   };
   std::unique_ptr<hetero_tvm_session, Close> session_;
+  std::shared_ptr<std::mutex> turn_;
 };
 
 }  // namespace hetero_tvm

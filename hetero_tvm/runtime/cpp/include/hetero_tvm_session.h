@@ -454,8 +454,8 @@ static inline int hetero_tvm_keep(hetero_tvm_session* session, TVMFFIAny result,
   return status;
 }
 
-/* Run one step on `count` inputs, those that are no states.  Outputs stay until the next run or close. */
-static inline int hetero_tvm_session_run(hetero_tvm_session* session, const hetero_tvm_array* inputs, int count) {
+/* Run one step of a model that no other thread is in. */
+static inline int hetero_tvm_session_run_alone(hetero_tvm_session* session, const hetero_tvm_array* inputs, int count) {
   hetero_tvm_model* model = session->model;
   hetero_tvm_sizes sizes;
   if (count != model->inputs - session->states) {
@@ -476,6 +476,14 @@ static inline int hetero_tvm_session_run(hetero_tvm_session* session, const hete
   hetero_tvm_drop(&session->result);
   session->result = result;
   return hetero_tvm_keep(session, result, &sizes);
+}
+
+/* Run one step on `count` inputs, those that are no states.  Outputs stay until the next run or close. */
+static inline int hetero_tvm_session_run(hetero_tvm_session* session, const hetero_tvm_array* inputs, int count) {
+  if (hetero_tvm_enter(session->model)) return 1;
+  const int status = hetero_tvm_session_run_alone(session, inputs, count);
+  hetero_tvm_leave(session->model);
+  return status;
 }
 
 /* An output of the last step, among those that are no states; NULL: there is none, or nothing has run. */

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hetero_tvm.host.terminal import figure
 from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, RelaxFunction, Var, relax, tvm
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import dtype_of, is_tensor, shape_of, variables_in
@@ -141,7 +142,7 @@ def _not_worth(
         border |= {v for v in inside if any(u not in inside for u in users.get(v, ()))}
         crossing = sum(_bytes(v) for v in border if is_tensor(v))
         if flops < LEAST_INTENSITY * crossing:
-            reason = f"not worth the transfer: {flops / 1e6:.2g} MFLOP for {crossing / 1e3:.3g} kB"
+            reason = f"not worth the transfer: {figure(flops / 1e6, 2)} MFLOP for {figure(crossing / 1e3)} kB"
             result.update(dict.fromkeys(inside, reason))
     return result
 
