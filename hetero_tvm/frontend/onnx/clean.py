@@ -16,6 +16,7 @@ from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.limits import Limits, check_size, check_values, current_limits
 from hetero_tvm.frontend.onnx.bodies.kept_loops import keep_loops, with_scalar_ends
 from hetero_tvm.frontend.onnx.bodies.learning import DOMAIN as LEARNING
+from hetero_tvm.frontend.onnx.bodies.operand_shapes import refuse_other_operands
 from hetero_tvm.frontend.onnx.check import (
     check_text,
     check_versions,
@@ -343,10 +344,12 @@ def _simplify(
 
     tracker, opset = Tracker(), opset_of(model)
     loose = partial(_infer, model, pool, limits, strict=False)
-    for _ in range(_MOST_ROUNDS):
+    for number in range(_MOST_ROUNDS):
         check_size(model, limits, "written_nodes")
         settle_vectors(model.graph, pool, constant_value)
         settle_operands(model.graph)
+        if number == 0:  # later graphs hold nodes that are not the file's
+            refuse_other_operands(model.graph, types_of(loose().graph), pool)
         # Before anything is folded: the extents of padded tensors are not those that the model asks for.
         tracker.settle(model.graph, lambda: types_of(loose().graph), folder.run, pool, opset)
         inferred = _infer(model, pool, limits)
