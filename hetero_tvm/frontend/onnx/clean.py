@@ -16,7 +16,6 @@ from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.limits import Limits, check_size, check_values, current_limits
 from hetero_tvm.frontend.onnx.bodies.kept_loops import keep_loops, with_scalar_ends
 from hetero_tvm.frontend.onnx.bodies.learning import DOMAIN as LEARNING
-from hetero_tvm.frontend.onnx.bodies.operand_shapes import refuse_other_operands
 from hetero_tvm.frontend.onnx.check import (
     check_text,
     check_versions,
@@ -61,6 +60,7 @@ from hetero_tvm.frontend.onnx.graph.operands import settle_operands
 from hetero_tvm.frontend.onnx.graph.rounds import note_rounds
 from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vectors
 from hetero_tvm.frontend.onnx.oldest import to_opset_7
+from hetero_tvm.frontend.onnx.operands.standard import refuse_other_operands
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import contradiction, fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen

@@ -23,11 +23,11 @@ from hetero_tvm.frontend.onnx.bodies.contrib import attention, experts, quantize
 from hetero_tvm.frontend.onnx.bodies.contrib import layers as device_layers
 from hetero_tvm.frontend.onnx.bodies.contrib.attributes import refuse_unknown
 from hetero_tvm.frontend.onnx.bodies.contrib.linear_attention import linear_attention
-from hetero_tvm.frontend.onnx.bodies.contrib.operand_shapes import refuse_other_shapes
 from hetero_tvm.frontend.onnx.definitions import with_constants
 from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, subgraphs, tensor_type, to_array
 from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, named, set_nodes
+from hetero_tvm.frontend.onnx.operands.fused import refuse_other_shapes
 
 DOMAIN = "com.microsoft"
 
@@ -357,9 +357,9 @@ def _expand(
         body.declared = declared.get
         with named(node):
             refuse_unknown(node)
+            expansion(body)
             if node.domain == DOMAIN or node.op_type == "SimplifiedLayerNormalization":
                 refuse_other_shapes(body)
-            expansion(body)
         nodes += body.nodes
         constants |= body.constants
     set_nodes(graph, nodes)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from hetero_tvm.frontend.onnx.bodies.operand_patterns import Known, Shape, refuse_unfit, unfit
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
+from hetero_tvm.frontend.onnx.operands.patterns import Known, Shape, refuse_unfit, unfit
 
 _STATES = {1: "D G I", 2: "D G A", 3: "D 2*G", 4: "B"}
 _STEPS_FIRST = {**_STATES, 0: "T B I", 5: "D B A", 6: "D B A", 7: "D 3*A"}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from hetero_tvm.frontend.onnx.bodies.operand_patterns import refuse_unfit
 from hetero_tvm.frontend.onnx.graph.body import Body
+from hetero_tvm.frontend.onnx.operands.patterns import refuse_unfit
 
 _SAME_ROWS = "S H | 1 S H | B S H"
 _EMBEDDED = {0: "B S", 1: "B S", 2: "V H", 3: "P H", 4: "Q H", 5: "H", 6: "H"}

@@ -4,7 +4,7 @@ import pytest
 from onnx import helper
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.frontend.onnx.bodies.operand_patterns import refuse_unfit
+from hetero_tvm.frontend.onnx.operands.patterns import refuse_unfit
 
 NODE = helper.make_node("Op", ["a", "b", "c"], ["y"], name="one")
 
