@@ -343,6 +343,7 @@ def _expand(
     shapes = {**_known_shapes(graph), **{t.name: tuple(t.dims) for t in graph.initializer}, **shapes}
     arrays = {**arrays, **{t.name: partial(to_array, t) for t in graph.initializer}}
     declared = {**declared, **_declared(graph)}
+    certain = {name: shapes.get(name) for name in (*arrays, *(value.name for value in graph.input))}
     nodes: list[onnx.NodeProto] = []
     constants: dict[str, np.ndarray] = {}
     for node in graph.node:
@@ -354,7 +355,7 @@ def _expand(
             nodes.append(node)
             continue
         body = Body(node, opset, shapes.get, lambda name: arrays[name]() if name in arrays else None)
-        body.declared = declared.get
+        body.declared, body.certain = declared.get, certain.get
         with named(node):
             refuse_unknown(node)
             expansion(body)

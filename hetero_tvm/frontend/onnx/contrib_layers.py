@@ -73,7 +73,7 @@ def fused_layer(b: Body) -> None:
 
 def _refuse_other_image(b: Body) -> None:
     """Refuse what FusedConv adds where it is known to have another shape than the result."""
-    x, weights, added = (b.shape(b.input(n)) for n in (0, 1, 3))
+    x, weights, added = (b.certain(b.input(n)) for n in (0, 1, 3))
     if x is None or weights is None or added is None:
         return
     wanted: list[int | None] = [x[0], weights[0], *[None] * (len(x) - 2)]

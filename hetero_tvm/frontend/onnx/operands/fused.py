@@ -112,22 +112,22 @@ _PAST = {"GroupQueryAttention": 3, "MultiHeadAttention": 6, "Attention": 4, "QAt
 def _known(b: Body) -> dict[str, int]:
     """Extents that attributes say, or shapes of other operands."""
     kind, known = b.node.op_type, {k: v for k, v in b.attributes.items() if isinstance(v, int) and v > 0}
-    shape = b.shape(b.input(0))
+    shape = b.certain(b.input(0))
     if kind in _WEIGHTS:
-        weights = b.shape(b.input(_WEIGHTS[kind]))
+        weights = b.certain(b.input(_WEIGHTS[kind]))
         known = {"O": weights[0]} if weights and weights[0] is not None else {}
     if kind in _PAST and not b.input(_PAST[kind]):
         known["P"] = 0
     if kind.endswith("MoE") and shape and None not in shape[:-1]:
         known["rows"] = math.prod(extent or 0 for extent in shape[:-1])
     if kind.endswith("RotaryEmbedding"):  # of whole heads, where no attribute says of how much
-        table, part = b.shape(b.input(2)), known.get("rotary_embedding_dim")
+        table, part = b.certain(b.input(2)), known.get("rotary_embedding_dim")
         if not part and table and len(table) == 2 and table[1] is not None:
             known["D"] = 2 * table[1]
         elif part:
             known["R"] = part // 2
     if kind == "CausalConvWithState":
-        weights = b.shape(b.input(1))
+        weights = b.certain(b.input(1))
         if weights and weights[-1] is not None:
             known["past"] = (weights[-1] - 1) * known.get("dilation", 1)
     return known
@@ -140,4 +140,4 @@ def refuse_other_shapes(b: Body) -> None:
     ------
     ModelError : they do not; names the node, its operands and their shapes.
     """
-    refuse_unfit(b.node, PATTERNS.get(b.node.op_type, {}), b.shape, _known(b))
+    refuse_unfit(b.node, PATTERNS.get(b.node.op_type, {}), b.certain, _known(b))

@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend import import_onnx
-from tests.frontend.onnx.helpers import contrib_model, run_onnxruntime
+from tests.frontend.onnx.helpers import add_weight, contrib_model, run_onnxruntime, text_model
 
 RANDOM = np.random.default_rng(0)
 CACHE = ((2, 1, 32), (2, 1, 16), (2, 1, 16), (2, 2, 5, 8), (2, 2, 5, 8))
@@ -74,3 +74,12 @@ def test_weights_of_few_bits(index, shape):
               RANDOM.integers(0, 255, (5, 1)).astype(np.uint8), None, floats(5)]  # fmt: skip
     values[index] = RANDOM.integers(0, 9, shape).astype(values[index].dtype)
     refused_by_both("MatMulNBits", values, {"K": 32, "N": 5, "bits": 4, "block_size": 16})
+
+
+def test_stale_shapes_of_inner_tensors_are_no_reason():
+    source = text_model(
+        """g (float[2,3,8] x) => (float[2,3,8] y) <float[1,5,8] t> {
+             t = Neg(x) y = com.microsoft.SkipLayerNormalization(t, x, w) }""",
+        extra=', "com.microsoft": 1',
+    )
+    import_onnx(add_weight(source, "w", np.ones(8, np.float32)))
