@@ -22,7 +22,7 @@ PATTERNS: dict[str, dict[int, str]] = {
     "QLinearConv": {8: "O"},
     "InstanceNormalization": {0: "N C ...", 1: "C", 2: "C"},
     "NonMaxSuppression": {0: "N S 4", 1: "N C S"},
-    "ReverseSequence": {1: "N"},
+    "ReverseSequence": {0: "...", 1: "N"},
     "Attention": {
         0: "B N S D | B S q_num_heads*D",
         1: "B G T D | B T kv_num_heads*D",
