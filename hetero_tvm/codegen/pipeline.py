@@ -107,6 +107,7 @@ _POLYNOMIALS = {
     "tirx.log": vector_functions.log,
     "tirx.log10": vector_functions.log10,
     "tirx.log1p": vector_functions.log1p,
+    "tirx.atanh": vector_functions.atanh,
     "tirx.sin": vector_functions.sin,
     "tirx.cos": vector_functions.cos,
     "tirx.tan": vector_functions.tan,
@@ -148,8 +149,9 @@ def _vector_math(call: Call) -> Expr:
         return _POLYNOMIALS[name](*call.args)
     if name in _OF_DOUBLES and str(call.ty.dtype) == "float64":
         return _OF_DOUBLES[name](*call.args)
-    if name == "tirx.erf" and str(call.ty.dtype) == "float64":
-        return tirx.call_pure_extern("float64", "erf", call.args[0])  # TVM's own has float32's accuracy
+    if name in ("tirx.erf", "tirx.atanh") and str(call.ty.dtype) == "float64":
+        # TVM's own erf has float32's accuracy, and its atanh loses what is small beside 1.
+        return tirx.call_pure_extern("float64", name.removeprefix("tirx."), call.args[0])
     if name == "tirx.pow" and isinstance(call.args[1], tirx.FloatImm):
         base, power = call.args[0], float(call.args[1].value)
         if power == 2.0:

@@ -103,6 +103,15 @@ def log1p(x: Expr) -> Expr:
     return _let(x, whole)
 
 
+def atanh(x: Expr) -> Expr:
+    """Inverse of tanh, by log1p: the quotient ``(1 + x) / (1 - x)`` loses what is small; NaN beyond 1."""
+
+    def whole(a: Expr) -> Expr:
+        return _c(0.5, x) * log1p((a + a) / (_c(1.0, x) - a))
+
+    return _let(x, lambda x: _signed(x, _let(tirx.Select(x < _c(0.0, x), -x, x), whole)))
+
+
 # powers ------------------------------------------------------------------------------------------------
 def _log2_double(m: Expr, e: Expr) -> Expr:
     """log2(m * 2**e) in float64, error 1e-11."""

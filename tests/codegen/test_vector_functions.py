@@ -34,6 +34,7 @@ EXACT = {
     "log": (np.log, 0, 100, 2e-7),
     "log10": (np.log10, 0, 1e6, 3e-7),
     "log1p": (np.log1p, -1, 4, 3e-7),
+    "atanh": (np.arctanh, -1, 1, 5e-7),
     "sin": (np.sin, -50, 50, 2e-7),
     "cos": (np.cos, -1e6, 1e6, 2e-7),
     "tan": (np.tan, -20, 20, 4e-7),

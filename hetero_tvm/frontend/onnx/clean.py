@@ -60,6 +60,7 @@ from hetero_tvm.frontend.onnx.graph.operands import settle_operands
 from hetero_tvm.frontend.onnx.graph.rounds import note_rounds
 from hetero_tvm.frontend.onnx.graph.vectors import settle_repeats, settle_vectors
 from hetero_tvm.frontend.onnx.oldest import to_opset_7
+from hetero_tvm.frontend.onnx.operands.standard import refuse_other_operands
 from hetero_tvm.frontend.onnx.promise import Promises, declared_shapes, write_promised
 from hetero_tvm.frontend.onnx.shapes import contradiction, fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
@@ -343,10 +344,12 @@ def _simplify(
 
     tracker, opset = Tracker(), opset_of(model)
     loose = partial(_infer, model, pool, limits, strict=False)
-    for _ in range(_MOST_ROUNDS):
+    for number in range(_MOST_ROUNDS):
         check_size(model, limits, "written_nodes")
         settle_vectors(model.graph, pool, constant_value)
         settle_operands(model.graph)
+        if number == 0:  # later graphs hold nodes that are not the file's
+            refuse_other_operands(model.graph, types_of(loose().graph), pool)
         # Before anything is folded: the extents of padded tensors are not those that the model asks for.
         tracker.settle(model.graph, lambda: types_of(loose().graph), folder.run, pool, opset)
         inferred = _infer(model, pool, limits)

@@ -27,6 +27,7 @@ from hetero_tvm.frontend.onnx.definitions import with_constants
 from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, subgraphs, tensor_type, to_array
 from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, named, set_nodes
+from hetero_tvm.frontend.onnx.operands.fused import refuse_other_shapes
 
 DOMAIN = "com.microsoft"
 
@@ -342,6 +343,7 @@ def _expand(
     shapes = {**_known_shapes(graph), **{t.name: tuple(t.dims) for t in graph.initializer}, **shapes}
     arrays = {**arrays, **{t.name: partial(to_array, t) for t in graph.initializer}}
     declared = {**declared, **_declared(graph)}
+    certain = {name: shapes.get(name) for name in (*arrays, *(value.name for value in graph.input))}
     nodes: list[onnx.NodeProto] = []
     constants: dict[str, np.ndarray] = {}
     for node in graph.node:
@@ -353,10 +355,12 @@ def _expand(
             nodes.append(node)
             continue
         body = Body(node, opset, shapes.get, lambda name: arrays[name]() if name in arrays else None)
-        body.declared = declared.get
+        body.declared, body.certain = declared.get, certain.get
         with named(node):
             refuse_unknown(node)
             expansion(body)
+            if node.domain == DOMAIN or node.op_type == "SimplifiedLayerNormalization":
+                refuse_other_shapes(body)
         nodes += body.nodes
         constants |= body.constants
     set_nodes(graph, nodes)

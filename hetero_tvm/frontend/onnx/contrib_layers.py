@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.host.cpu import cpu_features
 
@@ -66,8 +66,33 @@ def fused_layer(b: Body) -> None:
     own = {key: value for key, value in b.attributes.items() if not key.startswith("activation")}
     y = b.op(kind, *[b.input(n) for n in range(3) if b.input(n)], **own)
     if kind == "Conv" and b.input(3):
+        _refuse_other_image(b)
         y = b.op("Add", y, b.input(3))
     b.end(0, _activated(b, y))
+
+
+def _refuse_other_image(b: Body) -> None:
+    """Refuse what FusedConv adds where it is known to have another shape than the result."""
+    x, weights, added = (b.certain(b.input(n)) for n in (0, 1, 3))
+    if x is None or weights is None or added is None:
+        return
+    wanted: list[int | None] = [x[0], weights[0], *[None] * (len(x) - 2)]
+    if as_text(b.attributes.get("auto_pad", "NOTSET")) == "NOTSET":
+        count = len(x) - 2
+        pads = b.attributes.get("pads", [0] * 2 * count)
+        gaps, strides = (b.attributes.get(name, [1] * count) for name in ("dilations", "strides"))
+        for n, (extent, taps) in enumerate(zip(x[2:], weights[2:], strict=True)):
+            if extent is not None and taps is not None:
+                room = extent + pads[n] + pads[n + count] - gaps[n] * (taps - 1) - 1
+                wanted[n + 2] = room // strides[n] + 1
+    if len(added) != len(wanted) or any(
+        None not in pair and pair[0] != pair[1] for pair in zip(added, wanted, strict=True)
+    ):
+        raise ModelError(
+            f"Node {b.node.name!r} (FusedConv) adds {b.input(3)!r} of the shape {list(added)} to a result of "
+            f"the shape {wanted}.".replace("None", "?"),
+            hint="Check the program that wrote the file.",
+        )
 
 
 # ---- images in channel blocks ------------------------------------------------------------------

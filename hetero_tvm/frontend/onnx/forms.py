@@ -18,6 +18,9 @@ from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool,
 from hetero_tvm.frontend.onnx.graph.nodes import all_nodes, give_attributes, inner_nodes, refusal
 from hetero_tvm.frontend.onnx.graph.sequences import settle_elements, split_up
 
+_MOST_STEP = 1 << 40
+"""Step of a slice beyond which nothing lies."""
+
 
 def write_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
     """Replace the forms that an entry of ``FORMS`` writes out; returns whether there were any.
@@ -388,6 +391,22 @@ def _quantize(
     return b.nodes
 
 
+def _slice(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
+    """Steps beyond 2^40 as 2^40, behind which nothing lies: TVM's counts of elements overflow."""
+    b = Body(node, opset)
+    if b.input(4) not in pool:
+        return None
+    steps = pool.array(b.input(4)).astype(np.int64)
+    cut = np.clip(steps, -_MOST_STEP, _MOST_STEP)
+    if (cut == steps).all():
+        return None
+    for place in range(1, 4):  # all of one type
+        if b.input(place) in pool and pool.array(b.input(place)).dtype != np.int64:
+            return None
+    b.op("Slice", *(b.input(n) for n in range(4)), b.const(cut, "int64"), output=b.wants(0))
+    return b.nodes
+
+
 def _top_k(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
     """Refusal of more elements than there are."""
     b = Body(node, opset)
@@ -418,6 +437,7 @@ FORMS: dict[str, Expansion] = {
     "ReduceSumSquare": _noop_reduction,
     "Resize": resize,
     "RoiAlign": _roi_align,
+    "Slice": _slice,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,
     "SplitToSequence": split_up,

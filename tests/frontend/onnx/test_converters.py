@@ -379,6 +379,12 @@ def test_hyperbolic_functions_near_zero_and_near_their_overflow(operator):
     np.testing.assert_allclose(run_tvm(model, {"x": x})[0], expected, rtol=2e-6)
 
 
+def test_sinh_of_doubles_keeps_small_numbers():
+    x = np.array([1e-200, -1e-12, 1e-7, -0.03, 0.5, 0.99, 0.0])
+    model = import_onnx(text_model("g (double[7] x) => (double[7] y) { y = Sinh(x) }"))
+    np.testing.assert_allclose(run_tvm(model, {"x": x})[0], np.sinh(x), rtol=1e-14)
+
+
 def test_casts_to_integers_are_one_operator():
     model = import_onnx(text_model("g (float[3] x) => (int64[3] y) { y = Cast<to = 7>(x) }"))
     assert len(bindings(model)) == 1

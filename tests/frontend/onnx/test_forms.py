@@ -472,3 +472,15 @@ def test_diagonals_beyond_any_element():
     built = build_model(optimize_model(import_model(source, shapes={"x": (3, 4)})), use_shipped=False)
     below, all_of_it = built.run({"x": x})
     assert not below.any() and all_of_it.all()
+
+
+@pytest.mark.parametrize("step", [2**63 - 1, -(2**63), 1 - 2**63, 2**41])
+def test_steps_of_slices_beyond_any_element(step):
+    first, last = (0, 5) if step > 0 else (4, -(2**63))
+    source = text_model(f"""
+        g (float[5,6] x) => (float[1,6] y)
+          <int64[1] first = {{{first}}}, int64[1] last = {{{last}}}, int64[1] axis = {{-2}}> {{
+            y = Slice(x, first, last, axis, step) }}""")
+    add_weight(source, "step", np.array([step]))
+    x = np.random.default_rng(0).standard_normal((5, 6)).astype(np.float32)
+    np.testing.assert_array_equal(run_tvm(import_onnx(source), {"x": x})[0], x[first : first + 1])

@@ -43,6 +43,8 @@ class Body:
         self.constants: dict[str, np.ndarray] = {}
         self.declared: Callable[[str], tuple[int | str | None, ...] | None] = shape_of
         """Dimensions of a tensor as the file states them, also by symbol; None when it says nothing."""
+        self.certain: ShapeOf = shape_of
+        """Dimensions of the graph's inputs and constants: what a file says of inner tensors may be stale."""
         self._prefix = next(filter(None, node.output), node.name)
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
 

@@ -26,7 +26,7 @@ def _hyperbolic(odd: bool) -> Callable[[Inputs, dict[str, Any]], Expr | None]:
     def convert(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
         x = inputs[0]
         dtype = str(x.ty.dtype)
-        if dtype != "float32":
+        if dtype not in ("float32", "float64"):
             return None
         half = relax.const(0.5, dtype)
         rising = relax.op.exp(relax.op.multiply(x, half))
@@ -39,7 +39,7 @@ def _hyperbolic(odd: bool) -> Callable[[Inputs, dict[str, Any]], Expr | None]:
         if not odd:
             return y
         square, series = relax.op.multiply(x, x), relax.const(1.0, dtype)
-        for divisor in (72.0, 42.0, 20.0, 6.0):
+        for divisor in (272.0, 210.0, 156.0, 110.0, 72.0, 42.0, 20.0, 6.0)[4 if dtype == "float32" else 0 :]:
             step = relax.op.multiply(square, relax.const(1.0 / divisor, dtype))
             series = relax.op.add(relax.op.multiply(step, series), relax.const(1.0, dtype))
         near = relax.op.less(relax.op.abs(x), relax.const(1.0, dtype))

@@ -16,10 +16,10 @@ def test_a_graph_may_get_its_own_nodes_in_another_order():
 
 
 def test_operands_that_do_not_fit_are_told_with_their_node():
-    product = "com.microsoft.MatMulNBits<K=64, N=8, bits=4, block_size=32>(x, w, s)"
+    product = "com.microsoft.MatMulBnb4<K=64, N=8, block_size=32, quant_type=1>(x, w, s)"
     text = f"g (float[2,64] x) => (float[2,8] y) {{ y = {product} }}"
     model = text_model(text, "/head", extra=', "com.microsoft": 1')
-    add_weight(model, "w", np.zeros((8, 1, 16), np.uint8))
-    add_weight(model, "s", np.ones(3, np.float32))
-    with pytest.raises(ModelError, match=r"'/head' \(MatMulNBits\) cannot be written out.*size 3"):
+    add_weight(model, "w", np.zeros(3, np.uint8))
+    add_weight(model, "s", np.ones(16, np.float32))
+    with pytest.raises(ModelError, match=r"'/head' \(MatMulBnb4\) cannot be written out.*shapes .6,. "):
         import_onnx(model)

@@ -20,6 +20,7 @@ from hetero_tvm.frontend.onnx.bodies.contrib.caches import (
     counted_along,
     dequantized_rows,
     is_buffer,
+    lengths_checked,
     quantized_rows,
     widened,
 )
@@ -137,6 +138,8 @@ def group_query_attention(b: Body) -> None:
         ends = np.cumsum([0, heads, kv_heads, kv_heads])
         query, key, value = (b.cut(packed, 2, int(ends[i]), int(ends[i + 1])) for i in range(3))
     query, key, value = (_to_front(b, x) for x in (query, key, value))
+    if not has_past and b.input(5):
+        query = lengths_checked(b, query)
     query, key = (_normed(b, x, 14 + n, "qk"[n]) for n, x in enumerate((query, key)))
     if int(b.attributes.get("do_rotary", 0)):
         positions = b.input(9) or (cache_places(b, query, [-1, 1], [1, -1]) if has_past else "")

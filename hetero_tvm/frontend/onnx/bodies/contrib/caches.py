@@ -42,6 +42,19 @@ def cached(b: Body, past: str, x: str) -> str:
     return present
 
 
+def lengths_checked(b: Body, query: str) -> str:
+    """``query`` [B, N, S, D], behind a check that input 5, where there is no past, lies within its S steps.
+
+    Input 5 has the number of keys of each sequence less one; elsewhere a call ends in an error.
+    """
+    lengths = b.op("Cast", b.input(5), to=TensorProto.INT64)
+    first = b.every(b.op("GreaterOrEqual", lengths, b.const(0, "int64")))
+    last = b.every(b.op("Less", lengths, b.extent(query, 2)))
+    kept, text = b.op("Min", first, last), f"{b.input(5)} must lie within the steps"
+    zero = b.checked(b.const(0.0), kept, "float32", text)
+    return b.op("Add", query, b.op("CastLike", zero, query))
+
+
 def widened(b: Body, mask: str, key: str) -> str:
     """``mask`` [B or 1, N or 1, S, T] with zeros behind T, for keys that other masks hide."""
     room = b.op("Sub", b.extent(key, 2), b.extent(mask, 3))

@@ -54,14 +54,15 @@ def quantized_experts(b: Body) -> None:
         _Layer(_dequantized(b, 2 + 3 * n, 11 + n, n + 1), b.input(4 + 3 * n)) if b.input(2 + 3 * n) else None
         for n in range(3)
     ]
-    _mixture(b, layers)
+    # ONNX Runtime's kernel for CPUs divides by the sum of the chosen, whatever the attribute says.
+    _mixture(b, layers, normalised=True)
 
 
 _SOURCE = "Take the file that this one was made from."
 
 
-def _mixture(b: Body, layers: list[_Layer | None]) -> None:
-    """The layers of each row's experts, weighted by the router."""
+def _mixture(b: Body, layers: list[_Layer | None], normalised: bool = False) -> None:
+    """The layers of each row's experts, weighted by the router, with the sum 1 if ``normalised``."""
     if int(b.attributes.get("use_sparse_mixer", 0)):
         raise _refusal(b, "use_sparse_mixer=1", _SOURCE)
     first, second, third = layers
@@ -77,7 +78,7 @@ def _mixture(b: Body, layers: list[_Layer | None]) -> None:
         ends = ((0, middle, 1), (middle, _END, 1)) if fusion == 2 else ((0, _END, 2), (1, _END, 2))
         first, third = (first.half(b, *one) for one in ends)
     logits, top = b.input(1), b.const([int(b.attributes.get("k", 1))], "int64")
-    normalised = bool(int(b.attributes.get("normalize_routing_weights", 0)))
+    normalised = normalised or bool(int(b.attributes.get("normalize_routing_weights", 0)))
     share = b.op("TopK", logits if normalised else b.op("Softmax", logits, axis=-1), top, axis=-1)
     chosen = f"{share}_places"
     b.nodes[-1].output.append(chosen)

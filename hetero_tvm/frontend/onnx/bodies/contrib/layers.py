@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto
 
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 
 
@@ -198,6 +198,11 @@ def unfolded(b: Body) -> None:
             hint="State its input's shape in the file (value_info), or give the model's inputs fixed shapes.",
         )
     size, step, axis = int(b.attributes["size"]), int(b.attributes.get("step", 1)), axis % len(shape)
+    if size > extent:
+        raise ModelError(
+            f"Node {b.node.name!r} (UnfoldTensor) cuts windows of {size} from an axis of {extent}.",
+            hint="Check the program that wrote the file.",
+        )
     places = np.arange(0, extent - size + 1, step)[:, None] + np.arange(size)
     windows = b.op("Gather", b.input(0), b.const(places, "int64"), axis=axis)
     others = [n for n in range(len(shape) + 1) if n != axis + 1]

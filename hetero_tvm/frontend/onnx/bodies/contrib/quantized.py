@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies.contrib import attention as attentions
 from hetero_tvm.frontend.onnx.bodies.contrib.layers import channels_first, channels_last
 from hetero_tvm.frontend.onnx.graph.body import Body
@@ -156,6 +156,11 @@ def n_bits(b: Body) -> None:
     if layout := int(b.attributes.get("weight_prepacked", 0)):
         raise _refusal(b, f"weights in the layout of a GPU's kernels (weight_prepacked={layout})")
     count = -(-columns // block)
+    _refuse_counts(b, 1, rows * count * (block * bits // 8))
+    _refuse_counts(b, 2, rows * count)
+    if b.input(3):
+        packed = _array(b, 3).dtype == np.uint8
+        _refuse_counts(b, 3, rows * (-(-count * bits // 8) if packed else count))
     group = np.arange(columns) // block
     if b.input(4):
         group = _array(b, 4).reshape(-1)[:columns]
@@ -200,9 +205,12 @@ def gathered_blocks(b: Body) -> None:
         data = unpacked(data, bits).reshape(*data.shape[:-1], -1)
     axis = int(b.attributes.get("quantize_axis", 1)) % data.ndim
     places = np.arange(data.shape[axis]) // block
+    _refuse_counts(b, 2, data.size // data.shape[axis] * -(-data.shape[axis] // block))
     zero: np.ndarray | float = float(1 << (bits - 1)) if is_packed else 0.0
     if b.input(3):
         given = _array(b, 3)
+        held = 8 // bits if is_packed else 1
+        _refuse_counts(b, 3, scales.size // scales.shape[-1] * -(-scales.shape[-1] // held))
         if is_packed and bits < 8:
             given = unpacked(given, bits).reshape(*given.shape[:-1], -1)
             given = given[tuple(slice(0, extent) for extent in scales.shape)]
@@ -237,6 +245,17 @@ def _array(b: Body, index: int) -> np.ndarray:
     if array is None:
         raise _refusal(b, f"input {b.input(index)!r}, which is no constant")
     return array
+
+
+def _refuse_counts(b: Body, index: int, wanted: int) -> None:
+    """Refuse a constant that does not hold as many elements as the attributes of its node say."""
+    size = _array(b, index).size
+    if size != wanted:
+        raise ModelError(
+            f"Node {b.node.name!r} ({b.node.op_type}) has {size} elements in {b.input(index)!r}, "
+            f"not {wanted}.",
+            hint="Check the program that wrote the file: its attributes say other sizes.",
+        )
 
 
 def _refusal(b: Body, what: str) -> UnsupportedOperatorError:

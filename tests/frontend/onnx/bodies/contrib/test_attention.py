@@ -300,3 +300,20 @@ def test_lengths_below_zero_end_the_call():
     np.testing.assert_allclose(built.run(given)[0], run_onnxruntime(source, given)[0], rtol=1e-4, atol=1e-5)
     with pytest.raises(LibraryError, match="attend: mask must be 0 or more"):
         built.run(given | {"mask": np.array([4, -1], np.int32)})
+
+
+def test_lengths_beyond_the_steps_of_a_prompt_end_the_call():
+    lengths, total = np.array([3, 1], np.int32), np.array(4, np.int32)
+    values = [array(2, 4, 32), array(2, 4, 16, seed=1), array(2, 4, 16, seed=2), None, None, lengths, total]
+    attributes = {"num_heads": 4, "kv_num_heads": 2}
+    source, given = contrib_model("GroupQueryAttention", values, attributes, given=(0, 1, 2, 5, 6), results=3)
+    built = build_model(optimize_model(import_onnx(source)), use_shipped=False)
+    np.testing.assert_allclose(
+        built.run(given)[0][0], run_onnxruntime(source, given)[0][0], rtol=1e-4, atol=1e-5
+    )
+    for bad in (4, -1):
+        wrong = given | {"v5": np.array([3, bad], np.int32)}
+        with pytest.raises(Exception, match="out of range"):
+            run_onnxruntime(source, wrong)
+        with pytest.raises(LibraryError, match="node: v5 must lie within the steps"):
+            built.run(wrong)

@@ -50,6 +50,13 @@ def test_sequences_without_biases():
     check("MoE", values, {"k": 1, "activation_type": "silu", "normalize_routing_weights": 1})
 
 
+def test_weights_of_quantised_experts_have_the_sum_1():
+    packed = [RANDOM.integers(0, 256, (4, HIDDEN, HIDDEN // 2)).astype(np.uint8) for _ in range(2)]
+    scales = [RANDOM.random((4, HIDDEN)).astype(np.float32) / 50 for _ in range(2)]
+    values = [floats(5, HIDDEN), floats(5, 4), packed[0], scales[0], None, packed[1], scales[1]]
+    check("QMoE", values, {"k": 2, "expert_weight_bits": 4, "activation_type": "relu"})
+
+
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("bits, block", [(4, 0), (4, 16), (8, 0), (2, 16)])
 def test_quantised_experts(bits, block, zeros):

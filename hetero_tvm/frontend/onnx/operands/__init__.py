@@ -1,0 +1,1 @@
+"""Shapes that operands must have: patterns, and a table of them for each domain."""
