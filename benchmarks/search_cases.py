@@ -15,9 +15,11 @@ from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.images.norms import BlockedGroupNorm, BlockedNormalization
 from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
+from hetero_tvm.ops.integers.batch_matmul import QuantBatchMatmul
 from hetero_tvm.ops.integers.byte_table import ByteTable
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
+from hetero_tvm.ops.integers.softmax import QuantSoftmax
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.ops.loops.forest import Forest
@@ -88,6 +90,16 @@ def _integers() -> dict[str, list[FusedOp]]:
             StoredMatmul((128,), 768, 768, ("bias",), "int8", 128),
         ],
         "cpu.quant_matmul": [QuantMatmul("uint8", "uint8", 128, False, *size) for size in sizes],
+        "cpu.quant_batch_matmul": [
+            _heads(12, 128, 32, 128),
+            _heads(12, 128, 128, 32, summed=True),
+            _heads(12, 197, 64, 197),
+            _heads(6, 1500, 1500, 64, summed=True),
+        ],
+        "cpu.quant_softmax": [
+            QuantSoftmax((rows,), n, "uint8", 0.1, "uint8", 1 / 255, 0)
+            for rows, n in ((1536, 128), (2364, 197), (9000, 1500))
+        ],
         "cpu.quant_conv2d": [
             _bytes(64, 56, 64, 3),
             _bytes(256, 14, 1024, 1),
@@ -95,6 +107,26 @@ def _integers() -> dict[str, list[FusedOp]]:
             _bytes(144, 56, 144, 3, groups=144),
         ],
     }
+
+
+def _heads(heads: int, m: int, k: int, n: int, summed: bool = False) -> QuantBatchMatmul:
+    """Scores of heads that lie beside each other in a row, or sums of their values."""
+    across, along = (n * heads, 1), (1, k * heads)
+    return QuantBatchMatmul(
+        *((heads,), m, n, k),
+        *((heads, m, k) if summed else (m, heads, k), (0, m * k, k, 1) if summed else (0, k, k * heads, 1)),
+        *((k, heads, n), (0, n, *across)) if summed else ((n, heads, k), (0, k, *along)),
+        *(
+            (1, 0, 2) if summed else (0, 1, 2),
+            "uint8",
+            "uint8",
+            0 if summed else 120,
+            128,
+            1e-3,
+            "uint8",
+            120,
+        ),
+    )
 
 
 def _halves() -> dict[str, list[FusedOp]]:

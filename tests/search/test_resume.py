@@ -19,9 +19,11 @@ from hetero_tvm.ops.expand_depthwise import ExpandDepthwise
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.images.norms import BlockedGroupNorm, BlockedNormalization
+from hetero_tvm.ops.integers.batch_matmul import QuantBatchMatmul
 from hetero_tvm.ops.integers.byte_table import ByteTable
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
+from hetero_tvm.ops.integers.softmax import QuantSoftmax
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.ops.loops.forest import Forest
@@ -74,6 +76,11 @@ OPS = [
     DynamicGatedMatmul((24,), 64, 48),
     StoredMatmul((48,), 96, 64, (), "int8", 32),
     QuantMatmul(lead=(48,), n=96, k=64),
+    QuantBatchMatmul(
+        *((2,), 40, 48, 32, (2, 40, 32), (0, 1280, 32, 1), (2, 48, 32), (0, 1536, 1, 32)),
+        *((0, 1, 2), "uint8", "int8", 9, 0, 0.01, "uint8", 3),
+    ),
+    QuantSoftmax((48,), 64, "uint8", 0.1, "uint8", 1 / 255, 0),
     QuantConv2d("uint8", "uint8", 3, True, 2, 6, 5, 19, 7, (3, 3), (2, 1), (1, 1, 0, 2), (1, 1), -20),
     Interleave(1, 1, 3, 5, 33, (2, 2), (1, 1), (8, 64)),
     Recurrence("gru", 4, 3, 40),

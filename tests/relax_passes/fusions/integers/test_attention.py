@@ -1,4 +1,4 @@
-"""Products of two computed 8-bit tensors and softmax between quantisers: the bytes of the steps they replace."""
+"""Products of two computed 8-bit tensors, softmax between quantisers: the bytes of the steps they replace."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_quantised_attention_is_three_kernels_of_bytes():
         lambda a, b: op.matmul(
             op.dequantize(a, constant(np.full(6, 0.1)), constant(np.zeros(6), "int8"), axis=2), real(b)
         ),  # a scale for each column
-        lambda a, b: whole(op.nn.softmax(op.matmul(op.astype(a, "float32"), op.astype(b, "float32")), axis=1)),
+        lambda a, b: whole(op.nn.softmax(real(a), axis=1)),  # over another axis
     ],
 )
 def test_what_is_no_such_product_stays(build):
