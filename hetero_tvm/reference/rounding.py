@@ -132,7 +132,7 @@ def judge(
     if found.ok:
         return found
     # Where large terms cancel, the error of one float32 run is a matter of luck.
-    # What is computed in float64 has no such run beside it: of a sum that cancels nothing tells what it may be.
+    # What is computed in float64 has no such run beside it, which would tell what a sum that cancels may be.
     slightly = all(
         each.ok
         or each.max_error <= _SLIGHTLY * each.tolerance

@@ -92,6 +92,7 @@ def decomposed(program: ExportedProgram, others: _Table | None = None) -> Export
     torch = require("torch")
     program = with_choices(torch, with_fixed_values(torch, program))
     program = with_plain_attention(torch, _without_assertions(torch, program))
+    program = _with_scans(torch, program)
     program = _with_types(torch, _with_indices(torch, _with_empty_statistics(torch, program)))
     table: _Table = decompositions()
     is_asked = _asks(torch, table)
@@ -128,6 +129,22 @@ def _without_assertions(torch: ModuleType, program: ExportedProgram) -> Exported
     module.graph.eliminate_dead_code()
     if any(node.target in read for node in module.graph.nodes):
         return program
+    module.recompile()
+    return program._update(module, program.graph_signature)
+
+
+def _with_scans(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:
+    """The program with a scan without states for each ``map`` over rows of tensors; itself where it has none.
+
+    PyTorch's exporter translates scans, whose functions take what a map's do: rows, then what all share.
+    """
+    maps = getattr(torch.ops.higher_order, "map_impl", None)
+    if maps is None or not any(node.target is maps for node in program.graph.nodes):
+        return program
+    module = copy.deepcopy(program.graph_module)
+    for node in module.graph.find_nodes(op="call_function", target=maps):
+        function, rows, shared = node.args
+        node.target, node.args = torch.ops.higher_order.scan, (function, [], rows, tuple(shared))
     module.recompile()
     return program._update(module, program.graph_signature)
 
