@@ -192,3 +192,18 @@ def test_maps_over_rows_are_scans():
     got = ReferenceEvaluator(model).run(None, {name: value.numpy() for name, value in given.items()})
     for ours, truth in zip(got, Mapped()(*given.values()), strict=True):
         torch.testing.assert_close(torch.from_numpy(ours), truth)
+
+
+class Told(nn.Module):
+    """A result between what is no tensor."""
+
+    def forward(self, x):
+        return {"kind": "scores", "scores": 2 * x, "width": x.shape[1], "scaled": True, "more": None}
+
+
+def test_results_that_the_export_fixed_are_left_out():
+    x = torch.rand(2, 3)
+    model = to_onnx(export(Told(), (x,))).proto
+    assert [output.name for output in model.graph.output] == ["scores"]
+    (got,) = ReferenceEvaluator(model).run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), 2 * x)
