@@ -207,3 +207,20 @@ def test_results_that_the_export_fixed_are_left_out():
     assert [output.name for output in model.graph.output] == ["scores"]
     (got,) = ReferenceEvaluator(model).run(None, {"x": x.numpy()})
     torch.testing.assert_close(torch.from_numpy(got), 2 * x)
+
+
+class Counted(nn.Module):
+    """A result and its number of rows."""
+
+    def forward(self, x):
+        return 2 * x, x.shape[0]
+
+
+def test_open_sizes_are_results():
+    x = torch.rand(5, 3)
+    program = export(Counted(), (torch.rand(2, 3),), dynamic_shapes=({0: Dim("rows", min=2, max=9)},))
+    model = to_onnx(program).proto
+    assert [output.name for output in model.graph.output] == ["output_0", "output_1"]
+    double, rows = ReferenceEvaluator(model).run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(double), 2 * x)
+    assert rows == 5
