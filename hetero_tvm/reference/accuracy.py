@@ -137,9 +137,11 @@ def _compare_one(
             return failed(f"dtype {y.dtype} instead of {float64.dtype}")
         return _compare_integers(y, float32, float64, spread, least_cosine > -1.0, places)
     y64, own = y.astype(np.float64), float32.astype(np.float64)
-    # Where float32 overflows and float64 does not, the float32 reference's view is as good.
-    with np.errstate(over="ignore"):
-        special = ~np.isfinite(float64) | ~np.isfinite(own)
+    # Where float32 overflows and float64 does not, the float32 reference's view is as good: infinity, or the
+    # largest float32 where the model holds values in the range of its type.
+    beyond = np.finfo(np.float64 if float32.dtype == np.float64 else np.float32).max
+    with np.errstate(over="ignore", invalid="ignore"):
+        special = ~np.isfinite(float64) | ~np.isfinite(own) | (np.abs(float64.astype(np.float64)) > beyond)
     misplaced = (~np.isfinite(y64) & ~special) | (special & ~_same(y64, float64) & ~_same(y64, own))
     if misplaced.any():
         return failed(f"{int(misplaced.sum())} NaN or infinite values differ from the reference")

@@ -62,6 +62,8 @@ def with_own_signals(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _signal(*given: Any, **named: Any) -> torch.Tensor:
+    if "input" in named:  # as torchaudio calls it; ours has the name of the operator
+        given = (named.pop("input"), *given)
     found = decompositions()[torch.ops.aten.istft.default](*given, **named)
     return torch.istft(*given, **named) if found is NotImplemented else found
 

@@ -246,9 +246,11 @@ def _drop_checks(gm: torch.fx.GraphModule) -> list[int]:
 def _reshape(gm: torch.fx.GraphModule) -> None:
     """Let nothing depend on strides: libraries take and give dense tensors.
 
-    PyTorch's kernel for gradients of GroupNorm reads both tensors in the order of one of them.
+    PyTorch's kernel for gradients of GroupNorm reads both tensors in the order of one of them.  Determinants
+    give factors of the transposed matrix where the matrix is dense, and gradients read them as traced.
     """
     aten = torch.ops.aten
+    determinants = {aten._linalg_det.default, aten._linalg_slogdet.default}
     for node in list(gm.graph.nodes):
         if node.target in (aten.view.default, aten._unsafe_view.default):
             node.target = aten.reshape.default
@@ -259,7 +261,21 @@ def _reshape(gm: torch.fx.GraphModule) -> None:
                     copy = gm.graph.call_function(aten.clone.default, (given,), dense)
                     copy.meta = dict(given.meta)
                     node.update_arg(place, copy)
+        elif node.target in determinants:
+            with gm.graph.inserting_before(node):
+                node.update_arg(0, _lying_as_traced(gm.graph, node.args[0]))
     gm.recompile()
+
+
+def _lying_as_traced(graph: torch.fx.Graph, matrix: torch.fx.Node) -> torch.fx.Node:
+    """A matrix that lies row by row where it was traced so, and column by column where it was not."""
+    aten = torch.ops.aten
+    value = matrix.meta.get("val")
+    columns = isinstance(value, torch.Tensor) and not value.is_contiguous()
+    if columns:
+        matrix = graph.call_function(aten.transpose.int, (matrix, -2, -1))
+    made = graph.call_function(aten.clone.default, (matrix,), {"memory_format": torch.contiguous_format})
+    return graph.call_function(aten.transpose.int, (made, -2, -1)) if columns else made
 
 
 def _like(value: Any) -> Any:

@@ -40,6 +40,16 @@ def test_overflow_of_single_precision_is_not_an_error():
     assert not compare(np.array([5.0, 1], np.float32), reference).ok
 
 
+def test_the_largest_number_of_a_type_is_another_one_in_double():
+    """What ``nan_to_num`` makes of infinity: a tolerance made of their distance would allow everything."""
+    largest, double = np.finfo(np.float32).max, np.finfo(np.float64).max
+    reference = Reference((np.array([largest, 1], np.float32),), (np.array([double, 1.0]),), "test")
+    accuracy = compare(np.array([largest, 1], np.float32), reference)
+    assert accuracy.ok and np.isfinite(accuracy.outputs[0].tolerance)
+    assert not compare(np.array([largest, 2], np.float32), reference).ok
+    assert not compare(np.array([5.0, 1], np.float32), reference).ok
+
+
 def test_integers_are_exact():
     reference = Reference((np.array([3, 4]),), (np.array([3, 4]),), "test")
     assert compare(np.array([3, 4]), reference).ok

@@ -95,3 +95,21 @@ def test_a_cast_cuts_what_lies_just_below_a_whole_number_to_either():
     )
     assert judged([np.array([2, 0, 2, 0])]).ok and judged([np.array([3, 0, 2, 0])]).ok
     assert not judged([np.array([3, 0, 3, 0])]).ok
+
+
+CENTRED = """g (double[8] x) => (double[1] y) {
+  m = ReduceMean(x) d = Sub(x, m) y = ReduceSum(d)
+}"""
+
+
+def test_sums_in_float64_that_cancel_are_judged_by_their_terms():
+    """The gradient of a bias before a batch normalization is such a sum: no digit of it is right."""
+    model = import_onnx(text_model(CENTRED))
+    inputs = {"x": np.random.default_rng(0).normal(size=8)}
+    reference = run_reference(model, inputs)
+    (exact,) = reference.float64
+    judged = functools.partial(
+        judge, reference=reference, inputs=inputs, model_of=lambda: model, floor=1e-5, least_cosine=-1.0
+    )
+    assert judged([exact + 1e-15]).ok
+    assert not judged([exact + 1e-3]).ok

@@ -184,6 +184,21 @@ def test_a_group_norm_in_channels_last_is_trained(tmp_path):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("determinant", [torch.linalg.det, lambda x: torch.linalg.slogdet(x)[1]])
+def test_the_determinant_of_a_matrix_by_columns(determinant, tmp_path):
+    """PyTorch's gradient takes the factors as those of the matrix or of its transpose, by how it lies."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    options = {"cache": str(tmp_path), "refused": "raise"}
+    x = torch.randn(4, 4).mT.requires_grad_()  # so lie what torch.linalg.qr makes, and other parameters
+    (found,), (expected,) = (
+        torch.autograd.grad(f(x), x)
+        for f in (torch.compile(determinant, backend="hetero_tvm", options=options), determinant)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("error::hetero_tvm.torch.refusing.FallbackWarning")
 def test_attention_in_half_precision(tmp_path):
     """Its sums of exponentials are float32, as its backward takes them."""

@@ -1,4 +1,4 @@
-"""``custom_call``: functions of LAPACK, which JAX calls on the CPU.
+"""``custom_call``: functions of LAPACK, which JAX calls on the CPU, and approximate selections.
 
 Matrices are bounded in size: most functions write each row or column as a step of plain operators.
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from hetero_tvm.frontend.nodes import Untranslatable
-from hetero_tvm.frontend.stablehlo import matrices, spectra
+from hetero_tvm.frontend.stablehlo import matrices, sorting, spectra
 from hetero_tvm.frontend.stablehlo.op import Op
 
 _MOST_ROWS = 64
@@ -17,10 +17,12 @@ _MOST_ROWS = 64
 
 
 def called(op: Op) -> Sequence[str]:
-    """``custom_call``: a function of LAPACK; :class:`Untranslatable` names any other."""
+    """``custom_call``: a function of LAPACK or a selection; :class:`Untranslatable` names any other."""
     target = op.text("call_target_name").strip('"')
     if target == "Sharding":
         return op.inputs
+    if target == "ApproxTopK":
+        return sorting.nearly_largest(op)
     found = re.fullmatch(r"lapack_[sd](\w+?)(_ffi)?", target)
     if found is None or found[1] not in _CALLS or found[2] is None:
         raise Untranslatable(
@@ -44,7 +46,6 @@ _CALLS: Mapping[str, Callable[[Op], Sequence[str]]] = {
     "trsm": matrices.triangular,
 }
 _NAMED = {
-    "ApproxTopK": " (jax.lax.approx_max_k and approx_min_k; jax.lax.top_k is taken)",
     "cheevd": " (eigenvalues of a complex matrix)",
     "cgesdd": " (singular values of a complex matrix)",
     "gebal": " (balancing of a matrix)",

@@ -1,8 +1,9 @@
-"""``sort``: the keys that its comparison reads, and the order that follows from them."""
+"""``sort``: the keys that its comparison reads, and the order that follows from them; ``approx_max_k``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hetero_tvm.frontend.nodes import Untranslatable, onnx_type
@@ -39,6 +40,24 @@ def sort(op: Op) -> list[str]:
         else:
             results.append(op.emit("GatherElements", op.inputs[n], order, axis=axis))
     return results
+
+
+def nearly_largest(op: Op) -> Sequence[str]:
+    """The call of ``approx_max_k`` and ``approx_min_k``: the exact elements, as JAX gives them on the CPU.
+
+    Operands are the values, what goes with them (their places), and one element of each.
+    """
+    options, called = op.text("mhlo.backend_config"), op.text("called_computations")
+    found = [re.search(rf"\b{name} = (\d+)", options) for name in ("reduction_dim", "top_k")]
+    direction = re.search(r"top_k_([gl])t_", called)
+    if None in found or direction is None or len(op.inputs) != 4:
+        raise Untranslatable("an approximate selection in a form that JAX does not write")
+    axis, count = (int(one[1]) for one in found if one)
+    if op.result[axis] != count:
+        raise Untranslatable("an approximate selection that is not brought down to k elements")
+    sign = {"axis": axis, "largest": int(direction[1] == "g"), "sorted": 1}
+    values, places = op.nodes.several("TopK", op.inputs[0], op.const([count]), count=2, **sign)
+    return [values, op.emit("GatherElements", op.inputs[1], places, axis=axis)]
 
 
 def _keys(value: Any, block: Any) -> Iterator[tuple[int, bool]]:

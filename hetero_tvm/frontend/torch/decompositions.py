@@ -92,6 +92,7 @@ def decomposed(program: ExportedProgram, others: _Table | None = None) -> Export
     torch = require("torch")
     program = with_choices(torch, with_fixed_values(torch, program))
     program = with_plain_attention(torch, _without_assertions(torch, program))
+    program = _without_numbers(torch, _with_scans(torch, program))
     program = _with_types(torch, _with_indices(torch, _with_empty_statistics(torch, program)))
     table: _Table = decompositions()
     is_asked = _asks(torch, table)
@@ -130,6 +131,45 @@ def _without_assertions(torch: ModuleType, program: ExportedProgram) -> Exported
         return program
     module.recompile()
     return program._update(module, program.graph_signature)
+
+
+def _with_scans(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:
+    """The program with a scan without states for each ``map`` over rows of tensors; itself where it has none.
+
+    PyTorch's exporter translates scans, whose functions take what a map's do: rows, then what all share.
+    """
+    maps = getattr(torch.ops.higher_order, "map_impl", None)
+    if maps is None or not any(node.target is maps for node in program.graph.nodes):
+        return program
+    module = copy.deepcopy(program.graph_module)
+    for node in module.graph.find_nodes(op="call_function", target=maps):
+        function, rows, shared = node.args
+        node.target, node.args = torch.ops.higher_order.scan, (function, [], rows, tuple(shared))
+    module.recompile()
+    return program._update(module, program.graph_signature)
+
+
+def _without_numbers(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:
+    """The program without what it returns beside tensors and was fixed by the export: numbers, flags, text.
+
+    PyTorch's exporter leaves out None alone.
+    """
+    kinds = torch.export.graph_signature
+    fixed, specs = kinds.ConstantArgument, program.graph_signature.output_specs
+    if not any(isinstance(spec.arg, fixed) and spec.arg.value is not None for spec in specs):
+        return program
+    module = copy.deepcopy(program.graph_module)
+    end = module.graph.output_node()
+    pairs = zip(end.args[0], specs, strict=True)
+    end.args = (tuple(None if isinstance(spec.arg, fixed) else value for value, spec in pairs),)
+    module.recompile()
+    outputs = [
+        kinds.OutputSpec(spec.kind, fixed(spec.arg.name, None), spec.target)
+        if isinstance(spec.arg, fixed)
+        else spec
+        for spec in specs
+    ]
+    return program._update(module, kinds.ExportGraphSignature(program.graph_signature.input_specs, outputs))
 
 
 def _with_indices(torch: ModuleType, program: ExportedProgram) -> ExportedProgram:

@@ -102,11 +102,12 @@ class TorchProgram:
 
     def _returned(self, torch: ModuleType, results: Sequence[Any]) -> list[Any]:
         """Tensors that the caller gets, of all results of the graph."""
-        kinds = torch.export.graph_signature.OutputKind
+        kinds = torch.export.graph_signature
         return [
-            value
+            value if isinstance(value, torch.Tensor) else torch.tensor(value)
             for value, spec in zip(results, self.program.graph_signature.output_specs, strict=True)
-            if spec.kind is kinds.USER_OUTPUT and isinstance(value, torch.Tensor)
+            if spec.kind is kinds.OutputKind.USER_OUTPUT
+            and (isinstance(value, torch.Tensor) or isinstance(spec.arg, kinds.SymIntArgument))
         ]
 
     def _arguments(self, torch: ModuleType, inputs: Mapping[str, np.ndarray]) -> list[Any]:

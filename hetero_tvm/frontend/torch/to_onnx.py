@@ -150,7 +150,8 @@ def _give_types(torch: ModuleType, program: ExportedProgram, graph: onnx.GraphPr
     given = [
         values.get(spec.arg.name)
         for spec in program.graph_signature.output_specs
-        if spec.kind is kinds.OutputKind.USER_OUTPUT and isinstance(spec.arg, kinds.TensorArgument)
+        if spec.kind is kinds.OutputKind.USER_OUTPUT
+        and isinstance(spec.arg, kinds.TensorArgument | kinds.SymIntArgument)
     ]
     narrow = {torch.float16: onnx.TensorProto.FLOAT16, torch.bfloat16: onnx.TensorProto.BFLOAT16}
     for result, value in zip(graph.output, given, strict=True):
@@ -366,7 +367,7 @@ def _input_names(torch: ModuleType, program: ExportedProgram) -> list[str]:
 
 def _output_names(torch: ModuleType, program: ExportedProgram) -> list[str]:
     """Names from the structure that the program returns: keys of dictionaries and fields, or numbers."""
-    pytree = torch.utils._pytree
+    pytree, kinds = torch.utils._pytree, torch.export.graph_signature
     specs = [
         spec
         for spec in program.graph_signature.output_specs
@@ -379,7 +380,7 @@ def _output_names(torch: ModuleType, program: ExportedProgram) -> list[str]:
     leaves, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(len(specs))), structure))
     names = []
     for path, index in leaves:
-        if isinstance(specs[index].arg, torch.export.graph_signature.TensorArgument):
+        if isinstance(specs[index].arg, kinds.TensorArgument | kinds.SymIntArgument):  # sizes are results
             keys = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", "")))) for k in path]
             name = re.sub(r"\W+", "_", "_".join(keys))
             names.append(name if name and not name[0].isdigit() else f"output_{name}".rstrip("_"))

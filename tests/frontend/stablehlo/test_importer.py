@@ -167,12 +167,12 @@ def test_what_cannot_be_translated_is_listed_with_its_place():
 def test_what_is_refused_says_what_to_take_instead():
     def several(x):
         key = jax.random.key(0, impl="rbg")
-        return lax.approx_max_k(x, 2)[0], jax.random.uniform(key, (3,))
+        return jax.scipy.linalg.schur(x)[0], jax.random.uniform(key, (3,))
 
     with pytest.raises(UnsupportedOperatorError) as caught:
         import_stablehlo(exported(several, [(4, 4)]))
     text = "\n".join(caught.value.problems)
-    assert "jax.lax.top_k is taken" in text and "threefry, the default, is taken" in text
+    assert "Schur's form" in text and "threefry, the default, is taken" in text
 
 
 def test_places_of_a_given_number():

@@ -30,6 +30,8 @@ FUNCTIONS = {
     "integers": (lambda x: jnp.sort((x * 9).astype(jnp.int32)), [M]),
     "booleans": (lambda x: (jnp.sort(x > 0), jnp.argsort(x > 0)), [M]),
     "first few": (lambda x: lax.top_k(coarse(x), 3), [M]),
+    "nearly the largest": (lambda x: lax.approx_max_k(coarse(x), 3), [M]),
+    "nearly the smallest": (lambda x: lax.approx_min_k(coarse(x), 2, reduction_dimension=0), [M]),
     "ranks": (lambda x: (jnp.median(x, 1), jnp.quantile(x, 0.3), jnp.unique(coarse(x), size=4)), [M]),
 }
 

@@ -175,3 +175,52 @@ def test_results_have_the_types_of_the_program(dtype):
     kinds = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.BFLOAT16: torch.bfloat16}
     outputs = to_onnx(export(Sums(), (x,))).proto.graph.output
     assert {kinds.get(value.type.tensor_type.elem_type) for value in outputs} == {dtype}
+
+
+class Mapped(nn.Module):
+    """Rows of two tensors, and what they share, by PyTorch's ``map``."""
+
+    def forward(self, a, b, shared):
+        from torch._higher_order_ops.map import map as mapped
+
+        return mapped(lambda rows, y: (rows[0] @ rows[1].T + y, rows[0].sum(-1)), (a, b), shared)
+
+
+def test_maps_over_rows_are_scans():
+    given = {"a": torch.rand(5, 2, 4), "b": torch.rand(5, 3, 4), "shared": torch.rand(3)}
+    model = to_onnx(export(Mapped(), tuple(given.values()))).proto
+    got = ReferenceEvaluator(model).run(None, {name: value.numpy() for name, value in given.items()})
+    for ours, truth in zip(got, Mapped()(*given.values()), strict=True):
+        torch.testing.assert_close(torch.from_numpy(ours), truth)
+
+
+class Told(nn.Module):
+    """A result between what is no tensor."""
+
+    def forward(self, x):
+        return {"kind": "scores", "scores": 2 * x, "width": x.shape[1], "scaled": True, "more": None}
+
+
+def test_results_that_the_export_fixed_are_left_out():
+    x = torch.rand(2, 3)
+    model = to_onnx(export(Told(), (x,))).proto
+    assert [output.name for output in model.graph.output] == ["scores"]
+    (got,) = ReferenceEvaluator(model).run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), 2 * x)
+
+
+class Counted(nn.Module):
+    """A result and its number of rows."""
+
+    def forward(self, x):
+        return 2 * x, x.shape[0]
+
+
+def test_open_sizes_are_results():
+    x = torch.rand(5, 3)
+    program = export(Counted(), (torch.rand(2, 3),), dynamic_shapes=({0: Dim("rows", min=2, max=9)},))
+    model = to_onnx(program).proto
+    assert [output.name for output in model.graph.output] == ["output_0", "output_1"]
+    double, rows = ReferenceEvaluator(model).run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(double), 2 * x)
+    assert rows == 5

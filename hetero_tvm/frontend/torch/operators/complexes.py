@@ -29,7 +29,8 @@ _PARTWISE = (
     "index_add.default", "scatter.src", "scatter_add.default", "select_scatter.default",
     "slice_scatter.default", "copy.default", "clone.default", "contiguous.default", "alias.default",
     "detach.default", "lift_fresh_copy.default", "resolve_conj.default", "resolve_neg.default",
-    "fft_fftshift.default", "fft_ifftshift.default",
+    "fft_fftshift.default", "fft_ifftshift.default", "slice_backward.default", "select_backward.default",
+    "diagonal_backward.default", "unfold_backward.default",
 )  # fmt: skip
 """Operators that do the same to both parts, or nothing but move elements."""
 
@@ -162,6 +163,18 @@ def decompositions(torch: ModuleType, program: ExportedProgram) -> dict[Any, Cal
             return joined(*(torch.full((), part, dtype=torch.float64) for part in (x.real, -x.imag)))
         return joined(real(x), -imaginary(x))
 
+    def hermitian_spectrum(x: Tensor, n: Any = None, dim: int = -1, norm: str | None = None) -> Tensor:
+        """``ihfft``, whose own conjugate is one in name only, which has no parts to read."""
+        turned = {"forward": "backward", "ortho": "ortho"}.get(norm or "backward", "forward")
+        return conjugate(None, torch.fft.rfft(x, n, dim, turned))
+
+    def inner_product(_: Any, x: Tensor, y: Tensor) -> Tensor:
+        """Sums over the last axes, for all rows of one beside all rows of the other."""
+        if not x.dim() or not y.dim():
+            return x * y
+        rows = x.reshape(-1, x.shape[-1]) @ y.reshape(-1, y.shape[-1]).transpose(0, 1)
+        return rows.reshape(*x.shape[:-1], *y.shape[:-1])
+
     def converted(operator: Any, x: Tensor, *args: Any, **named: Any) -> Any:
         kind = named.get("dtype")
         if kind is None or kind.is_complex:
@@ -221,6 +234,9 @@ def decompositions(torch: ModuleType, program: ExportedProgram) -> dict[Any, Cal
         **of(("pow.Tensor_Scalar", "pow.Scalar", "pow.Tensor_Tensor"), power),
         **of("sgn", direction),
         **of(("conj", "_conj", "conj_physical", "_conj_physical"), conjugate),
+        aten.fft_ihfft.default: hermitian_spectrum,
+        **of("vdot", lambda _, x, y: (conjugate(None, x) * y).sum()),
+        **of("inner", inner_product),
         **of("real", lambda _, x: real(x)),
         **of("imag", lambda _, x: imaginary(x)),
         **of("complex", lambda _, x, y: joined(x, y)),

@@ -84,6 +84,24 @@ def test_filters_of_frequencies():
     compared(Filter(), (torch.randn(2, 2, 6, 8),), 1e-5)
 
 
+class Paired(torch.nn.Module):
+    """Inner products and spectra whose conjugates PyTorch keeps as flags of tensors."""
+
+    def forward(self, x, y):
+        z, w = torch.complex(x, y), torch.complex(y, 2 * x)
+        products = torch.vdot(z[0], w[1]), torch.inner(z, w.conj()), torch.inner(z, w[0])
+        spectrum = torch.fft.ihfft(x, norm="ortho")
+        widened = torch.ops.aten.slice_backward.default(z, [4, 10], 1, 1, 9, 1)
+        parts = (*products, spectrum.resolve_conj(), widened)
+        return *(torch.view_as_real(part) for part in parts), torch.fft.hfft(spectrum, n=8)
+
+
+@pytest.mark.thorough
+def test_products_and_spectra_with_conjugates():
+    torch.manual_seed(0)
+    compared(Paired(), (torch.randn(4, 8), torch.randn(4, 8)), 1e-4)
+
+
 class Ends(torch.nn.Module):
     def forward(self, z):
         return z * 2
