@@ -14,8 +14,8 @@ from hetero_tvm.ops.expand_depthwise import ExpandDepthwise
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.images.norms import BlockedGroupNorm, BlockedNormalization
-from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
 from hetero_tvm.ops.integers.batch_matmul import QuantBatchMatmul
+from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
 from hetero_tvm.ops.integers.byte_table import ByteTable
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
@@ -91,10 +91,10 @@ def _integers() -> dict[str, list[FusedOp]]:
         ],
         "cpu.quant_matmul": [QuantMatmul("uint8", "uint8", 128, False, *size) for size in sizes],
         "cpu.quant_batch_matmul": [
-            _heads(12, 128, 32, 128),
-            _heads(12, 128, 128, 32, summed=True),
-            _heads(12, 197, 64, 197),
-            _heads(6, 1500, 1500, 64, summed=True),
+            _byte_heads(12, 128, 32, 128),
+            _byte_heads(12, 128, 128, 32, summed=True),
+            _byte_heads(12, 197, 64, 197),
+            _byte_heads(6, 1500, 1500, 64, summed=True),
         ],
         "cpu.quant_softmax": [
             QuantSoftmax((rows,), n, "uint8", 0.1, "uint8", 1 / 255, 0)
@@ -109,7 +109,7 @@ def _integers() -> dict[str, list[FusedOp]]:
     }
 
 
-def _heads(heads: int, m: int, k: int, n: int, summed: bool = False) -> QuantBatchMatmul:
+def _byte_heads(heads: int, m: int, k: int, n: int, summed: bool = False) -> QuantBatchMatmul:
     """Scores of heads that lie beside each other in a row, or sums of their values."""
     across, along = (n * heads, 1), (1, k * heads)
     return QuantBatchMatmul(

@@ -44,7 +44,7 @@ class FuseQuantBatchMatmul(Rule):
     claims : whether the target has a kernel for an operator.
     """
 
-    name = "quantized"
+    name = "quantized_batch_matmul"
     anchors = ("relax.matmul",)
 
     def __init__(self, claims: Claims):
@@ -109,7 +109,7 @@ class FuseQuantSoftmax(Rule):
     claims : whether the target has a kernel for an operator.
     """
 
-    name = "quantized"
+    name = "quantized_softmax"
     anchors = ("relax.nn.softmax",)
 
     def __init__(self, claims: Claims):
@@ -154,7 +154,7 @@ class _Quantizer:
 
 
 def _bytes(graph: Graph, expr: Expr) -> _Bytes | None:
-    """What ``expr`` dequantises; None where it does not, by numbers, a computed tensor."""
+    """The computed tensor that ``expr`` dequantises; None where it does not, or not by numbers."""
     call = graph.call(expr, "relax.dequantize")
     if call is None or dtype_of(call.args[0]) not in OFFSET:
         return None

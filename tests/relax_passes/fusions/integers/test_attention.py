@@ -43,7 +43,7 @@ def attention(q, k, v):
 def test_quantised_attention_is_three_kernels_of_bytes():
     given = [bytes_of(2, 9, 24, seed=seed) for seed in range(3)]
     after, report = rewritten(attention, given, [PRODUCTS, SOFTMAX])
-    assert report.fusions == {"quantized": 3} and not report.misses
+    assert report.fusions == {"quantized_batch_matmul": 2, "quantized_softmax": 1} and not report.misses
     text = str(after["main"])
     assert "quantize" not in text and "permute_dims" not in text
     found, wanted = (result(mod, given) for mod in (after, module_of(attention, *given)))

@@ -72,7 +72,7 @@ def packed(random, n, bits=4, block=32, zero=False, whole_scales=False):
     data = q if bits == 8 else q[:, ::2] | q[:, 1::2] << 4
     arrays = [data.reshape(n, blocks, -1), scale.reshape(-1)]
     if zero:
-        arrays.append((zeros if bits == 8 else zeros[:, ::2] | zeros[:, 1::2] << 4).reshape(-1))
+        arrays.append((zeros[:, :blocks] if bits == 8 else zeros[:, ::2] | zeros[:, 1::2] << 4).reshape(-1))
     at = 1 << (bits - 1) if zeros is None else np.repeat(zeros[:, :blocks], block, 1).astype(np.float64)
     weights = (q.astype(np.float64) - at) * np.repeat(scale, block, 1).astype(np.float64)
     return arrays, weights[:, :K].T
