@@ -23,6 +23,7 @@ from hetero_tvm.schedules.cpu.rows.softmax import SoftmaxSpace
 from hetero_tvm.schedules.emit import Kernel, int32
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import MACHINES, TARGET
+from tests.selection import thorough
 
 N = 96
 
@@ -238,7 +239,7 @@ def test_against_executing_the_loops_one_by_one(rows, columns, read, written, pa
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("rows, n", [(1, 1), (3, 17), (5, 64), (37, 100)])
+@pytest.mark.parametrize("rows, n", [(1, 1), (3, 17), (5, 64), *thorough([(37, 100)])])
 def test_row_kernels_run_in_place(machine, rows, n):
     model = MACHINES[machine]
     for op, space in [

@@ -222,6 +222,7 @@ def test_constants_without_elements_keep_their_shapes(tmp_path):
         assert [result.shape for result in net(np.ones((2, 3), np.float32))] == [(2, 0, 3), (0, 3), (2, 3)]
 
 
+@pytest.mark.thorough
 def test_a_loop_has_its_constants_where_it_shares_one_with_what_is_around_it(tmp_path):
     """A loop is a function of its own, called when its caller has got the constants of both."""
     width = 32

@@ -46,6 +46,7 @@ def net(tmp_path_factory):
     return hetero_tvm.load(built.export(tmp_path_factory.mktemp("steps")))
 
 
+@pytest.mark.thorough
 def test_the_manifest_names_states_and_the_size_that_nothing_else_tells(net):
     step = net.manifest.step
     assert step.outputs == ("present_k", "present_v")

@@ -73,6 +73,7 @@ def test_parts_lie_in_the_whole(tmp_path):
     assert built(nodes, ["y"], 16, tmp_path, disable=("concatenation_in_place",)).memory.joined == {}
 
 
+@pytest.mark.thorough
 def test_parts_between_zeros_lie_in_the_whole(tmp_path):
     nodes = [
         convolution("a", "x", 16, 16),
@@ -159,6 +160,7 @@ def test_a_part_of_two_wholes_lies_in_the_first(tmp_path):
     assert len(built(nodes, ["y"], 16, tmp_path).memory.joined) == 1
 
 
+@pytest.mark.thorough
 def test_zeros_around_images_are_in_the_parts_already(tmp_path):
     nodes = [
         convolution("a", "x", 16, 16, 3),

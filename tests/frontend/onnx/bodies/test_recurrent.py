@@ -137,6 +137,7 @@ def test_lengths(steps):
     Layers(steps=steps).add("RNN", direction="bidirectional").check()
 
 
+@pytest.mark.thorough
 def test_sequences_without_steps_end_with_zeros():
     """Also where their states begin with something else."""
     m = Layers(steps=2).add("GRU", state="input", lengths=LENGTHS)

@@ -25,6 +25,7 @@ def compare(model, x, y):
         np.testing.assert_array_equal(found, wanted.numpy())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.int64, *thorough([torch.int8, torch.uint8, torch.int32])])
 def test_quotients_of_integers_have_all_their_digits(dtype):
     torch.manual_seed(0)

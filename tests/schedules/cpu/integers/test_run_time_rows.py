@@ -49,6 +49,7 @@ def test_integers_are_exact(here):
     check(lambda b, s: QuantMatmul("uint8", "int32", lead=(b, s), n=columns, k=19), QuantMatmulSpace(), here)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("here", WAYS)
 def test_rows_are_quantised_alone(here):
     def make(b, s):
