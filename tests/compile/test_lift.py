@@ -263,6 +263,7 @@ def test_strides_on_strides_have_a_kernel_that_inputs_tell_the_length(tmp_path):
         np.testing.assert_allclose(net(x=x), exact, atol=1e-4)  # sums of 48 products of sums in float32
 
 
+@pytest.mark.thorough
 def test_a_batch_around_the_rows_that_bfloat16_begins_with():
     """Products round X at every batch of a range, or at none: the kernels of all sizes are one."""
     text = """<ir_version: 8, opset_import: ["" : 17]> agraph (float[n, 48] x) => (float[n, 9] y)

@@ -176,6 +176,7 @@ def test_damage_in_the_constants_is_found(built, tmp_path):
         hetero_tvm.load(path)
 
 
+@pytest.mark.thorough
 def test_odd_names_of_folders(built, source, x, tmp_path):
     path = built.export(tmp_path / "a b'\"$x;\nü" / "m 1.so")
     same(hetero_tvm.load(path)(x), expected(source, x))

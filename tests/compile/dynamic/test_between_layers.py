@@ -85,7 +85,7 @@ agraph (float[n, 6, h, w] x) => (float[n, 6, h, w] y) {
 }"""
 
 
-@pytest.mark.parametrize("height", [hetero_tvm.Span(1, 20), 1])
+@pytest.mark.parametrize("height", [hetero_tvm.Span(1, 20), *thorough([1])])
 def test_normalized_images(tmp_path, height):
     model = text_model(NORMALIZED)
     for name in "sb":
@@ -107,6 +107,7 @@ agraph (float[n, t, c] x) => (float[n, t, c] y) {
 }"""
 
 
+@pytest.mark.thorough
 def test_running_sums(tmp_path):
     model = text_model(SUMS)
     for n, name in enumerate(("zero", "one", "two")):

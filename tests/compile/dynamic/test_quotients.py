@@ -123,6 +123,7 @@ net (float[1, n, m] x) => (float[1, n, m] y)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("high", [41, *thorough([40])])
 def test_lengths_are_padded_to_a_multiple(tmp_path, high):
     """Largest sizes that need no padding, and such that do."""

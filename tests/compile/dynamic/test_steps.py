@@ -129,6 +129,7 @@ def test_a_step_that_fails_changes_nothing(net):
     assert session.length == 1
 
 
+@pytest.mark.thorough
 def test_what_else_reads_the_past_or_nobody_reads_is_copied():
     read = "s = ReduceSum<keepdims=0>(past_v) y0 = MatMul(shares, present_v) y = Add(y0, s)"
     assert rooms(optimized(read)) == {"past_k": 27}

@@ -47,7 +47,8 @@ def test_operators_that_were_flat_before_opset_13_are_so_in_a_branch(operator, a
 
 
 @pytest.mark.parametrize(
-    "constant", ["value_float = 2.5", "value_floats = [2.5, 1.0, 3.0, -1.0]", "value = float {2.5}"]
+    "constant",
+    [*thorough(["value_float = 2.5"]), "value_floats = [2.5, 1.0, 3.0, -1.0]", "value = float {2.5}"],
 )
 def test_constants_of_every_spelling(constant):
     check(choice(f"k = Constant<{constant}>() s = Mul(x, k)"))
@@ -125,6 +126,7 @@ def test_operators_that_are_written_out(operator, opset):
     check(source)
 
 
+@pytest.mark.thorough
 def test_results_of_branches_without_declared_types():
     then, other = "o = com.microsoft.BiasGelu(h, scale)", "p = Neg(h)"
     source = text_model(
@@ -156,6 +158,7 @@ def loop(rounds: int, body: str) -> str:
     )
 
 
+@pytest.mark.thorough
 def test_a_loop_of_few_rounds():
     check(choice(loop(3, "q = LpNormalization(p)")))
 

@@ -317,6 +317,7 @@ def test_activations():
     assert report.fusions == {"gelu": 2} and not report.misses
 
 
+@pytest.mark.thorough
 def test_products_with_turned_operands():
     m = Model()
     x = m.input(2, 3, N)
@@ -411,7 +412,7 @@ def test_an_unknown_activation_is_refused(attributes, words):
         import_model(m.proto())
 
 
-@pytest.mark.parametrize("segments", [True, False], ids=["segments", "no segments"])
+@pytest.mark.parametrize("segments", [*thorough([True]), False], ids=["segments", "no segments"])
 def test_embedding_of_bytes(segments):
     random = np.random.default_rng(0)
     table = [

@@ -79,6 +79,7 @@ class _Large(torch.nn.Module):
         return self.b(self.a(x)) + x @ self.c.T[:, :1024] + x @ self.d
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *thorough([torch.float32])])
 def test_large_weights_are_read_into_files(tmp_path, dtype):
     path = tmp_path / "m.pt2"

@@ -175,6 +175,7 @@ def test_the_simplifier_does_not_copy_choices():
     assert choices_after_simplifying(kernel) < 60
 
 
+@pytest.mark.thorough
 def test_neighbours_without_weight_are_not_read():
     """Every second pixel of twice as many is a pixel of before, whatever stands beside it."""
     x = floats(1, 1, 5, 20)

@@ -171,6 +171,7 @@ class Pieces(torch.nn.Module):
         return [piece + 1 for piece in self.function(x)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     ["chunk", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("split", "roll", "hstack"))],

@@ -71,6 +71,7 @@ def test_the_numbers_stay(build):
     check_results(build, [x], QuantConvTransposeAsConv2d(lambda op: False), gone="nn.conv2d_transpose")
 
 
+@pytest.mark.thorough
 def test_rows():
     def build(x):
         w = filters(weights(4, 3, 4))

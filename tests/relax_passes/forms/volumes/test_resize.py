@@ -47,6 +47,7 @@ def test_single_slices_and_pixels(x, size):
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_cubes_stay():
     assert "resize3d" in both((8, 10, 12), method="cubic")[2]
 

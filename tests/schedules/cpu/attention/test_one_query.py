@@ -85,6 +85,7 @@ def test_numbers(dim, value_dim, kv_heads, mask, room, options):
         np.testing.assert_allclose(found.numpy(), exact(op, arrays), rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.thorough
 def test_room_behind_the_keys_is_not_read():
     def make(q, past):
         held = ((1, q, 32), (1, 2, 128, 16), (1, 2, 128, 16))

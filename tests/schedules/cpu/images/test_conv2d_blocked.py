@@ -144,7 +144,8 @@ def test_pixels_are_asked_for_ahead_where_reads_show(groups):
 
 @pytest.mark.parametrize("machine", SWEPT)
 @pytest.mark.parametrize(
-    ("height", "kernel", "halo"), [(7, (3, 3), "+1,1,1,1"), (7, (1, 1), ""), (5, (1, 1), "+1,1,1,1")]
+    ("height", "kernel", "halo"),
+    [*thorough([(7, (3, 3), "+1,1,1,1")]), (7, (1, 1), ""), (5, (1, 1), "+1,1,1,1")],
 )
 def test_panels_larger_than_l1_are_taken_in_slices(machine, height, kernel, halo):
     """Slices of one and of several channel blocks, the last of fewer; sums go from each to the next."""

@@ -87,6 +87,7 @@ def test_points_from_before_the_cut_still_count():
     check_points(SPACE, op, [point], AVX2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_few_rows_read_their_weights_in_two_streams(machine):
     """Depths that two streams do not share equally, and fewer rows than a tile has."""

@@ -127,7 +127,9 @@ def test_changes_of_layout(x, y, channels):
     _check(lambda b, s: Relayout(b, channels, b + 2, s, x, y), RelayoutSpace(), {})
 
 
-@pytest.mark.parametrize(("x", "y"), [("NCHW8c", "NCHW8c+1,2,0,1"), ("NCHW8c+1,0,2,1", "NCHW8c")])
+@pytest.mark.parametrize(
+    ("x", "y"), [("NCHW8c", "NCHW8c+1,2,0,1"), *thorough([("NCHW8c+1,0,2,1", "NCHW8c")])]
+)
 def test_norms(x, y):
     _check(lambda b, s: BlockedGroupNorm(b, 20, b + 2, s, x, y, 5, 1e-5, "silu"), BlockedGroupNormSpace(), {})
     _check(lambda b, s: BlockedNormalization(b, 20, b + 2, s, x, y, 1e-5), BlockedNormalizeSpace(), {})
