@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -21,6 +22,20 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Nodes of a file's syntax tree that name modules: imports, and strings with a colon.
+
+    Several tests look for names in every file, and to parse a thousand takes seconds.
+    """
+    tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return tuple(node for node in tree if isinstance(node, ast.Import | ast.ImportFrom) or _is_pair(node))
+
+
+def _is_pair(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value
+
+
 def imports(files: Mapping[str, Path]) -> dict[str, set[str]]:
     """Module -> modules of the package that it imports, at its top or anywhere inside."""
     return {name: _imported(path, files) - {name} for name, path in files.items()}
@@ -28,7 +43,7 @@ def imports(files: Mapping[str, Path]) -> dict[str, set[str]]:
 
 def _imported(path: Path, files: Mapping[str, Path]) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
             base = node.module or ""
@@ -91,7 +106,7 @@ def references(files: Iterable[tuple[str, Path]]) -> dict[str, set[str]]:
     """Module -> modules that it names in strings ``"hetero_tvm.module:name"``."""
     found: dict[str, set[str]] = {}
     for name, path in files:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 module, colon, rest = node.value.partition(":")
                 if colon and module.startswith(f"{PACKAGE}.") and rest.isidentifier():

@@ -1,6 +1,6 @@
 """Marks for parameters of the thorough and the exhaustive selection (see ``conftest.py``)."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -11,6 +11,26 @@ def thorough(cases: Iterable[Any]) -> list:
     """Parameters that the thorough selection takes; a tuple holds one value for each name."""
     mark = pytest.mark.thorough
     return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=mark) for case in cases]
+
+
+def named(cases: Mapping[str, Any] | Iterable[str], by_default: Collection[str]) -> list:
+    """Parameters with names: those in ``by_default`` run always, the others in the thorough selection.
+
+    ``cases`` maps names to values, of which a tuple holds one value for each name of a parameter; names
+    alone are their own values.  Raises ``KeyError`` for a name in ``by_default`` that no case has.
+    """
+    if not isinstance(cases, Mapping):
+        cases = {name: name for name in cases}
+    if unknown := set(by_default) - set(cases):
+        raise KeyError(f"no case is named {sorted(unknown)}; the names are {list(cases)}")
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            id=name,
+            marks=() if name in by_default else pytest.mark.thorough,
+        )
+        for name, value in cases.items()
+    ]
 
 
 def exhaustive(cases: Iterable[Any]) -> list:

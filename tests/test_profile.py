@@ -113,6 +113,7 @@ def test_wrong_inputs_are_refused(library):
         hetero_tvm.load(library).profile(np.ones((1, 192), "float32"))
 
 
+@pytest.mark.thorough
 def test_the_command(library, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
     trace, old = tmp_path / "trace.json", tmp_path / "old.json"

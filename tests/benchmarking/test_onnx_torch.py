@@ -8,6 +8,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from hetero_tvm import zoo
 from hetero_tvm.benchmarking.onnx_torch import to_torch
 from hetero_tvm.errors import UnsupportedOperatorError
+from tests.selection import thorough
 
 
 def both(model, inputs):
@@ -27,7 +28,9 @@ def test_zoo(name):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["minilm-l6-tiny", "gpt2-small-tiny", "llama-160m-tiny", "resnet50-tiny"])
+@pytest.mark.parametrize(
+    "name", ["minilm-l6-tiny", *thorough(["gpt2-small-tiny"]), "llama-160m-tiny", "resnet50-tiny"]
+)
 def test_half_precision_is_half_throughout(name):
     from hetero_tvm.frontend import import_model
     from hetero_tvm.reference import sample_inputs

@@ -50,6 +50,7 @@ def test_every_runtime_but_ours_can_be_asked_for():
     assert {name for names in PEERS.values() for name in names} == set(RUNTIMES) - {OURS}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["torch", *thorough(["torch.compile"])])
 def test_a_program_of_pytorch_runs_itself(tmp_path, name):
     """PyTorch runs its own program, and no translation: options, names and results stay the user's."""

@@ -8,6 +8,7 @@ import pytest
 from hetero_tvm.codegen import vector_functions
 from hetero_tvm.schedules.emit import Kernel
 from tests.schedules.cpu.running import compiled
+from tests.selection import thorough
 
 SIZE = 4096
 EDGES = np.array(
@@ -70,7 +71,7 @@ def close(actual, expected, tolerance):
         )
 
 
-@pytest.mark.parametrize("lanes", [1, 8, 16])
+@pytest.mark.parametrize("lanes", [*thorough([1, 8]), 16])
 def test_functions_of_one_number(lanes):
     random = np.random.default_rng(0)
     runs = compiled(kernel(name, lanes, 1) for name in EXACT)
@@ -111,7 +112,7 @@ def test_remainders(lanes):
             np.testing.assert_array_equal(run(x, y), np.fmod(x, y))
 
 
-@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("lanes", [*thorough([1]), 16])
 def test_powers(lanes):
     random = np.random.default_rng(1)
     (run,) = compiled([kernel("power", lanes, 2)])

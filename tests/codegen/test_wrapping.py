@@ -13,6 +13,7 @@ from hetero_tvm.codegen.wrapping import wrapping
 from hetero_tvm.host.tvm import te, tirx, tvm
 from hetero_tvm.schedules.cpu import generic
 from tests.schedules.cpu.running import MACHINES, TARGET, llvm_of
+from tests.selection import thorough
 
 COUNT = 64
 
@@ -136,7 +137,7 @@ def applied(step, stage, constant):
     return te.compute((COUNT,), lambda i: step(stage[i], constant))
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+@pytest.mark.parametrize("dtype", ["int32", *thorough(["int64"]), "uint32", "uint64"])
 @pytest.mark.parametrize("name", CHAINS)
 def test_constants_that_leave_their_type_together(name, dtype):
     """The simplifier refused those of signed numbers, and made other numbers of unsigned ones."""

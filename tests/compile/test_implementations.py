@@ -16,6 +16,7 @@ from hetero_tvm.errors import AccuracyError, ModelError, UsageError
 from hetero_tvm.reference.unusual import takes_any_numbers
 from hetero_tvm.targets.cpu.target import CpuTarget
 from tests.frontend.kernels.helpers import description, layer_norm, operator, tensor
+from tests.selection import thorough
 
 
 def scaled(factor, terms=1):
@@ -57,11 +58,11 @@ def _name(call):
 def test_the_fastest_is_taken_and_a_later_build_remembers_it(clock, tmp_path):
     clock.update({"plain": 2.0, "turned": 1.0, "three terms": 1.5})
     ways = {"plain": scaled(3.0), "turned": transposed(3.0), "three terms": scaled(3.0, terms=3)}
-    tuned = hetero_tvm.tune_op(ways, name="scaled", trials=8, logs=tmp_path, patience=0)
+    tuned = hetero_tvm.tune_op(ways, name="scaled", trials=3, logs=tmp_path, patience=0)
     found = {one.name: one for one in tuned.report.implementations}
     assert [name for name, one in found.items() if one.chosen] == ["turned"]
     assert found["plain"].default_seconds == 2.0 and found["turned"].default_seconds == 1.0
-    assert tuned.report.trials == sum(one.trials for one in found.values()) <= 8
+    assert tuned.report.trials == sum(one.trials for one in found.values()) <= 3
     x = np.random.default_rng().standard_normal((64, 32)).astype(np.float32)
     built = hetero_tvm.build_model(tuned, logs=tmp_path)
     np.testing.assert_allclose(built.run({"x": x})[0], 3 * x, rtol=1e-6)
@@ -103,12 +104,16 @@ def by_element(formula, dtype="float32"):
             "float32",
             "NaN",
         ),
-        (lambda x: x * 1.0, lambda x: x * x / x, "float32", "zeros"),
-        (
-            lambda x: tirx.truncdiv(x, tirx.const(3, "int32")),
-            lambda x: tirx.floordiv(x, tirx.const(3, "int32")),
-            "int32",
-            "negative integers",
+        *thorough(
+            [
+                (lambda x: x * 1.0, lambda x: x * x / x, "float32", "zeros"),
+                (
+                    lambda x: tirx.truncdiv(x, tirx.const(3, "int32")),
+                    lambda x: tirx.floordiv(x, tirx.const(3, "int32")),
+                    "int32",
+                    "negative integers",
+                ),
+            ]
         ),
     ],
 )
@@ -151,6 +156,7 @@ def difference(swapped=False, direct=True):
     return module
 
 
+@pytest.mark.thorough
 def test_a_record_says_nothing_of_other_operands_of_the_same_kernels(clock, tmp_path):
     clock.update({"one": 2.0, "two": 1.0})
     tuned = hetero_tvm.tune_op(
@@ -166,12 +172,14 @@ def test_a_record_says_nothing_of_other_operands_of_the_same_kernels(clock, tmp_
     assert later.optimized.model.implementation == "one"
 
 
+@pytest.mark.thorough
 def test_equal_kernels_with_other_operands_are_left_out(clock, tmp_path):
     ways = {"one": difference(), "other": difference(swapped=True)}
     tuned = hetero_tvm.tune_op(ways, name="apart", trials=1, logs=tmp_path, patience=0)
     assert tuned.report.implementations[1].note.startswith("left out: it computes something else")
 
 
+@pytest.mark.thorough
 def test_what_is_wrong_on_later_calls_only_never_wins(monkeypatch, clock, tmp_path):
     clock.update({"right": 2.0, "late": 0.1})
     checked, check = [], BuiltModel.check
@@ -190,6 +198,7 @@ def test_what_is_wrong_on_later_calls_only_never_wins(monkeypatch, clock, tmp_pa
     assert other.note == "left out: it computes something else after some calls (output 0: far off)"
 
 
+@pytest.mark.thorough
 def test_damaged_choices_are_passed_over_and_told(clock, tmp_path):
     clock.update({"plain": 2.0, "turned": 1.0})
     ways = {"plain": scaled(3.0), "turned": transposed(3.0)}
@@ -207,6 +216,7 @@ def test_damaged_choices_are_passed_over_and_told(clock, tmp_path):
         assert built.optimized.model.implementation == "turned" and len(told) == 1, damaged
 
 
+@pytest.mark.thorough
 def test_what_is_far_slower_gets_no_trials(clock, tmp_path):
     clock.update({"fast": 1.0, "slow": 100.0})
     tuned = hetero_tvm.tune_op(

@@ -167,6 +167,7 @@ def test_branches_of_a_choice_are_those_of_all_sizes():
     run_choices(text, (Span(1, 9), 4), (1, 4, 9))
 
 
+@pytest.mark.thorough
 def test_a_constant_that_a_branch_makes_is_not_read_outside():
     text = """
     g (float[1, 2, h, 8] x, bool c) => (float[1, 2, a, 16] y)
@@ -186,6 +187,7 @@ def test_a_constant_that_a_branch_makes_is_not_read_outside():
     run_choices(text, (1, 2, Span(2, 12), 8), (2, 7, 12))
 
 
+@pytest.mark.thorough
 def test_kernels_of_one_size_are_left_out(tmp_path):
     """Resizing and positions of extrema have kernels whose constants belong to one size."""
     text = """
@@ -205,6 +207,7 @@ def test_kernels_of_one_size_are_left_out(tmp_path):
             np.testing.assert_allclose(result, exact, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_targets_without_such_kernels_refuse_ranges(optimized):
     from hetero_tvm.errors import UsageError
 
@@ -260,6 +263,7 @@ def test_strides_on_strides_have_a_kernel_that_inputs_tell_the_length(tmp_path):
         np.testing.assert_allclose(net(x=x), exact, atol=1e-4)  # sums of 48 products of sums in float32
 
 
+@pytest.mark.thorough
 def test_a_batch_around_the_rows_that_bfloat16_begins_with():
     """Products round X at every batch of a range, or at none: the kernels of all sizes are one."""
     text = """<ir_version: 8, opset_import: ["" : 17]> agraph (float[n, 48] x) => (float[n, 9] y)

@@ -13,6 +13,7 @@ from hetero_tvm.errors import BuildError
 from hetero_tvm.frontend import import_onnx
 from hetero_tvm.runtime import load
 from tests.frontend.onnx.helpers import add_weight, text_model
+from tests.selection import thorough
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def _of_parts():
     return built, x, np.linalg.multi_dot([x.astype("float64"), *weights])
 
 
-@pytest.mark.parametrize("run_first", [True, False])
+@pytest.mark.parametrize("run_first", [*thorough([True]), False])
 def test_machine_code_is_made_once_to_run_and_to_export(run_first, tmp_path, monkeypatch):
     built, x, expected = _of_parts()
     made = []

@@ -77,6 +77,7 @@ def test_fusions_are_switched_off_by_name(model):
         optimize_model(model, disable=[3])
 
 
+@pytest.mark.thorough
 def test_small_images_of_a_range_do_not_decide_layouts():
     """Alone between plain neighbours the first convolution would be converted for large images only, and the
     second one would stay plain for its sake."""

@@ -176,6 +176,7 @@ def test_damage_in_the_constants_is_found(built, tmp_path):
         hetero_tvm.load(path)
 
 
+@pytest.mark.thorough
 def test_odd_names_of_folders(built, source, x, tmp_path):
     path = built.export(tmp_path / "a b'\"$x;\nü" / "m 1.so")
     same(hetero_tvm.load(path)(x), expected(source, x))
@@ -222,6 +223,7 @@ def test_constants_without_elements_keep_their_shapes(tmp_path):
         assert [result.shape for result in net(np.ones((2, 3), np.float32))] == [(2, 0, 3), (0, 3), (2, 3)]
 
 
+@pytest.mark.thorough
 def test_a_loop_has_its_constants_where_it_shares_one_with_what_is_around_it(tmp_path):
     """A loop is a function of its own, called when its caller has got the constants of both."""
     width = 32

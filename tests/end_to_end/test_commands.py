@@ -54,6 +54,7 @@ def test_tune_writes_a_checked_library_and_resumes(folder):
     assert again["search"]["trials"] == 0 and again["search"]["reused"] >= 6
 
 
+@pytest.mark.thorough
 def test_build_uses_no_search(folder):
     result = command("hetero_tvm.build", "model.onnx", "--out", "built", "--logs", "empty", cwd=folder)
     assert "agree with the reference" in result.stdout

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.api import build_model, import_model, optimize_model
+from tests.selection import thorough
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -240,7 +241,7 @@ def test_the_integers_are_those_of_onnx_runtime(make, target):
         assert float(re.search(r"([0-9.]+)% of FLOPs on npu", placement)[1]) == 100.0
 
 
-@pytest.mark.parametrize("target", ["cpu", "npu:mobile"])
+@pytest.mark.parametrize("target", ["cpu", *thorough(["npu:mobile"])])
 def test_scales_that_are_computed_when_the_model_runs(target):
     source = dynamic()
     x = drawn(source)
@@ -262,7 +263,7 @@ def test_what_is_not_worth_the_transfer_runs_on_the_host():
     np.testing.assert_array_equal(actual, (x.astype(np.int32) - 1) @ MATRIX[:2].astype(np.int32))
 
 
-@pytest.mark.parametrize("zero", [-100, 0])
+@pytest.mark.parametrize("zero", [-100, *thorough([0])])
 def test_weights_of_nine_bits_are_sums_of_shorter_ones(zero):
     """A zero point far from the middle of a type makes weights that do not fit it."""
     weights = RNG.integers(0, 255, (64, 96), endpoint=True).astype(np.uint8)

@@ -74,6 +74,7 @@ def test_steps_of_any_length_give_the_numbers_of_the_whole(library):
         np.testing.assert_array_equal(session.states["past_0"], x[:, : cuts[-1]])
 
 
+@pytest.mark.thorough
 def test_sessions_of_one_library_do_not_disturb_each_other(library):
     net = hetero_tvm.load(library)
     x = np.random.default_rng(1).standard_normal((3, 9, 8)).astype(np.float32)

@@ -69,7 +69,7 @@ BOUNDS = {
 }
 
 
-LONG = ("nodes_million", "concat_27_constant", "pad_27_constant")
+LONG = ("nodes_million", "concat_27_constant", "pad_27_constant", "expand_27_constant", "nested_file_10000")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host import mapped
+from tests.selection import thorough
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_an_array_to_be_filled_is_memory_where_no_file_can_be_had(monkeypatch):
     assert not mapped.is_mapped(mapped.empty((600, 1024), "float32"))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16", "int8"])
+@pytest.mark.parametrize("dtype", [*thorough(["float64"]), "float16", "int8"])
 def test_conversion_piece_by_piece(array, dtype):
     large = np.tile(array, (9, 1))  # more than one piece
     converted = mapped.converted(large, dtype)

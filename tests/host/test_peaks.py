@@ -6,6 +6,7 @@ from hetero_tvm import host
 from hetero_tvm.errors import UsageError
 
 
+@pytest.mark.thorough
 def test_peak_and_bandwidth_are_plausible():
     one = host.measure_peak(1)
     assert 2 < one < 2000  # GFLOP/s of one core of any x86 or Arm machine

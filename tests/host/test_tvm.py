@@ -27,6 +27,7 @@ print(int(os.environ["TVM_THREAD_POOL_SPIN_COUNT"]) < 100_000)
     assert result.stdout.split() == [str(len(os.sched_getaffinity(0))), "0", "True"]
 
 
+@pytest.mark.thorough
 def test_tvm_comes_to_users_without_a_home():
     script = """
 import os, pathlib

@@ -19,7 +19,6 @@ from hetero_tvm.host.cpu import cpu_features
 from hetero_tvm.language.build import build_language_model, is_checkpoint
 from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
 from tests import tiny_llama
-from tests.selection import thorough
 
 
 def test_the_library_runs_without_the_compiler():
@@ -48,6 +47,7 @@ def test_an_adapter_is_told_from_a_model(tmp_path):
     assert "merge_and_unload" in caught.value.hint
 
 
+@pytest.mark.thorough
 def test_repetitions_are_punished_as_the_checkpoint_says(tmp_path):
     """Qwen2.5's ``generation_config.json`` has 1.05 to 1.1, and transformers' greedy search heeds it."""
     checkpoint = tiny_llama.write(tmp_path / "model")
@@ -109,7 +109,8 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path):
         build_language_model(tiny_llama.write(tmp_path / "b", tensors=tensors), tmp_path / "out")
 
 
-@pytest.mark.parametrize("tied", [False, *thorough([True])])
+@pytest.mark.thorough
+@pytest.mark.parametrize("tied", [False, True])
 def test_weights_of_bfloat16_are_what_the_checkpoint_has(tied, tmp_path):
     """A checkpoint of bfloat16 loses nothing; a tied table is read as packed words."""
     tensors = {name: array.astype(ml_dtypes.bfloat16) for name, array in tiny_llama.weights().items()}
@@ -148,7 +149,7 @@ def test_stored_forms_compute_what_their_weights_say(precision, least):
     assert cosine.min() > least
 
 
-def test_rows_of_8_bits_are_an_option(tmp_path):
+def test_rows_of_another_type_than_the_weights_allow_are_refused(tmp_path):
     folder = tiny_llama.write(tmp_path / "model")
     with pytest.raises(UsageError, match="weights of 8 bits"):
         build_language_model(folder, tmp_path / "out", precision="int4", activations="int8")
@@ -160,8 +161,13 @@ def test_rows_of_8_bits_are_an_option(tmp_path):
         build_language_model(folder, tmp_path / "out", precision="int8", activations="int7")
     with pytest.raises(TargetError, match="VNNI"):
         build_language_model(folder, tmp_path / "out", "cpu:x86-64-v3", precision="int8", activations="int8")
+
+
+@pytest.mark.thorough
+def test_rows_of_8_bits_are_an_option(tmp_path):
     if not {"avx512_vnni", "avx512bw"} <= cpu_features():
         pytest.skip("no AVX-512 VNNI")
+    folder = tiny_llama.write(tmp_path / "model")
     out = build_language_model(folder, tmp_path / "out", precision="int8", activations="int8").parent
     model = hetero_tvm.load_language_model(out)
     assert model.facts.precision == "int8 in groups of 128, rows in int8"

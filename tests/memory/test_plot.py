@@ -6,6 +6,7 @@ from hetero_tvm.errors import UsageError
 from hetero_tvm.memory import Buffer, Problem
 from hetero_tvm.memory import plot as plot_module
 from hetero_tvm.memory.plot import plot
+from tests.selection import thorough
 
 PROBLEM = Problem([Buffer("a", 0, 3, 4096), Buffer("b", 1, 5, 2048), Buffer("none", 2, 2, 9)])
 OFFSETS = {"a": 0, "b": 4096, "none": 0}
@@ -19,7 +20,7 @@ def test_a_picture_names_peak_capacity_and_unit(tmp_path):
         assert f"<!-- {words} -->" in text
 
 
-@pytest.mark.parametrize("suffix", [".png", ".pdf", ".PNG"])
+@pytest.mark.parametrize("suffix", [".png", ".pdf", *thorough([".PNG"])])
 def test_other_formats(tmp_path, suffix):
     assert plot(PROBLEM, OFFSETS, tmp_path / f"arena{suffix}").stat().st_size > 1000
 

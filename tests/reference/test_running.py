@@ -12,11 +12,12 @@ from hetero_tvm.errors import InputError, UsageError
 from hetero_tvm.frontend import import_model
 from hetero_tvm.reference import compare, intermediate, run_reference, sample_inputs, tensors_of_nodes
 from hetero_tvm.reference.running import run_as_given
+from tests.selection import named
 
 TINY = [name for name in zoo.names() if name.endswith("-tiny")]
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", named(TINY, {"minilm-l6-tiny", "llama-160m-tiny", "resnet50-tiny"}))
 def test_float64_agrees_with_onnxruntime(name):
     pytest.importorskip("onnxruntime")
     model = import_model(f"zoo:{name}")

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from tests.selection import thorough
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 START = """
@@ -35,7 +37,7 @@ def child(work):
 """
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [*thorough([1]), 2])
 def test_threads_that_have_called_leave_nothing_behind(run_python, mlp, threads):
     script = """
 net = load(sys.argv[1], threads=int(sys.argv[2]), pin=False)

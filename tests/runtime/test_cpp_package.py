@@ -127,6 +127,7 @@ def test_inputs_are_made_up_where_none_are_given(programs, many):
     assert "nan" not in result.stdout and len(result.stdout.splitlines()) >= 3  # two outputs and the time
 
 
+@pytest.mark.thorough
 def test_what_is_wrong_is_told(programs, mlp, tmp_path):
     x = sample()
     cut = saved(tmp_path, "cut", x)

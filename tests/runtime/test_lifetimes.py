@@ -168,6 +168,7 @@ print(after[0] - before[0], after[1] - before[1], after[2] - before[2])
     assert size < 30 * 60_000  # each file maps about 100 kB
 
 
+@pytest.mark.thorough
 def test_loads_while_the_last_user_goes(run_python, mlp):
     """A thread loads the file that another thread is about to free."""
     script = """

@@ -13,6 +13,7 @@ from hetero_tvm import host
 from hetero_tvm.host import native
 from hetero_tvm.host.cores import cpu_quota
 from tests.runtime.test_callers import START
+from tests.selection import thorough
 
 SOURCES = Path(importlib.util.find_spec("hetero_tvm.runtime").origin).parent / "cpp/pool"
 FFI = Path(importlib.util.find_spec("tvm_ffi").origin).parent / "include"
@@ -161,7 +162,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 
 @two_cores
-@pytest.mark.parametrize("variables", [{}, {"TVM_NUM_THREADS": "9", "TVM_BIND_THREADS": "1"}])
+@pytest.mark.parametrize("variables", [{}, *thorough([{"TVM_NUM_THREADS": "9", "TVM_BIND_THREADS": "1"}])])
 def test_200_callers_add_no_thread_and_all_get_their_turn(run_python, wide, variables):
     script = """
 net = load(sys.argv[1], threads=2)
@@ -187,7 +188,7 @@ print(most[0] - before <= 200, len(wrong))
 
 
 @two_cores
-@pytest.mark.parametrize("how", ["threads=2", "pin=sorted(os.sched_getaffinity(0))[:2]"])
+@pytest.mark.parametrize("how", ["threads=2", *thorough(["pin=sorted(os.sched_getaffinity(0))[:2]"])])
 def test_unloading_ends_the_threads_and_the_next_library_starts_its_own(run_python, mlp, wide, how):
     script = """
 import gc

@@ -17,6 +17,7 @@ from hetero_tvm.runtime import checksum, elf, load
 from hetero_tvm.runtime.cpuid import FEATURES
 from tests.frontend.onnx.helpers import loop_of_shared_constants, text_model
 from tests.runtime.conftest import ROWS, WIDTH, compile_manifest, make_manifest, weights
+from tests.selection import thorough
 
 SOURCES = Path(importlib.util.find_spec("hetero_tvm.runtime").origin).parent / "cpp"
 
@@ -123,7 +124,7 @@ def test_an_index_out_of_range_is_a_message(program, tmp_path):
     assert "victim: an index lies outside [-1, 1)" in result.stderr
 
 
-@pytest.mark.parametrize("value", ["-3", "abc", "0", "100000"])
+@pytest.mark.parametrize("value", [*thorough(["-3"]), "abc", *thorough(["0"]), "100000"])
 def test_a_senseless_number_of_threads_is_a_message(program, mlp, value):
     result = run(program, mlp, f"f32:{ROWS}x{WIDTH}", HETERO_TVM_THREADS=value)
     assert result.returncode == 1 and f"HETERO_TVM_THREADS='{value}'" in result.stderr

@@ -7,6 +7,7 @@ from hetero_tvm import host
 from hetero_tvm.errors import UsageError
 from hetero_tvm.runtime import threads
 from hetero_tvm.runtime.threads import ThreadPinning, choose_pinning
+from tests.selection import thorough
 
 two_cores = pytest.mark.skipif(len(host.available_cores()) < 2, reason="needs two cores")
 
@@ -153,7 +154,7 @@ def test_workers_sit_on_their_own_cores(run_python, mlp):
 
 
 @two_cores
-@pytest.mark.parametrize("options", ['{"threads": 2, "pin": false}', '{"threads": 2}'])
+@pytest.mark.parametrize("options", [*thorough(['{"threads": 2, "pin": false}']), '{"threads": 2}'])
 def test_workers_are_not_pinned_unless_asked(run_python, mlp, options):
     cores = sorted(os.sched_getaffinity(0))
     count, workers, _ = show(run_python, mlp, options)

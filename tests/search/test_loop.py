@@ -139,6 +139,7 @@ def test_a_wrong_first_result_is_seen(tmp_path, workers):
     assert [line["status"] for line in lines(store) if line["role"] == "trial"] == ["wrong_result"]
 
 
+@pytest.mark.thorough
 def test_a_resumed_search_knows_what_it_measured(tmp_path, workers):
     """Records come back from JSON with lists for tuples; they teach all the same, and none is timed again."""
     tuned = task(TupleSpace(), rows=64, n=512)

@@ -130,6 +130,7 @@ def test_the_trials_of_a_user_are_tables_too(tmp_path):
         assert pretrained.tables_of(edited, [SPACE], MACHINE, "cpu") == [found]
 
 
+@pytest.mark.thorough
 def test_what_is_shipped_is_what_the_shipped_tables_teach():
     """After a change of tables, features or estimates:
     ``python -m hetero_tvm.db train --only-tables --out logs``."""

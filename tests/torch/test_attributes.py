@@ -36,6 +36,7 @@ def test_a_graph_without_arguments_or_without_changes():
     assert as_arguments(gm, ["calls"])(torch.ones(2)).tolist() == [2, 2]
 
 
+@pytest.mark.thorough
 def test_parameters_that_dynamo_gives_as_attributes_are_never_stale(tmp_path):
     """They are packed until they change, and then read; Inductor's setting holds for all of a process."""
     torch.manual_seed(0)

@@ -26,12 +26,16 @@ Z, X = torch.randn(4, 16, dtype=torch.cfloat), torch.randn(4, 16)
     ("function", "given"),
     [
         *thorough([(lambda z: (z / (z + 2)).abs(), (Z,))]),
-        (lambda z: (torch.fft.ifft(z) * 2, z, z.real + 1), (Z,)),
+        *thorough([(lambda z: (torch.fft.ifft(z) * 2, z, z.real + 1), (Z,))]),
         *thorough([(lambda x: torch.fft.rfft(x), (X,))]),
         (lambda x, z: (z @ x.T.to(z.dtype), x + 1), (X, Z)),
         *thorough([(lambda z: z * 2, (Z.conj(),)), (lambda z: z.conj(), (Z,))]),
-        (lambda z: torch.istft(z.mT, 6, 2, window=torch.hann_window(6)), (Z[:, :4],)),
-        (lambda z: torch.istft(input=z.mT, n_fft=6, window=torch.hann_window(6)), (Z[:, :4],)),
+        *thorough(
+            [
+                (lambda z: torch.istft(z.mT, 6, 2, window=torch.hann_window(6)), (Z[:, :4],)),
+                (lambda z: torch.istft(input=z.mT, n_fft=6, window=torch.hann_window(6)), (Z[:, :4],)),
+            ]
+        ),
         *thorough([(lambda z: z.index_copy(1, torch.arange(3), z[:, 5:8]), (Z,))]),
     ],
     ids=["taken", "both", "given", "mixed", "conjugate", "conjugated", "signal", "named", "copied"],
@@ -40,6 +44,7 @@ def test_complex_ends(function, given, tmp_path):
     compared(function, *given, tmp_path=tmp_path)
 
 
+@pytest.mark.thorough
 def test_parameters_of_complex_numbers(tmp_path):
     class Mixing(torch.nn.Module):
         def __init__(self):

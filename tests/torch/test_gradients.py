@@ -19,12 +19,12 @@ ROWS, SQUARE = (4, 6), (3, 3)
 INDICES, STARTS = torch.tensor([0, 3, 1, 2]), torch.tensor([0, 2, 2])
 FUNCTIONS = {
     "cumprod": (lambda x: torch.cumprod(x, -1), ROWS),
+}
+THOROUGH = {
     "bags": (
         lambda x: torch.nn.functional.embedding_bag(torch.tensor([[0, 1], [2, 1]]), x, mode="sum"),
         ROWS,
     ),
-}
-THOROUGH = {
     "inverse": (lambda x: torch.linalg.inv(positive(x)), SQUARE),
     "filter": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * torch.exp(-torch.arange(9.0)), n=16), (4, 16)),
     "complex": (lambda x: (torch.complex(x, 2 * x) * torch.exp(1j * x)).abs(), ROWS),
@@ -77,6 +77,7 @@ def test_gradients_are_those_of_pytorch(name, case, tmp_path):
     assert sum(event["event"] == "compiled" for event in events) == 2
 
 
+@pytest.mark.thorough
 def test_a_frozen_batch_norm_is_trained_through(tmp_path):
     """Gradients through statistics that stay (``eval``): of the batch there are none, which are empty."""
     torch._dynamo.reset()

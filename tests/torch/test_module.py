@@ -76,6 +76,7 @@ def test_the_file_runs_without_pytorch_with_state_as_input_and_output(running):
     assert after.tolist() == [4.0] * 4
 
 
+@pytest.mark.thorough
 def test_counts_of_objects_begin_where_the_model_had_them(tmp_path):
     model = Appending()
     compiled = compile_module(model, torch.ones(1, 2), path=tmp_path, check=False)

@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 import torch
 from torch._dynamo.convert_frame import compile_lock
 
@@ -60,6 +61,7 @@ def test_parameters_are_frozen_until_one_changes():
     assert [frozen for _, frozen in made] == [{1}, set()]
 
 
+@pytest.mark.thorough
 def test_sizes_that_dynamo_keeps_unknown_are_known_at_the_first_call(tmp_path):
     torch._dynamo.reset()
     options = {"cache": tmp_path, "check": False}

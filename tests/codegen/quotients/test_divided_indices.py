@@ -6,6 +6,7 @@ import pytest
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.codegen.quotients.divided_indices import divide_what_rises
 from hetero_tvm.host.tvm import Schedule, te, tirx, tvm
+from tests.selection import named
 
 V, W = 6, 4
 X = np.arange(400, dtype="float32")
@@ -48,7 +49,22 @@ def places(index, constant, divisor, divide, kind):
 
 
 @pytest.mark.parametrize("kind", [tirx.ForKind.SERIAL, tirx.ForKind.VECTORIZED], ids=["loop", "vector"])
-@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+@pytest.mark.parametrize(
+    "index",
+    named(
+        INDICES,
+        {
+            "rising",
+            "falling",
+            "falling by two",
+            "one of each",
+            "a falling quotient",
+            "a falling remainder",
+            "twice turned",
+            "a shifted quotient",
+        },
+    ),
+)
 def test_places(index, kind, pick):
     cases = [
         (constant, divisor, divide)

@@ -8,6 +8,7 @@ from onnxruntime import InferenceSession
 import hetero_tvm
 from hetero_tvm.api import build_model, import_model, optimize_model
 from tests.frontend.onnx.helpers import text_model
+from tests.selection import thorough
 
 BACK = """
 agraph (float[n, 3, h, w] x) => (float[n, 3, h, w] y) {
@@ -36,7 +37,7 @@ def check(model, tmp_path, spans, shapes, kernels):
 @pytest.mark.parametrize(
     "mode",
     [
-        "half_pixel",
+        *thorough(["half_pixel"]),
         "align_corners",
         *(pytest.param(m, marks=pytest.mark.thorough) for m in ("asymmetric", "half_pixel_symmetric")),
     ],
@@ -50,6 +51,7 @@ def test_images_of_another_size(tmp_path, mode):
     check(model, tmp_path, (span(1, 4), 3, span(1, 20), span(1, 50)), shapes, {"resize"})
 
 
+@pytest.mark.thorough
 def test_images_of_one_column(tmp_path):
     """Rows that threads write side by side: nothing is written beyond the end of one."""
     model = text_model(TWICE % "half_pixel")
@@ -83,7 +85,7 @@ agraph (float[n, 6, h, w] x) => (float[n, 6, h, w] y) {
 }"""
 
 
-@pytest.mark.parametrize("height", [hetero_tvm.Span(1, 20), 1])
+@pytest.mark.parametrize("height", [hetero_tvm.Span(1, 20), *thorough([1])])
 def test_normalized_images(tmp_path, height):
     model = text_model(NORMALIZED)
     for name in "sb":
@@ -105,6 +107,7 @@ agraph (float[n, t, c] x) => (float[n, t, c] y) {
 }"""
 
 
+@pytest.mark.thorough
 def test_running_sums(tmp_path):
     model = text_model(SUMS)
     for n, name in enumerate(("zero", "one", "two")):
@@ -128,6 +131,7 @@ agraph (float[n, 8, h, w] x, float[10, 4, 3, 3] z) => (float[n, 10, a, b] y) {
 }"""
 
 
+@pytest.mark.thorough
 def test_filters_that_are_computed(tmp_path):
     model = text_model(COMPUTED)
     spans = (hetero_tvm.Span(1, 3), 8, hetero_tvm.Span(3, 30), hetero_tvm.Span(1, 50))

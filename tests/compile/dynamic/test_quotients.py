@@ -52,6 +52,7 @@ net (float[1, 5, h, w] x) => (float[1, 5, p, q] y, float[1, 5, r, s] z)
 """
 
 
+@pytest.mark.thorough
 def test_means_of_windows_over_the_edge_have_one_kernel(tmp_path):
     model = text_model(MEANS, opset=18)
     shapes = {"x": (1, 5, Span(4, 40), Span(4, 40))}
@@ -122,6 +123,7 @@ net (float[1, n, m] x) => (float[1, n, m] y)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("high", [41, *thorough([40])])
 def test_lengths_are_padded_to_a_multiple(tmp_path, high):
     """Largest sizes that need no padding, and such that do."""
@@ -236,6 +238,7 @@ def test_large_strides_are_told_apart_by_few_imports(size):
     assert [name for name in model.open.sizes[0] if name != "n"] == ["((n + 80)//160)"]
 
 
+@pytest.mark.thorough
 def test_candidates_are_divided_also_by_sizes_at_which_the_model_is_another_one(monkeypatch):
     """As in a U-Net of frames: 37 of 64 sizes have a level where nothing is cut, among them all at which one
     quotient is not the next."""

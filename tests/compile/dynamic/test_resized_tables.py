@@ -76,6 +76,7 @@ def test_the_size_of_a_table_is_a_size_like_others(tmp_path):
     check(model, spans, [(8, 8), (16, 16), (32, 32), (8, 24), (16, 32)], tmp_path)
 
 
+@pytest.mark.thorough
 def test_images_are_resized_between_two_open_grids(tmp_path):
     check(
         with_arrays(BETWEEN),

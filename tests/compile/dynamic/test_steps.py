@@ -46,6 +46,7 @@ def net(tmp_path_factory):
     return hetero_tvm.load(built.export(tmp_path_factory.mktemp("steps")))
 
 
+@pytest.mark.thorough
 def test_the_manifest_names_states_and_the_size_that_nothing_else_tells(net):
     step = net.manifest.step
     assert step.outputs == ("present_k", "present_v")
@@ -128,6 +129,7 @@ def test_a_step_that_fails_changes_nothing(net):
     assert session.length == 1
 
 
+@pytest.mark.thorough
 def test_what_else_reads_the_past_or_nobody_reads_is_copied():
     read = "s = ReduceSum<keepdims=0>(past_v) y0 = MatMul(shares, present_v) y = Add(y0, s)"
     assert rooms(optimized(read)) == {"past_k": 27}

@@ -30,6 +30,7 @@ def model():
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "shape, sizes",
     [

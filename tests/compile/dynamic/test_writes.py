@@ -106,7 +106,8 @@ def peak(model):
 
 
 @pytest.mark.parametrize(
-    "spelling", ["scatter_nd", "opposite", *thorough(["scatter_elements", "selection", "tensor_scatter"])]
+    "spelling",
+    ["scatter_nd", *thorough(["opposite"]), *thorough(["scatter_elements", "selection", "tensor_scatter"])],
 )
 def test_rows_are_written_where_the_state_lies(spelling, tmp_path):
     model = hetero_tvm.optimize_model(hetero_tvm.import_model(proto(SPELLINGS[spelling])))
@@ -157,6 +158,7 @@ def test_forks_part_and_states_are_given_taken_back_and_reordered(tmp_path):
     np.testing.assert_array_equal(first.states["cache"][:, 1:], np.zeros((2, ROOM - 1, DIM)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spelling", ["scatter_elements", *thorough(["scatter_nd", "tensor_scatter"])])
 def test_a_place_outside_of_the_state_changes_nothing(spelling, tmp_path):
     model = hetero_tvm.optimize_model(hetero_tvm.import_model(proto(SPELLINGS[spelling])))
@@ -190,6 +192,7 @@ def test_rows_of_any_number_as_one_library(tmp_path):
     np.testing.assert_array_equal(session.states["cache"], cache.astype(np.float32))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spelling", ["selection", *thorough(["scatter_nd"])])
 def test_any_number_of_sequences(spelling, tmp_path):
     source = proto(SPELLINGS[spelling], batch="b", new="1" if spelling == "selection" else "n")

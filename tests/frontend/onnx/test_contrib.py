@@ -11,6 +11,7 @@ from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import HeteroTVMError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.contrib import EXPANSIONS
 from tests.frontend.onnx.helpers import run_onnxruntime
+from tests.selection import named, thorough
 
 N = 24
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
@@ -72,7 +73,7 @@ class Model:
         return plan
 
 
-@pytest.mark.parametrize("opset", [12, 17, 20])
+@pytest.mark.parametrize("opset", [12, *thorough([17]), 20])
 def test_norms_and_activations(opset):
     m = Model(opset)
     x, skip, row = m.input(2, 3, N), m.input(2, 3, N), m.input(N)
@@ -132,7 +133,7 @@ def test_embeddings(segments, places, mask):
     assert plan.report.fusions == fused
 
 
-@pytest.mark.parametrize("summed", [True, False])
+@pytest.mark.parametrize("summed", [*thorough([True]), False])
 def test_lengths_of_sequences_of_no_stated_shape(summed):
     """The optimiser for transformers states no shapes; masks of lengths are vectors all the same."""
     m = Model()
@@ -316,6 +317,7 @@ def test_activations():
     assert report.fusions == {"gelu": 2} and not report.misses
 
 
+@pytest.mark.thorough
 def test_products_with_turned_operands():
     m = Model()
     x = m.input(2, 3, N)
@@ -343,7 +345,7 @@ ACTIVATED = {
 }
 
 
-@pytest.mark.parametrize("attributes", ACTIVATED.values(), ids=ACTIVATED)
+@pytest.mark.parametrize("attributes", named(ACTIVATED, {"none", "relu", "clip", "swish with parameters"}))
 def test_convolutions_with_addition_and_activation(attributes):
     m = Model()
     x = m.input(1, 2, N)
@@ -369,9 +371,10 @@ def test_convolutions_with_addition_and_activation(attributes):
 @pytest.mark.parametrize(
     ("kind", "given"),
     [
-        ("Relu", {}), ("Tanh", {}), ("Sigmoid", {}), ("Softplus", {}), ("Softsign", {}),
-        ("LeakyRelu", {"alpha": 0.3}), ("Elu", {"alpha": 0.3}), ("ThresholdedRelu", {"alpha": 0.3}),
-        ("Selu", {"alpha": 1.3, "gamma": 0.7}), ("HardSigmoid", {"alpha": 0.3, "beta": 0.4}),
+        ("Relu", {}), *thorough([("Tanh", {}), ("Sigmoid", {}), ("Softplus", {}), ("Softsign", {})]),
+        ("LeakyRelu", {"alpha": 0.3}), *thorough([("Elu", {"alpha": 0.3})]),
+        ("ThresholdedRelu", {"alpha": 0.3}),
+        *thorough([("Selu", {"alpha": 1.3, "gamma": 0.7}), ("HardSigmoid", {"alpha": 0.3, "beta": 0.4})]),
         ("ScaledTanh", {"alpha": 1.3, "beta": 0.7}), ("ParametricSoftplus", {"alpha": 1.3, "beta": 0.7}),
     ],
 )  # fmt: skip
@@ -409,7 +412,7 @@ def test_an_unknown_activation_is_refused(attributes, words):
         import_model(m.proto())
 
 
-@pytest.mark.parametrize("segments", [True, False], ids=["segments", "no segments"])
+@pytest.mark.parametrize("segments", [*thorough([True]), False], ids=["segments", "no segments"])
 def test_embedding_of_bytes(segments):
     random = np.random.default_rng(0)
     table = [

@@ -15,6 +15,7 @@ from tests.frontend.onnx.helpers import (
     run_tvm,
     text_model,
 )
+from tests.selection import thorough
 
 
 def reference(source: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -46,7 +47,7 @@ def test_masks_of_old_dropouts_have_the_type_of_the_data(dtype):
     np.testing.assert_array_equal((y, mask), (x, np.ones_like(x)))
 
 
-@pytest.mark.parametrize("extents", ["5", "2,3", "2,3,4", "2,3,4,5,2"])
+@pytest.mark.parametrize("extents", ["5", *thorough(["2,3", "2,3,4"]), "2,3,4,5,2"])
 def test_axes_beyond_the_rank_are_dropped(extents):
     """As in ONNX Runtime; twice, for the second has no shape before the first is settled."""
     norms = "m = MeanVarianceNormalization(x) n = Add(m, x) y = MeanVarianceNormalization(n)"
@@ -237,7 +238,7 @@ def test_slopes_of_channels(opset, shape):
 
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("axis", [-1, 0])
-@pytest.mark.parametrize("opset", [9, 17, 22])
+@pytest.mark.parametrize("opset", [9, *thorough([17]), 22])
 def test_rows_divided_by_their_norm(p, axis, opset):
     source = text_model(
         f"g (float[3,4] x) => (float[3,4] y) {{ y = LpNormalization<p={p}, axis={axis}>(x) }}", opset=opset
@@ -260,6 +261,7 @@ def test_a_split_may_have_parts_without_elements():
     against_original(source)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("opset", [pytest.param(10, marks=pytest.mark.thorough), 16])
 @pytest.mark.parametrize("scale", [pytest.param(1.0, marks=pytest.mark.thorough), 0.25])
 def test_boxes_are_scaled_before_they_are_moved(opset, scale):
@@ -281,6 +283,7 @@ def test_boxes_are_scaled_before_they_are_moved(opset, scale):
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_boxes_without_extent_and_far_away():
     """Without a sampling ratio, an empty box has no samples and gives 0; one of NaN is an error."""
     source = text_model(
@@ -305,7 +308,7 @@ def test_boxes_without_extent_and_far_away():
 
 
 @pytest.mark.parametrize("axes", ["", "<axes=[1, 2]>"])
-@pytest.mark.parametrize("opset", [9, 13, 18])
+@pytest.mark.parametrize("opset", [9, *thorough([13]), 18])
 def test_mean_and_variance_far_from_zero(axes, opset):
     source = text_model(
         f"g (float[2,3,4,5] x) => (float[2,3,4,5] y) {{ y = MeanVarianceNormalization{axes}(x) }}",
@@ -322,7 +325,7 @@ def test_mean_and_variance_far_from_zero(axes, opset):
     np.testing.assert_allclose(y, expected, rtol=1e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [1, 2, *thorough([3]), 4])
 @pytest.mark.parametrize("dims", ["2,5", "2,5,3", "2,5,3,4"])
 def test_neighbouring_channels(size, dims):
     operator = f"LRN<size={size}, alpha=0.5, beta=0.6, bias=1.5>"
@@ -346,7 +349,7 @@ def test_a_unit_matrix_of_another_type(dtype, kind, k):
     np.testing.assert_array_equal(y, np.eye(3, 4, k))
 
 
-@pytest.mark.parametrize("pads", ["", ", pads=[1, 0, 0, 1]"])
+@pytest.mark.parametrize("pads", [*thorough([""]), ", pads=[1, 0, 0, 1]"])
 def test_windows_that_end_outside_are_whole(pads):
     operator = f"LpPool<kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1{pads}>"
     source = text_model(f"g (float[1,2,6,8] x) => (float[1,2,h,w] y) {{ y = {operator}(x) }}", opset=18)

@@ -9,6 +9,7 @@ from hetero_tvm.frontend import import_model, import_onnx, source_names
 from hetero_tvm.frontend.onnx.converters import CONVERTERS
 from hetero_tvm.reference import compare, run_reference
 from tests.frontend.onnx.helpers import add_weight, bindings, run_tvm, text_model
+from tests.selection import named
 
 
 def test_tvm_failures_name_the_node(monkeypatch):
@@ -26,7 +27,7 @@ def test_tvm_failures_name_the_node(monkeypatch):
 TINY = [name for name in zoo.names() if name.endswith("-tiny")]
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", named(TINY, {"minilm-l6-tiny", "llama-160m-tiny", "resnet50-tiny"}))
 def test_every_binding_names_its_node(name):
     model = import_model(f"zoo:{name}")
     nodes = {node.name for node in model.onnx_model.graph.node}

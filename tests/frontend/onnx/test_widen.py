@@ -10,6 +10,7 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend import import_model, import_onnx
 from hetero_tvm.targets.npu.regions.placement import place
 from tests.frontend.onnx.helpers import run_tvm, text_model
+from tests.selection import thorough
 
 NUMPY = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat16}
 HALF = pytest.mark.parametrize("kind", NUMPY, ids=["float16", "bfloat16"])
@@ -86,7 +87,7 @@ def test_weights_decide_what_a_model_is_stored_in():
     assert import_model(block(TensorProto.FLOAT16, stored=TensorProto.FLOAT)).stored == "float32"
 
 
-@pytest.mark.parametrize("target", ["npu:edge", "npu:edge,bf16"])
+@pytest.mark.parametrize("target", ["npu:edge", *thorough(["npu:edge,bf16"])])
 def test_the_npu_takes_what_it_keeps_as_it_is(target):
     """A float16 machine reads the model's input and writes its outputs without a conversion."""
     model = block(TensorProto.FLOAT16)

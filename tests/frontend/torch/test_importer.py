@@ -112,6 +112,7 @@ def test_the_commands_take_a_file(saved, tmp_path, capsys):
     assert (tmp_path / "model.so").exists()
 
 
+@pytest.mark.thorough
 def test_assertions_about_values_are_not_part_of_the_function():
     """As in models that put features of images in the place of tokens, after counting both."""
 
@@ -144,6 +145,7 @@ def test_a_range_of_few_sizes():
             import_model(program, shapes={"input": (batch, 8)})
 
 
+@pytest.mark.thorough
 def test_computed_dimensions_stay_in_the_range_of_what_they_are_computed_from():
     size = Dim("size", min=2, max=6)
     program = export(torch.nn.Tanh(), (torch.rand(8),), dynamic_shapes=({0: 2 * size},))

@@ -79,6 +79,7 @@ class _Large(torch.nn.Module):
         return self.b(self.a(x)) + x @ self.c.T[:, :1024] + x @ self.d
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *thorough([torch.float32])])
 def test_large_weights_are_read_into_files(tmp_path, dtype):
     path = tmp_path / "m.pt2"
@@ -95,6 +96,7 @@ def test_large_weights_are_read_into_files(tmp_path, dtype):
     assert arrays and all(map(mapped.is_mapped, arrays))
 
 
+@pytest.mark.thorough
 def test_compressed_members_are_left_to_pytorch(tmp_path):
     """PyTorch writes none; an offset in the file is none in the weights then."""
     path, packed = tmp_path / "m.pt2", tmp_path / "packed.pt2"

@@ -13,6 +13,7 @@ from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import AccuracyError
 from hetero_tvm.reference import run_reference
 from tests.frontend.torch.programs import IDS, net
+from tests.selection import thorough
 
 
 @pytest.mark.thorough
@@ -51,7 +52,7 @@ def test_float64_is_float64_everywhere():
     assert torch.get_default_dtype() is torch.float32
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *thorough([torch.float16])])
 def test_programs_in_half_precision_are_their_own_reference(dtype):
     """Inputs, results, and weights that are results as well."""
 

@@ -12,6 +12,7 @@ from torch.export import Dim, export
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import ModelError, ShapeError
 from hetero_tvm.frontend.torch.specialize import depends_on_sizes, with_sizes
+from tests.selection import thorough
 
 
 @pytest.mark.thorough
@@ -86,7 +87,7 @@ def test_sizes_that_pytorch_fixed_are_told_by_its_equations():
 
 
 @pytest.mark.parametrize(
-    "pool", [nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d((1, 1)), nn.AdaptiveAvgPool1d(1)]
+    "pool", [nn.AdaptiveAvgPool2d(1), *thorough([nn.AdaptiveMaxPool2d((1, 1)), nn.AdaptiveAvgPool1d(1)])]
 )
 def test_pooling_of_whole_images_depends_on_no_size(pool):
     """Each size was traced and translated by itself: networks with open rows and columns took minutes."""

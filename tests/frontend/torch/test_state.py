@@ -7,6 +7,7 @@ from torch import nn
 from hetero_tvm.frontend.torch.importer import import_torch
 from hetero_tvm.frontend.torch.run import TorchProgram
 from hetero_tvm.frontend.torch.state import State, with_state
+from tests.selection import thorough
 
 
 class Cache(nn.Module):
@@ -95,7 +96,7 @@ class Mean(nn.Module):
         return x - self.mean
 
 
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("named", [*thorough([False]), True])
 def test_tensors_of_an_object_are_state(named):
     torch.manual_seed(0)
     net = WithCache(named)
@@ -116,6 +117,7 @@ def test_tensors_of_an_object_are_state(named):
         values = dict(zip((state.input for state in states), after, strict=True))
 
 
+@pytest.mark.thorough
 def test_a_buffer_with_the_name_of_an_operator_keeps_it():
     torch.manual_seed(0)
     net, x = Mean(), torch.randn(3, 2)
@@ -142,6 +144,7 @@ class Rows(nn.Module):
         return rows * 2
 
 
+@pytest.mark.thorough
 def test_changes_of_own_tensors_are_no_state(monkeypatch):
     """PyTorch took minutes to say that a gated delta rule changes nothing of its caller's."""
     example = (torch.ones(4, 3),)

@@ -15,6 +15,7 @@ from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend import source_names
 from hetero_tvm.frontend.torch.to_onnx import to_onnx
 from tests.frontend.torch.programs import IDS, Net, net
+from tests.selection import thorough
 
 
 @pytest.mark.thorough
@@ -113,6 +114,7 @@ class Rows(nn.Module):
         return x
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("least", "sought"), [pytest.param(1000, True, marks=pytest.mark.thorough), (20, False)]
 )
@@ -164,7 +166,7 @@ def test_bounds_keep_their_order():
         assert torch.equal(torch.from_numpy(ours), truth)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16, *thorough([torch.bfloat16])])
 def test_results_have_the_types_of_the_program(dtype):
     class Sums(nn.Module):
         def forward(self, x):

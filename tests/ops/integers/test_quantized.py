@@ -1,5 +1,3 @@
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -48,7 +46,9 @@ def check_exactly(op, sums, vector, arrays):
         np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("x_dtype, out, relu", list(itertools.product(("int8", "uint8"), OUT, (False, True))))
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("out", OUT)
+@pytest.mark.parametrize("x_dtype", ["int8", "uint8"])
 def test_products(x_dtype, out, relu):
     op = QuantMatmul(x_dtype, out, {"int8": -5, "uint8": 7}.get(out, 0), relu, (2, 3), 5, 17)
     arrays = operands(op)

@@ -6,6 +6,7 @@ import pytest
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.ops.loops import rounds as loop
 from tests.plain import PLAIN
+from tests.selection import thorough
 
 STATES = [((2, 3), "float32"), ((), "int64"), ((0, 4), "bool")]
 ROWS = [((3, 2), "float32"), ((3,), "bool")]
@@ -34,7 +35,9 @@ def test_enter(begin, limit, runs):
     assert found[-2] == runs and found[-1] == 0
 
 
-@pytest.mark.parametrize("goes_on, limit, runs", [(True, 9, True), (True, 3, False), (False, 9, False)])
+@pytest.mark.parametrize(
+    "goes_on, limit, runs", [(True, 9, True), (True, 3, False), *thorough([(False, 9, False)])]
+)
 def test_step(goes_on, limit, runs):
     new = [np.ones((2, 3), "float32"), np.array(5), np.zeros((0, 4), bool)]
     rows = [np.array([8, 9], "float32"), np.array(True)]

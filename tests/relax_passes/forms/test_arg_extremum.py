@@ -8,6 +8,7 @@ from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
 from tests.relax_passes.compiled import RNG, check_results, floats, rewritten
 from tests.relax_passes.graphs import constant, op, relax
 from tests.relax_passes.rewrite import Rewrite, bind
+from tests.selection import named
 
 CASES = {
     "argmax": (lambda x: op.argmax(x, 1), [floats(3, 11, 2)]),
@@ -18,7 +19,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("build, arrays", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "build, arrays", named(CASES, {"argmax", "argmin of float64", "argmax of everything"})
+)
 def test_the_results_stay(build, arrays):
     check_results(build, arrays, ArgAsExtremum(), gone="argmax argmin")
 
@@ -51,7 +54,7 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("build", LONG.values(), ids=LONG.keys())
+@pytest.mark.parametrize("build", named(LONG, {"the last axis", "another axis"}))
 def test_kernels_of_long_axes(build):
     check_results(build, [floats(2, 3, 70)], ArgAsKernel(_kernel), gone="argmax argmin")
 

@@ -8,6 +8,7 @@ from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsConv2d, 
 from tests.relax_passes.compiled import check_convolution, operators, result, rewritten
 from tests.relax_passes.graphs import constant, op, weights
 from tests.relax_passes.rewrite import Rewrite
+from tests.selection import named
 
 CASES = {
     "transposed": (
@@ -105,7 +106,7 @@ PHASES = {
 APART = {name: case for name, case in PHASES.items() if "unequal" in name}
 
 
-@pytest.mark.parametrize("shape, build", APART.values(), ids=APART.keys())
+@pytest.mark.parametrize("shape, build", named(APART, {"phases of unequal taps, one dimension"}))
 def test_phases_of_unequal_taps_multiply_no_zeros(shape, build):
     found = check_convolution(shape, build, [ConvTransposeAsPhases(lambda op: True)])
     assert found.count("relax.nn.conv2d") == (2 if len(shape) == 3 else 4)
@@ -164,7 +165,21 @@ def test_infinity_enters_the_results_of_its_taps_alone(filters, attributes, comp
     )
 
 
-@pytest.mark.parametrize("shape, build", PHASES.values(), ids=PHASES.keys())
+@pytest.mark.parametrize(
+    "shape, build",
+    named(
+        PHASES,
+        {
+            "transposed",
+            "transposed, groups",
+            "transposed, each channel alone, cut",
+            "transposed without strides",
+            "one tap a phase",
+            "phases of unequal taps, each apart",
+            "one dimension",
+        },
+    ),
+)
 def test_transposed_convolutions_as_phases(shape, build):
     assert "relax.nn.pad" not in check_convolution(shape, build, [ConvTransposeAsPhases()])
 

@@ -8,6 +8,7 @@ from hetero_tvm.relax_passes.forms.gather import GatherAsTake, TakeOfKnownPlaces
 from tests.relax_passes.compiled import check_results, floats, places, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite, bind
+from tests.selection import named
 
 GRID = np.stack(np.meshgrid([0, 1], np.arange(5), indexing="ij"), -1).reshape(2, 1, 5, 2)
 CASES = {
@@ -19,7 +20,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("build, arrays", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("build, arrays", named(CASES, {"elements", "pairs of indices", "a constant grid"}))
 def test_the_results_stay(build, arrays):
     check_results(build, arrays, GatherAsTake(), gone="gather_elements gather_nd")
 

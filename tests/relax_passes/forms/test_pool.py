@@ -6,6 +6,7 @@ from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
 from tests.relax_passes.compiled import check_results, floats
 from tests.relax_passes.graphs import calls, fuse, module, op
 from tests.relax_passes.rewrite import Rewrite
+from tests.selection import named
 
 GONE = "nn.max_pool1d nn.avg_pool1d nn.max_pool3d nn.avg_pool3d"
 ROWS, VOLUMES = (2, 3, 17), (1, 2, 5, 6, 7)
@@ -21,7 +22,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("shape, build", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "shape, build",
+    named(CASES, {"max of rows", "means of rows, rounded up", "means of volumes with padding"}),
+)
 def test_the_numbers_stay(shape, build):
     check_results(build, [floats(*shape)], PoolAsPool2d(), gone=GONE)
 

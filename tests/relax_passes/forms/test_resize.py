@@ -17,6 +17,7 @@ from tests.relax_passes.compiled import floats, module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op, relax
 from tests.relax_passes.rewrite import Rewrite
 from tests.schedules.cpu.symbolic.helpers import choices_after_simplifying
+from tests.selection import named, thorough
 
 
 def resized(size, **options):
@@ -42,7 +43,7 @@ RESIZES = {
 }
 
 
-@pytest.mark.parametrize("size, options", RESIZES.values(), ids=RESIZES.keys())
+@pytest.mark.parametrize("size, options", named(RESIZES, {"half pixels", "one axis", "cubic", "neighbours"}))
 def test_images_of_another_size(size, options):
     x = [floats(2, 3, 4, 5)]
     after, report = rewritten(resized(size, **options), x, [ResizeAsProducts()])
@@ -75,7 +76,7 @@ def _as_kernel():
     return ResizeAsKernel(neighbours, lambda *of: emit_resize(machine, *of))
 
 
-@pytest.mark.parametrize("name", ["half pixels", "corners", "one axis", "to one"])
+@pytest.mark.parametrize("name", [*thorough(["half pixels"]), "corners", "one axis", "to one"])
 def test_kernels_of_neighbours(name):
     size, options = RESIZES[name]
     x = [floats(2, 3, 4, 5)]
@@ -153,7 +154,10 @@ def _as_open_kernel():
     return ResizeAsOpenKernel(lambda *of: emit_open_resize(machine, *of))
 
 
-@pytest.mark.parametrize("name", ["half pixels", "four times", "corners", "one axis", "to one", "the same"])
+@pytest.mark.parametrize(
+    "name",
+    [*thorough(["half pixels", "four times"]), "corners", "one axis", *thorough(["to one"]), "the same"],
+)
 def test_open_kernels_of_neighbours(name):
     size, options = RESIZES[name]
     x = [floats(2, 3, 4, 5)]
@@ -171,6 +175,7 @@ def test_the_simplifier_does_not_copy_choices():
     assert choices_after_simplifying(kernel) < 60
 
 
+@pytest.mark.thorough
 def test_neighbours_without_weight_are_not_read():
     """Every second pixel of twice as many is a pixel of before, whatever stands beside it."""
     x = floats(1, 1, 5, 20)

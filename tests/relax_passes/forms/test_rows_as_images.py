@@ -179,6 +179,7 @@ def test_constants_of_float64_stay():
     np.testing.assert_array_equal(built.run({"x": x})[0], x[..., 0] * -1.5)
 
 
+@pytest.mark.thorough
 def test_norms_between_convolutions_of_rows_stay_in_blocks():
     """Behind an activation no convolution takes the norm; it works on the blocks of its neighbours."""
     torch = pytest.importorskip("torch")

@@ -8,6 +8,7 @@ from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel, ScatterAsSele
 from tests.relax_passes.compiled import floats, result, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite, any_function
+from tests.selection import named
 
 
 def rows(*values):
@@ -65,7 +66,22 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("are_known, data, places, updates, axis, add", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "are_known, data, places, updates, axis, add",
+    named(
+        CASES,
+        {
+            "rows in a row",
+            "the last rows, added",
+            "all rows",
+            "rows in disorder",
+            "rows in disorder, added",
+            "columns",
+            "computed rows",
+            "computed elements",
+        },
+    ),
+)
 def test_the_results_stay(are_known, data, places, updates, axis, add):
     def build(data, updates, *computed):
         at = computed[0] if computed else relax.const(places)

@@ -12,6 +12,7 @@ from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.host.tvm import tirx
 from hetero_tvm.memory.model_plan import MemoryPlan
 from tests.frontend.onnx.helpers import text_model
+from tests.selection import thorough
 
 SIDE = 64
 
@@ -73,6 +74,7 @@ def test_parts_lie_in_the_whole(tmp_path):
     assert built(nodes, ["y"], 16, tmp_path, disable=("concatenation_in_place",)).memory.joined == {}
 
 
+@pytest.mark.thorough
 def test_parts_between_zeros_lie_in_the_whole(tmp_path):
     nodes = [
         convolution("a", "x", 16, 16),
@@ -119,12 +121,16 @@ def test_the_whole_may_be_a_result(tmp_path):
     ("nodes", "outputs", "channels", "batch"),
     [
         ([convolution("a", "x", 16, 16), concat("y", "a", "x")], ["y"], 16, 1),  # an input
-        ([convolution("a", "x", 16, 16), concat("y", "a", "a")], ["y"], 16, 1),  # one part twice
-        (
-            [convolution("a", "x", 16, 16), convolution("b", "x", 16, 16), concat("y", "a", "b")],
-            ["y", "a"],  # a part is a result too
-            16,
-            1,
+        *thorough(
+            [
+                ([convolution("a", "x", 16, 16), concat("y", "a", "a")], ["y"], 16, 1),  # one part twice
+                (
+                    [convolution("a", "x", 16, 16), convolution("b", "x", 16, 16), concat("y", "a", "b")],
+                    ["y", "a"],  # a part is a result too
+                    16,
+                    1,
+                ),
+            ]
         ),
         (
             [convolution("a", "x", 16, 16), convolution("b", "x", 16, 16), concat("y", "a", "b")],
@@ -159,6 +165,7 @@ def test_a_part_of_two_wholes_lies_in_the_first(tmp_path):
     assert len(built(nodes, ["y"], 16, tmp_path).memory.joined) == 1
 
 
+@pytest.mark.thorough
 def test_zeros_around_images_are_in_the_parts_already(tmp_path):
     nodes = [
         convolution("a", "x", 16, 16, 3),
@@ -200,6 +207,7 @@ def test_a_last_part_of_any_size(tmp_path):
     built(nodes, ["y"], 3, tmp_path)
 
 
+@pytest.mark.thorough
 def test_parts_of_a_wide_concatenation_are_kernels_of_their_own():
     """In one kernel each element would look through all 300 parts, and compiling would take minutes."""
     names = ", ".join(f"x{n}" for n in range(300))

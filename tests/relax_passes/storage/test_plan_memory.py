@@ -20,6 +20,7 @@ from hetero_tvm.relax_passes.storage.plan_memory import plan_memory
 from tests.relax_passes.graphs import constant, module, op, weights
 from tests.relax_passes.storage.lowered import TARGET, allocations, finish, legal, machine, planned, tensors
 from tests.relax_passes.storage.test_live_ranges import Branches, Dynamic, explicit
+from tests.selection import thorough
 
 
 @pytest.mark.thorough
@@ -146,7 +147,7 @@ def test_views_of_the_arena_are_made_once_per_place_and_shape():
     assert len(made) == 2  # one being read, one being written
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(4), *thorough(range(4, 8))])
 def test_random_graphs_compute_what_numpy_does(seed):
     """Values used again at any distance, through views, as results, twice in one call."""
     rng = np.random.default_rng(seed)

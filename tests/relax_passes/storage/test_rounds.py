@@ -8,6 +8,7 @@ from hetero_tvm.errors import BuildError
 from hetero_tvm.ops.loops.rounds import loop_of
 from hetero_tvm.relax_passes.storage import rounds
 from tests.frontend.onnx.helpers import run_onnxruntime, text_model
+from tests.selection import thorough
 
 HEAD = "g (float[2,3] x, int64 n, bool go, float limit) => "
 STOPS = (
@@ -114,7 +115,9 @@ def compare(model, library, given):
 
 
 @pytest.mark.parametrize(
-    "text", [STOPS, SWAPS, NESTED, TWICE, JOINS], ids="stops swaps nested twice joins".split()
+    "text",
+    [*thorough([STOPS]), SWAPS, *thorough([NESTED]), TWICE, JOINS],
+    ids="stops swaps nested twice joins".split(),
 )
 def test_rounds(text):
     model, library = built(text)

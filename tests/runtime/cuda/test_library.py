@@ -21,6 +21,7 @@ from hetero_tvm.runtime import load
 from hetero_tvm.runtime.cuda import cudart
 from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from tests.frontend.onnx.helpers import text_model
+from tests.selection import thorough
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ def no_garbage():
     gc.enable()
 
 
-@pytest.mark.parametrize("which", ["_in", "_model"])
+@pytest.mark.parametrize("which", [*thorough(["_in"]), "_model"])
 def test_a_missing_wait_between_streams_shows(net, calls, late, no_garbage, monkeypatch, which):
     """The emulation does late what may be late: without its waits the pipeline gives other numbers."""
     net.submit(*calls[0][0]).wait()

@@ -12,6 +12,7 @@ from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Kernel
 from tests.schedules.cpu.running import MACHINES, MOST_ROWS, compiled
+from tests.selection import thorough
 
 MCPU = {16: "haswell", 32: "skylake-avx512"}
 DEPTH = 67
@@ -48,7 +49,7 @@ def test_products_of_whole_and_narrow_tiles(machine):
         np.testing.assert_allclose(run(a, b), wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("depth", [1 << 18, (1 << 17) + 1027])
+@pytest.mark.parametrize("depth", [*thorough([1 << 18]), (1 << 17) + 1027])
 def test_long_products_do_not_lose_what_is_small(depth):
     machine = MACHINES["avx2"]
     cases = [(RegisterTile(2, 2), streams) for streams in (False, True)]

@@ -30,6 +30,7 @@ def test_running_maxima_by_steps(steps):
     np.testing.assert_array_equal(run(values), expected)
 
 
+@pytest.mark.thorough
 def test_powers_that_are_read_again_are_computed_once():
     """A sum of them that three places read, as zeta has it, was three times as many polynomials."""
     x, *bases = (te.placeholder((8,), "float32") for _ in range(4))

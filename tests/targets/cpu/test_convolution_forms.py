@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.api import build_model, import_model, optimize_model
-from tests.selection import exhaustive
+from tests.selection import exhaustive, thorough
 
 # Float32 sums of up to some thousand products: 1e-5 of the largest value, as everywhere.
 TOLERANCE = 1e-5
@@ -71,11 +71,22 @@ def model_of(operator, x, weight, attributes, bias):
 FORMS = {"Conv": CONV1D, "Conv3d": CONV3D, "ConvTranspose": TRANSPOSED}
 WITH_BIAS = [(operator, name, True) for operator, cases in FORMS.items() for name in cases]
 PLAIN = [(operator, name, False) for operator, cases in FORMS.items() for name in cases]
+MORE = (
+    *("odd", "strided", "one input channel", "depthwise, of slices", "more filters"),
+    *("4x4 s2", "3x3 s2, one more", "uneven"),
+)
+"""Forms that run with the thorough selection: they have the kernels of others."""
 KINDS = [case for case in PLAIN if case[1] in ("plain", "2x2 s2", "grouped")]
 
 
 @pytest.mark.parametrize(
-    "operator, case, bias", [*WITH_BIAS, *KINDS, *exhaustive(case for case in PLAIN if case not in KINDS)]
+    "operator, case, bias",
+    [
+        *(case for case in WITH_BIAS if case[1] not in MORE),
+        *thorough(case for case in WITH_BIAS if case[1] in MORE),
+        *KINDS,
+        *exhaustive(case for case in PLAIN if case not in KINDS),
+    ],
 )
 def test_numbers_and_kernels(operator, case, bias):
     x, weight, attributes = FORMS[operator][case]

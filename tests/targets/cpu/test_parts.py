@@ -8,6 +8,7 @@ from hetero_tvm.api import build_model, optimize_model
 from hetero_tvm.frontend import import_onnx
 from hetero_tvm.targets.cpu import parts
 from tests.frontend.onnx.helpers import text_model
+from tests.selection import thorough
 
 DEPTHS = (8, 16, 24, 12, 20, 28)
 """Widths of products that follow one another: each is a kernel of its own."""
@@ -32,7 +33,7 @@ def numbers(feeds):
     return x
 
 
-@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("most", [*thorough([1]), 3])
 def test_a_model_in_parts(monkeypatch, tmp_path, most):
     """All of them run, in this process and from the exported file; six products of 28 terms at most."""
     monkeypatch.setattr(parts, "_PARTS", most)

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.targets.registry import parse_target
 
 
+@pytest.mark.thorough
 def test_layouts_of_images_are_the_same_at_all_batches():
     target = parse_target("cpu")
     lanes = target.machine.lanes

@@ -51,6 +51,7 @@ def test_a_whole_model_keeps_its_numbers(name, tmp_path, monkeypatch):
     assert float(re.search(r"([0-9.]+)% of FLOPs on npu", placement)[1]) >= 98
 
 
+@pytest.mark.thorough
 def test_bfloat16_is_coarser_and_right():
     model = built("minilm-l6-tiny", "npu:mobile,bf16")
     inputs = sample_inputs(model.optimized.model)

@@ -7,6 +7,7 @@ from hetero_tvm.torch import specializing
 from hetero_tvm.torch.backend import hetero_tvm
 from hetero_tvm.torch.rewrites.copies import scalar_placeholders
 from hetero_tvm.torch.rewrites.numbers import with_open_numbers
+from tests.selection import thorough
 
 
 def graph_of(function, *calls):
@@ -41,13 +42,23 @@ X = torch.linspace(-1, 1, 12).reshape(3, 4)
     [
         lambda x, rate: x * rate + 1,
         lambda x, rate: x - (1 - 0.9**rate) / (2 * -rate),
-        lambda x, rate: torch.add(x, x.exp(), alpha=-rate).sub_(x, alpha=rate),
-        lambda x, rate: x.clone().addcdiv_(x.cos(), x.exp(), value=-rate).addcmul(x, x, value=rate),
+        *thorough(
+            [
+                lambda x, rate: torch.add(x, x.exp(), alpha=-rate).sub_(x, alpha=rate),
+                lambda x, rate: x.clone().addcdiv_(x.cos(), x.exp(), value=-rate).addcmul(x, x, value=rate),
+            ]
+        ),
         lambda x, rate: x.double() * rate + x.half() * rate,
         lambda x, rate: torch.true_divide(x, rate).mul_(rate),
         lambda x, rate: torch._foreach_add([x, x.cos()], [x, x], alpha=-rate),
-        lambda x, rate: torch._foreach_div(torch._foreach_sub([x, x.cos()], rate)[:], [1 + rate, rate]),
-        lambda x, rate: torch._foreach_addcdiv([x, x.cos()], [x, x], [x.exp(), x.exp()], value=rate),
+        *thorough(
+            [
+                lambda x, rate: torch._foreach_div(
+                    torch._foreach_sub([x, x.cos()], rate)[:], [1 + rate, rate]
+                ),
+                lambda x, rate: torch._foreach_addcdiv([x, x.cos()], [x, x], [x.exp(), x.exp()], value=rate),
+            ]
+        ),
         lambda x, rate: torch._foreach_addcmul([x, x], [x, x], [x, x.exp()], [rate, -rate]),
     ],
     ids=[
@@ -97,7 +108,12 @@ def test_floats_that_stay_numbers(function):
 @pytest.mark.parametrize("foreach", [False, True], ids=["one by one", "all at once"])
 @pytest.mark.parametrize(
     "optimizer",
-    [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad],
+    [
+        *thorough([torch.optim.SGD]),
+        torch.optim.Adam,
+        *thorough([torch.optim.AdamW, torch.optim.RMSprop]),
+        torch.optim.Adagrad,
+    ],
 )
 def test_an_optimizer_whose_rate_follows_a_schedule(optimizer, foreach):
     """From the second rate on one graph serves all: none is read as a number."""

@@ -6,6 +6,7 @@ import pytest
 import hetero_tvm
 from hetero_tvm.frontend import import_onnx
 from tests.frontend.onnx.helpers import operators, run_onnxruntime, text_model
+from tests.selection import thorough
 
 
 def model_of(total, count=8, center=0):
@@ -34,7 +35,7 @@ def test_boxes_of_two_images_and_three_classes(center, most):
     np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("center", [0, 1])
+@pytest.mark.parametrize("center", [0, *thorough([1])])
 def test_many_boxes_keep_the_operator(center):
     random = np.random.default_rng(center)
     inputs = {

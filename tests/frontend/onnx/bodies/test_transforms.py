@@ -8,6 +8,7 @@ from onnx.reference import ReferenceEvaluator
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_model, import_onnx
 from tests.frontend.onnx.helpers import against_reference, run_tvm, text_model
+from tests.selection import named
 
 
 def model_of(kind, x, *constants, opset=20, **attributes):
@@ -48,7 +49,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("kind, x, constants, options", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "kind, x, constants, options", named(CASES, {"real", "one side", "back", "blocks that overlap", "cut"})
+)
 def test_numbers(kind, x, constants, options):
     model = model_of(kind, x, *constants, **options)
     (expected,) = ReferenceEvaluator(model).run(None, {"x": x})

@@ -218,7 +218,7 @@ def marked(*places: int) -> dict[str, np.ndarray]:
     [
         "y = ScatterND(w, t, f)",
         *thorough(["y = ScatterND<reduction = 'add'>(w, t, f)"]),
-        "g = GatherND(w, t) a = Add(g, f) y = ScatterND(w, t, a)",
+        *thorough(["g = GatherND(w, t) a = Add(g, f) y = ScatterND(w, t, a)"]),
         *thorough(["g = GatherND(w, t) a = Sub(f, g) y = ScatterND(w, t, a)"]),
     ],
     ids=["written", "added", "computed", "the other way round"],

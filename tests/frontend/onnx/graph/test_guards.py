@@ -6,6 +6,7 @@ import pytest
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import UnsupportedOperatorError
 from tests.frontend.onnx.helpers import run_onnxruntime, text_model
+from tests.selection import thorough
 
 # As torchvision's detectors are traced: boxes of a score, moved apart by class, and suppressed.
 DETECTOR = """
@@ -43,7 +44,10 @@ def boxes():
     return np.concatenate([corner, corner + 2], 1)
 
 
-@pytest.mark.parametrize("scores", [(0.9, 0.1, 0.8, 0.7, 0.2, 0.6), (0.9,) * 6, (0.1,) * 6, (0.4, 0.6) * 3])
+@pytest.mark.parametrize(
+    "scores",
+    [*thorough([((0.9, 0.1, 0.8, 0.7, 0.2, 0.6),), ((0.9,) * 6,), ((0.1,) * 6,)]), (0.4, 0.6) * 3],
+)
 def test_boxes_that_are_suppressed(scores):
     model = text_model(DETECTOR.replace("EMPTY", EMPTY))
     inputs = {"boxes": boxes(), "scores": np.array(scores, np.float32)}

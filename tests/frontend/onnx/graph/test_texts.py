@@ -8,6 +8,7 @@ from hetero_tvm import Span
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.onnx.graph.texts import numbered_texts
+from tests.selection import named
 
 OPSETS = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
 CITIES, SEXES = ["oslo", "paris", "rome"], ["f", "m"]
@@ -60,7 +61,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", named(list(MODELS), {"columns", "filled in"}))
 def test_text_is_its_place_in_the_list_that_a_warning_gives(name):
     ort = pytest.importorskip("onnxruntime")
     proto, *lists = MODELS[name]

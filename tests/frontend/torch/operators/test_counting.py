@@ -106,6 +106,7 @@ class Places(torch.nn.Module):
         )
 
 
+@pytest.mark.thorough
 def test_places_between_bounds():
     bounds = torch.tensor([-1.0, 0.0, 0.5, 0.5, 2.0])
     x = torch.tensor([[-3.0, -1.0, 0.2, 0.5], [2.0, 9.0, math.inf, math.nan]])

@@ -29,7 +29,7 @@ def test_signs_and_lengths():
     torch.testing.assert_close(table[ATEN.rrelu.default](X), torch.rrelu(X, training=False))
 
 
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("mode", ["bilinear", *thorough(["bicubic"])])
 def test_corners_are_aligned_whatever_the_scale(mode):
     model = torch.nn.Upsample(scale_factor=(1.7, 0.6), mode=mode, align_corners=True).eval()
     x = torch.randn(1, 2, 9, 10)
@@ -153,6 +153,7 @@ class Bytes(torch.nn.Module):
         return -x, 3 - x, x // 2, x.sign(), x.abs()
 
 
+@pytest.mark.thorough
 def test_bytes_that_change_their_sign_wrap():
     x = torch.tensor([250, 3, 17, 0], dtype=torch.uint8)
     built = build_model(optimize_model(import_model(torch.export.export(Bytes(), (x,))), "cpu"))
@@ -165,6 +166,7 @@ class Shifted(torch.nn.Module):
         return x >> 2, x << 1, x >> n, x << n, torch.bitwise_right_shift(x, n), (x >> 4) & 7
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.uint8, *thorough([torch.int8, torch.int64])])
 def test_shifts(dtype):
     """Bits of packed weights; PyTorch's exporter takes bytes for signed ones, and has no ``x >> n``."""
@@ -181,6 +183,7 @@ class Extrema(torch.nn.Module):
         return least, most, torch.amax(x), torch.amin(x, (), True), x.amax(1)
 
 
+@pytest.mark.thorough
 def test_extrema_of_all_dimensions():
     """As quantisers take them; the scalar operand of a reduction stays what it is."""
     x = torch.randn(2, 3, 4)

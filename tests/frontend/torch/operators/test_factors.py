@@ -149,6 +149,7 @@ class Composites(torch.nn.Module):
         return torch.matrix_exp(a * 0.1), torch.slogdet(a)[1]
 
 
+@pytest.mark.thorough
 def test_composite_operators_of_programs_are_made_of_ours():
     a = matrices(5, 5).float()
     program = decomposed(torch.export.export(Composites(), (a,)))

@@ -8,6 +8,7 @@ from hetero_tvm import build_model, import_model, optimize_model
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.frontend.torch.decompositions import decomposed, decompositions
 from hetero_tvm.frontend.torch.registry import decomposition_table
+from tests.selection import thorough
 
 ATEN = torch.ops.aten
 torch.manual_seed(0)
@@ -170,6 +171,7 @@ class Pieces(torch.nn.Module):
         return [piece + 1 for piece in self.function(x)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     ["chunk", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("split", "roll", "hstack"))],
@@ -204,7 +206,7 @@ class _Selected(torch.nn.Module):
         return torch.masked_select(x, mask) * 2
 
 
-@pytest.mark.parametrize("shape", [(4, 5), (3, 1, 5)])
+@pytest.mark.parametrize("shape", [(4, 5), *thorough([((3, 1, 5),)])])
 def test_selected_elements(shape):
     x, mask = torch.randn(shape), torch.rand(4, 5) > 0.5
     with torch.no_grad():

@@ -5,6 +5,7 @@ import torch
 
 from hetero_tvm import build_model, import_model, optimize_model
 from hetero_tvm.frontend.torch.decompositions import decomposed
+from tests.selection import thorough
 
 
 class Spread(torch.nn.Module):
@@ -24,11 +25,11 @@ class Spread(torch.nn.Module):
     ("shape", "arguments", "options"),
     [
         ((0,), (), {}),
-        ((0,), (False,), {}),
+        *thorough([((0,), (False,), {})]),
         ((0, 3), (0,), {}),
-        ((0, 3), (0, False, True), {}),
+        *thorough([((0, 3), (0, False, True), {})]),
         ((1,), (), {}),
-        ((3, 1), (1,), {"correction": 2}),
+        *thorough([((3, 1), (1,), {"correction": 2})]),
         ((3, 3), (1,), {"correction": 5, "keepdim": True}),
     ],
 )
@@ -40,6 +41,7 @@ def test_few_values(name, shape, arguments, options):
     assert not any("var" in str(n.target) or "std" in str(n.target) for n in program.graph.nodes)
 
 
+@pytest.mark.thorough
 def test_mean_of_none():
     for arguments in ((), (0,), ((0, 1), True)):
         model, x = Spread("mean", *arguments), torch.zeros(0, 3)
@@ -47,6 +49,7 @@ def test_mean_of_none():
         torch.testing.assert_close(program.module()(x)[0], model(x)[0], equal_nan=True)
 
 
+@pytest.mark.thorough
 def test_any_of_none():
     for arguments in ((), (0,), ((0, 1), True)):
         model, x = Spread("any", *arguments), torch.zeros(0, 3)

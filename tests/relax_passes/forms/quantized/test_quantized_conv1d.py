@@ -7,6 +7,7 @@ from hetero_tvm.relax_passes.forms.quantized.quantized_conv1d import QuantConv1d
 from tests.relax_passes.compiled import check_results
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite
+from tests.selection import named
 
 
 def real_of(x, axis):
@@ -32,7 +33,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("build", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("build", named(CASES, {"sums", "with bias and relu", "groups"}))
 def test_the_numbers_stay(build):
     x = np.random.default_rng(0).integers(-128, 128, (2, 3, 9)).astype("int8")
     check_results(build, [x], QuantConv1dAsConv2d(), gone="nn.conv1d")

@@ -7,6 +7,7 @@ from hetero_tvm.relax_passes.forms.quantized.quantized_conv3d import QuantConv3d
 from tests.relax_passes.compiled import check_results, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite
+from tests.selection import named
 
 W = np.random.default_rng(1).integers(-128, 128, (4, 3, 3, 2, 3)).astype("int8")
 SCALES = constant(np.array([0.25, 0.5, 1.0, 2.0], "float32"))
@@ -38,7 +39,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("build", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("build", named(CASES, {"plain", "steps", "one slice", "to bytes"}))
 def test_the_numbers_stay(build):
     x = np.random.default_rng(0).integers(0, 256, (2, 3, 5, 6, 7)).astype("uint8")
     check_results(build, [x], QuantConv3dAsConv2d(), gone="nn.conv3d")

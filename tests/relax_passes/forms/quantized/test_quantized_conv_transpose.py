@@ -7,6 +7,7 @@ from hetero_tvm.relax_passes.forms.quantized.quantized_conv_transpose import Qua
 from tests.relax_passes.compiled import check_results
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite
+from tests.selection import named
 
 
 def real_of(x):
@@ -61,12 +62,16 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("build", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "build",
+    named(CASES, {"sums", "a scale for each channel", "taps that some phases lack", "dilation", "groups"}),
+)
 def test_the_numbers_stay(build):
     x = np.random.default_rng(0).integers(-128, 128, (2, 4, 5, 6)).astype("int8")
     check_results(build, [x], QuantConvTransposeAsConv2d(lambda op: False), gone="nn.conv2d_transpose")
 
 
+@pytest.mark.thorough
 def test_rows():
     def build(x):
         w = filters(weights(4, 3, 4))

@@ -7,6 +7,7 @@ from hetero_tvm.relax_passes.forms.quantized.quantized_pool import QuantAverageA
 from tests.relax_passes.compiled import result, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite
+from tests.selection import named
 
 
 def real_of(x, zero=7):
@@ -35,7 +36,7 @@ LEFT = {
 }
 
 
-@pytest.mark.parametrize("attrs", TAKEN.values(), ids=TAKEN.keys())
+@pytest.mark.parametrize("attrs", named(TAKEN, {"plain", "padded"}))
 def test_the_numbers_stay(attrs):
     """But for one step: where a mean lies between two bytes, the last bit of a float decides."""
     plain, after = (

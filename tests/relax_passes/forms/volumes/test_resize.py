@@ -7,6 +7,7 @@ from hetero_tvm.relax_passes.forms.volumes.resize import ResizeVolumes
 from tests.relax_passes.compiled import floats, module_of, result, rewritten
 from tests.relax_passes.graphs import op
 from tests.relax_passes.rewrite import Rewrite, bind
+from tests.selection import thorough
 
 X = floats(2, 3, 4, 5, 6)
 
@@ -30,7 +31,7 @@ def test_interpolation(size, how):
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor"])
+@pytest.mark.parametrize("rounding", [*thorough(["floor", "ceil"]), "round_prefer_floor"])
 def test_neighbours(rounding):
     more = {"method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric"}
     before, after, graph = both((7, 3, 11), rounding_method=rounding, **more)
@@ -38,12 +39,15 @@ def test_neighbours(rounding):
     np.testing.assert_array_equal(after, before)
 
 
-@pytest.mark.parametrize("x, size", [(floats(1, 2, 1, 2, 1), (3, 4, 4)), (X, (1, 5, 6)), (X, (1, 1, 1))])
+@pytest.mark.parametrize(
+    "x, size", [*thorough([(floats(1, 2, 1, 2, 1), (3, 4, 4))]), (X, (1, 5, 6)), (X, (1, 1, 1))]
+)
 def test_single_slices_and_pixels(x, size):
     before, after, _ = both(size, x=x)
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_cubes_stay():
     assert "resize3d" in both((8, 10, 12), method="cubic")[2]
 

@@ -28,11 +28,29 @@ def emitted(make, told):
     [
         pytest.param(16, 0, 4, False, 0, {}, id="plain", marks=pytest.mark.thorough),
         pytest.param(16, 0, 2, True, 101, {}, id="mask, grouped, room"),
-        pytest.param(8, 24, 1, False, 120, {"causal": True, "window": 20}, id="window, long values, room"),
+        pytest.param(
+            8,
+            24,
+            1,
+            False,
+            120,
+            {"causal": True, "window": 20},
+            id="window, long values, room",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             32, 0, 4, True, 0, {"softcap": 5.0, "zero_masked": True}, id="softcap", marks=pytest.mark.thorough
         ),
-        pytest.param(72, 136, 2, False, 101, {"causal": True}, id="more vectors than accumulators"),
+        pytest.param(
+            72,
+            136,
+            2,
+            False,
+            101,
+            {"causal": True},
+            id="more vectors than accumulators",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_numbers(dim, value_dim, kv_heads, mask, room, options):
@@ -67,6 +85,7 @@ def test_numbers(dim, value_dim, kv_heads, mask, room, options):
         np.testing.assert_allclose(found.numpy(), exact(op, arrays), rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.thorough
 def test_room_behind_the_keys_is_not_read():
     def make(q, past):
         held = ((1, q, 32), (1, 2, 128, 16), (1, 2, 128, 16))

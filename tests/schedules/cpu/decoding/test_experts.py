@@ -40,11 +40,15 @@ def routed(seed=0):
     "op",
     [
         Route(EXPERTS, TOP),
-        Route(EXPERTS, TOP, False, scale=2.5),
+        *thorough([Route(EXPERTS, TOP, False, scale=2.5)]),
         Route(EXPERTS, TOP, sigmoid=True, corrected=True, scale=2.5),
-        Route(EXPERTS, TOP, corrected=True),
-        Route(EXPERTS, TOP, False, corrected=True),
-        Route(EXPERTS, 2, sparse=0.1),
+        *thorough(
+            [
+                Route(EXPERTS, TOP, corrected=True),
+                Route(EXPERTS, TOP, False, corrected=True),
+                Route(EXPERTS, 2, sparse=0.1),
+            ]
+        ),
         Route(8, TOP, False, groups=4, kept=2),
         Route(8, TOP, sigmoid=True, corrected=True, groups=2, kept=1),
     ],
@@ -70,7 +74,7 @@ def test_routes(op):
 @pytest.mark.parametrize(
     "linear",
     [
-        Linear(40, 30, activation="silu", gated=True),
+        *thorough([Linear(40, 30, activation="silu", gated=True)]),
         Linear(41, 64, Storage("bf16"), activation="relu2"),
         Linear(40, 70, Storage("int4", 32, True), activation="silu", gated=True),
         *thorough(

@@ -14,6 +14,7 @@ from hetero_tvm.schedules.cpu.decoding.states import (
     emit_scan,
     emit_short_convolution,
 )
+from tests.selection import thorough
 
 MACHINE = CpuModel("x86-64-v3", threads=2)
 POOL, PLACE = 700, 40
@@ -68,7 +69,8 @@ def test_short_convolutions(op):
 
 
 @pytest.mark.parametrize(
-    ("groups", "heads", "dim", "size"), [(1, 4, 16, 5), (2, 4, 16, 5), (1, 2, 32, 8), (2, 2, 24, 6)]
+    ("groups", "heads", "dim", "size"),
+    [*thorough([(1, 4, 16, 5)]), (2, 4, 16, 5), *thorough([(1, 2, 32, 8)]), (2, 2, 24, 6)],
 )
 def test_a_scan_by_heads(groups, heads, dim, size):
     """Also where several vectors of a head go together, and several terms."""

@@ -30,7 +30,7 @@ def half(op):
     "op",
     [
         Conv2d(1, 3, 37, 38, 64, (7, 7), (2, 2), (3, 3, 3, 3), epilogue=("bias", "relu")),
-        Conv2d(2, 3, 23, 25, 40, (3, 3), (2, 2), PAD, epilogue=("bias", "residual")),
+        *thorough([Conv2d(2, 3, 23, 25, 40, (3, 3), (2, 2), PAD, epilogue=("bias", "residual"))]),
         Conv2d(2, 2, 9, 12, 16, (1, 3)),
         Conv2d(1, 4, 17, 40, 33, (3, 8), (1, 2), (0, 3, 2, 1), (3, 1)),
         *thorough(

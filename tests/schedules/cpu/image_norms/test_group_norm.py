@@ -38,7 +38,7 @@ def test_groups_and_instances(machine, shape, groups, activation, x, y):
     check_points(SPACE, op, [{}], machine, tolerance=2e-6)
 
 
-@pytest.mark.parametrize("threads", [1, 7])
+@pytest.mark.parametrize("threads", [*thorough([1]), 7])
 def test_planes_in_pieces(threads):
     """A plane is cut where there are fewer than threads, at most into its rows."""
     machine = dataclasses.replace(AVX2, threads=threads)

@@ -19,6 +19,7 @@ from tests.schedules.cpu.running import (
     llvm_of,
     point_runners,
 )
+from tests.selection import thorough
 
 SPACE = Conv2dSpace()
 AVX2 = MACHINES["avx2"]
@@ -57,15 +58,15 @@ def test_every_choice_computes_the_convolution(machine):
         Conv2d(2, 12, 5, 6, 21, (2, 3), (1, 2), PAD, groups=3),  # seven filters a group
         Conv2d(1, 3, 14, 13, 5, (9, 8), padding=PAD, dilation=(1, 2)),  # more taps than are unrolled
         Conv2d(2, 2, 4, 130, 3, (1, 64), padding=(0, 32, 0, 31)),  # in one row
-        Conv2d(1, 3, 3, 150, 5, (2, 51), dilation=(1, 2), epilogue=("bias",)),
+        *thorough([Conv2d(1, 3, 3, 150, 5, (2, 51), dilation=(1, 2), epilogue=("bias",))]),
         Conv2d(1, 4, 70, 9, 8, (64, 1), groups=4),
         Conv2d(1, 16, 32, 32, 33, (1, 1)),  # planes of whole pages, which are put apart
         Conv2d(1, 4, 9, 11, 21, (3, 3), (2, 1), PAD, epilogue=("bias",), constant_weight=False),
         Conv2d(2, 5, 12, 12, 5, (8, 8), groups=5, constant_weight=False),
         Conv2d(2, 5, 37, 41, 5, (3, 3), (2, 2), PAD, groups=5),  # every other pixel
-        Conv2d(1, 3, 35, 64, 4, (7, 7), (2, 2), (3, 3, 3, 3)),
+        *thorough([Conv2d(1, 3, 35, 64, 4, (7, 7), (2, 2), (3, 3, 3, 3))]),
         Conv2d(1, 4, 19, 50, 8, (3, 3), (1, 2), groups=4),  # two filters read the planes of a channel
-        Conv2d(1, 3, 70, 70, 3, (5, 5), (2, 2), (2, 2, 2, 2), groups=3, constant_weight=False),
+        *thorough([Conv2d(1, 3, 70, 70, 3, (5, 5), (2, 2), (2, 2, 2, 2), groups=3, constant_weight=False)]),
     ],
     ids=str,
 )

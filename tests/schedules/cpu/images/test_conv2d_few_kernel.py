@@ -12,6 +12,7 @@ from hetero_tvm.schedules.cpu.images.conv2d_few_kernel import MOST_FILTERS, fits
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.images.helpers import PAD, on
 from tests.schedules.cpu.running import MACHINES, SWEPT, check_points, llvm_of, point_runners
+from tests.selection import named
 
 SPACE = BlockedConv2dSpace()
 AVX512 = MACHINES["avx512"]
@@ -39,7 +40,9 @@ OPS = {
 }
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize(
+    "name", named(list(OPS), {"one 5x5", "three 3x3", "two dilated", "one pixel", "flat"})
+)
 @pytest.mark.parametrize("machine", SWEPT)
 def test_the_kernel_computes_the_convolution(machine, name):
     op, x, halo = OPS[name]

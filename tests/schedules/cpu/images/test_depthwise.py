@@ -60,6 +60,7 @@ def test_default_is_a_choice_and_features_are_finite():
             assert np.isfinite(SPACE.features(op, point, machine)).all()
 
 
+@pytest.mark.thorough
 def test_threads_share_a_single_row():
     """Zeros around the result are written once, above and below it as well."""
     for machine in MACHINES.values():

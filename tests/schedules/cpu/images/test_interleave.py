@@ -14,6 +14,7 @@ from hetero_tvm.schedules.cpu.symbolic import kernels
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import MACHINES, TARGET, check_shapes, compiled, exact
 from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
+from tests.selection import named
 
 SPACE = InterleaveSpace()
 OPS = [
@@ -28,7 +29,7 @@ OPS = [
 ]
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", named(MACHINES, {"avx512"}))
 def test_interleaving(machine):
     check_shapes(SPACE, OPS, machine, tolerance=0)
 

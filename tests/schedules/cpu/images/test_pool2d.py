@@ -14,6 +14,7 @@ from tests.schedules.cpu.running import (
     exact,
     point_runners,
 )
+from tests.selection import named
 
 POOL = Pool2dSpace()
 PAD, NONE = (1, 1, 1, 1), (0, 0, 0, 0)
@@ -29,7 +30,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", named(MACHINES, {"avx512"}))
 def test_pooling(machine):
     block = f"NCHW{machine.lanes}c"
     forms = [

@@ -10,6 +10,7 @@ from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import MACHINES, TARGET, check_shapes, point_runners
+from tests.selection import named
 
 SPACE = PlainPool2dSpace()
 PAD, NONE = (1, 1, 1, 1), (0, 0, 0, 0)
@@ -38,7 +39,7 @@ def test_pooling(machine):
     check_shapes(SPACE, [Pool2d(*shape) for shape in SHAPES], machine)
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", named(MACHINES, {"avx2", "avx512"}))
 @pytest.mark.parametrize("stride", [1, 2])
 def test_maximum_of_nan_infinite_and_negative_values(machine, stride):
     out = (20 if stride == 1 else 10, 36 if stride == 1 else 18)
@@ -71,7 +72,7 @@ def test_refusals():
     assert "float16" in SPACE.refuses(Pool2d(*SHAPES[0], dtype="float16"), machine)
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", named(MACHINES, {"avx2", "avx512"}))
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_the_largest_of_bytes(machine, dtype):
     functions, wanted, arrays = {}, [], []

@@ -8,7 +8,7 @@ from hetero_tvm.ops.pool2d import Relayout
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.relayout import RelayoutSpace
 from tests.schedules.cpu.running import MACHINES, check_points
-from tests.selection import thorough
+from tests.selection import named, thorough
 
 SPACE = RelayoutSpace()
 
@@ -25,7 +25,7 @@ def forms(machine):
     ]
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", named(MACHINES, {"avx512"}))
 def test_squares_and_what_is_beside_them(machine):
     for x, y in forms(machine):
         op = Relayout(1, machine.lanes + 3, 2, 2 * machine.lanes + 5, x, y)
@@ -44,7 +44,7 @@ def test_images_of_any_size(machine, batch):
                 check_points(SPACE, op, [{}], machine, tolerance=0)
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", named(MACHINES, {"avx2", "avx512"}))
 @pytest.mark.parametrize("halo", ["", "+1,2,0,1"])
 def test_rows_of_channels(machine, halo):
     """An image as rows is one block of all channels; they must fill whole blocks."""
@@ -59,6 +59,7 @@ def test_rows_of_channels(machine, halo):
     assert "not between rows" in SPACE.refuses(odd, machine)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("threads", [5, *thorough([1, 2, 16])])
 def test_all_threads_have_work(threads):
     """Images of few blocks are cut into pieces of rows or squares, no more than there are."""

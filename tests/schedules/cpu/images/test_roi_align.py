@@ -7,6 +7,7 @@ from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.schedules.cpu.images.roi_align import Bins, emit_roi_align
 from tests.schedules.cpu.running import MACHINES, TARGET
+from tests.selection import thorough
 
 RNG = np.random.default_rng(0)
 
@@ -51,9 +52,9 @@ def expected(form, x, boxes):
 @pytest.mark.parametrize(
     "image, size, scale, samples, aligned",
     [
-        ((2, 6, 20, 33), (7, 7), 1.0, 0, False),
+        *thorough([((2, 6, 20, 33), (7, 7), 1.0, 0, False)]),
         ((2, 6, 20, 33), (7, 5), 0.5, 2, True),
-        ((1, 3, 5, 3), (2, 3), 1.0, 3, False),
+        *thorough([((1, 3, 5, 3), (2, 3), 1.0, 3, False)]),
         ((1, 1, 1, 1), (1, 1), 1.0, 0, True),
     ],
 )

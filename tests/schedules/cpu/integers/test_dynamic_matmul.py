@@ -18,6 +18,7 @@ from hetero_tvm.schedules.cpu.integers.dynamic_matmul import (
 )
 from tests.schedules.cpu.running import check_points, covering, point_runners
 from tests.schedules.cpu.test_dots import machine, runnable
+from tests.selection import thorough
 
 PLAIN, GATED = DynamicMatmulSpace(), DynamicGatedMatmulSpace()
 WAYS = [
@@ -69,7 +70,7 @@ def test_random_shapes_and_points(data):
 
 
 @pytest.mark.parametrize("here", [pytest.param(*one.values, id=one.id) for one in WAYS])
-@pytest.mark.parametrize("safe", [0, 1, 2])
+@pytest.mark.parametrize("safe", [0, *thorough([1]), 2])
 def test_nothing_saturates_at_the_extremes(here, safe):
     """Rows of 0 and 255 steps times the largest weights, in every sign: int32 sums are exact."""
     k, n = 4096, 16

@@ -24,7 +24,7 @@ from tests.schedules.cpu.integers.test_dynamic_matmul import WAYS
 from tests.schedules.cpu.integers.test_quant_conv2d import arrays_of
 from tests.schedules.cpu.integers.test_tiles import BUILT_FOR, needs_tiles
 from tests.schedules.cpu.integers.test_tiles import MATRICES as TILED
-from tests.selection import thorough
+from tests.selection import named, thorough
 
 SPACE = QuantConv2dSpace()
 SIZES = tuple(
@@ -88,7 +88,13 @@ def check(op, here, method, images=IMAGES):
             assert apart.max() <= 1 and (apart > 0).mean() <= 1e-3, image
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize(
+    "name",
+    named(
+        list(OPERATORS),
+        {"strides", "sums", "floats", "one tap", "depthwise", "columns", "groups", "a sum rounded once"},
+    ),
+)
 @pytest.mark.parametrize(
     "here",
     [
@@ -110,7 +116,7 @@ PIECES = {
 }
 
 
-@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize("name", named(list(PIECES), {"depthwise", "groups", "filters", "pixels"}))
 def test_threads_share_out_groups_and_filters_of_few_tiles(name):
     """More threads than an image has tiles: each computes some of the groups, or of the filters."""
     like, sizes = PIECES[name]
@@ -121,7 +127,9 @@ def test_threads_share_out_groups_and_filters_of_few_tiles(name):
 
 
 @needs_tiles
-@pytest.mark.parametrize("name", ["padding", "a sum", *thorough(["strides", "one tap", "groups"])])
+@pytest.mark.parametrize(
+    "name", ["padding", *thorough(["a sum"]), *thorough(["strides", "one tap", "groups"])]
+)
 def test_on_a_matrix_unit(name):
     op = OPERATORS[name]
     op = dataclasses.replace(op, channels=8 * op.channels, filters=8 * op.filters)

@@ -17,6 +17,7 @@ from hetero_tvm.schedules.symbolic import Witnesses
 from tests.schedules.cpu.integers.test_dynamic_matmul import WAYS
 from tests.schedules.cpu.integers.test_tiles import BUILT_FOR, drawn, needs_halves, needs_tiles
 from tests.schedules.cpu.integers.test_tiles import MATRICES as TILED
+from tests.selection import thorough
 
 SIZES = ({"b": 3, "s": 64}, {"b": 2, "s": 64}, {"b": 3, "s": 51}, {"b": 2, "s": 37})
 ROWS = ((1, 1), (2, 7), (1, 16), (1, 17), (3, 11), (2, 48), (3, 101), (1, 0))
@@ -49,6 +50,7 @@ def test_integers_are_exact(here):
     check(lambda b, s: QuantMatmul("uint8", "int32", lead=(b, s), n=columns, k=19), QuantMatmulSpace(), here)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("here", WAYS)
 def test_rows_are_quantised_alone(here):
     def make(b, s):
@@ -57,6 +59,7 @@ def test_rows_are_quantised_alone(here):
     check(make, DynamicMatmulSpace(), here, tolerance=5e-6)
 
 
+@pytest.mark.thorough
 def test_blocks_of_rows_have_a_bounded_size():
     """Rows of 6,000 values fill a quarter of this L2 with a few."""
     here = WAYS[0].values[0]
@@ -74,7 +77,7 @@ def test_gated_products():
 
 
 @needs_tiles
-@pytest.mark.parametrize("n", [70, 8])
+@pytest.mark.parametrize("n", [*thorough([70]), 8])
 def test_tiles_store_the_rows_that_are_left(n):
     def make(b, s):
         return QuantMatmul("uint8", "uint8", 3, lead=(b, s), n=n, k=130)

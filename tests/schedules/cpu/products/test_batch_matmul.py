@@ -10,6 +10,7 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cpu.products.batch_matmul import PANELS, ROWS, BatchMatmulSpace
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import MACHINES, MOST_ROWS, SWEPT, check_shapes, point_runners
+from tests.selection import thorough
 
 SPACE = BatchMatmulSpace()
 
@@ -52,6 +53,7 @@ def test_shapes_and_strides(machine):
     check_shapes(SPACE, ops, machine)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_float64(machine):
     keys = dataclasses.replace(attention_like(2, 11, 3, 10), dtype="float64")
@@ -87,7 +89,7 @@ def test_results_that_memory_waits_for_are_written_row_by_row():
 
 
 @pytest.mark.parametrize(
-    "op", [plain((), 27, 37, 3), plain((5,), 9, 40, 2, (1, 0, 2)), attention_like(2, 21, 2, 5)]
+    "op", [plain((), 27, 37, 3), plain((5,), 9, 40, 2, (1, 0, 2)), *thorough([attention_like(2, 21, 2, 5)])]
 )
 def test_rows_in_pieces(op):
     machine = MACHINES["avx2"]

@@ -8,6 +8,7 @@ from hetero_tvm.host.tvm import te, tirx, tvm
 from hetero_tvm.schedules.cpu.products.contraction import contraction_of, emit
 from tests.schedules.cpu.running import MACHINES, TARGET
 from tests.schedules.cpu.test_generic import plain
+from tests.selection import named
 
 
 def summed(shape, depth, term):
@@ -42,7 +43,7 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize("equation", PRODUCTS)
+@pytest.mark.parametrize("equation", named(list(PRODUCTS), {"ik,kj->ij", "bik,kbj->ibj", "ikl,klj->ij"}))
 def test_products(equation):
     compute, left, right = PRODUCTS[equation]
     function = plain(compute, [left, right])

@@ -22,6 +22,7 @@ from tests.schedules.cpu.running import (
     point_runners,
     prefetches_beyond,
 )
+from tests.selection import named
 
 SPACE = MatmulSpace()
 AVX2 = MACHINES["avx2"]
@@ -31,10 +32,19 @@ AVX2 = MACHINES["avx2"]
 def test_every_choice_computes_the_product(machine):
     lanes = machine.lanes
     shapes = [
-        Matmul((2, 29), 5 * lanes + 7, 19, ("bias", "gelu_erf", "residual")),  # tails everywhere
         Matmul((1,), 3 * lanes, 8),  # one row, fewer than any other tile
-        Matmul((3,), 1, 5, ("bias",)),  # one column
         Matmul((17,), lanes - 1, 1, ("residual", "silu", "gate", "bias")),  # k of one
+    ]
+    check_shapes(SPACE, shapes, machine)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("machine", SWEPT)
+def test_every_choice_computes_products_with_tails(machine):
+    lanes = machine.lanes
+    shapes = [
+        Matmul((2, 29), 5 * lanes + 7, 19, ("bias", "gelu_erf", "residual")),  # tails everywhere
+        Matmul((3,), 1, 5, ("bias",)),  # one column
         Matmul((6, 1, 4), 2 * lanes, 3, ("gelu_tanh",)),
     ]
     check_shapes(SPACE, shapes, machine)
@@ -77,6 +87,7 @@ def test_points_from_before_the_cut_still_count():
     check_points(SPACE, op, [point], AVX2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_few_rows_read_their_weights_in_two_streams(machine):
     """Depths that two streams do not share equally, and fewer rows than a tile has."""
@@ -100,7 +111,7 @@ def test_random_shapes_and_points(data):
     check_points(SPACE, op, [point], machine, tolerance=5e-6)
 
 
-@pytest.mark.parametrize("step", ACTIVATIONS)
+@pytest.mark.parametrize("step", named(list(ACTIVATIONS), {"relu", "gelu_erf", "gelu_tanh", "silu"}))
 def test_every_activation_in_the_epilogue(step):
     op = Matmul((5,), 11, 7, ("bias", step))
     check_points(SPACE, op, [SPACE.default(op, AVX2)], AVX2)

@@ -7,6 +7,7 @@ from hetero_tvm.host.tvm import topi, tvm
 from hetero_tvm.schedules.cpu.programs.program import emit
 from tests.schedules.cpu.running import MACHINES, TARGET, compile_kernels
 from tests.schedules.cpu.test_generic import array, plain
+from tests.selection import thorough
 
 SUMS = {
     "last": ((7, 37), (1,)),
@@ -138,7 +139,7 @@ def test_what_is_fused_around_a_reduction():
             np.testing.assert_allclose(result, truth[name], rtol=2e-6, atol=2e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("shape", [(4, 5, 2), (7, 20, 3), (1, 100, 2), (3, 33, 2)])
+@pytest.mark.parametrize("shape", [(4, 5, 2), *thorough([((7, 20, 3),), ((1, 100, 2),)]), (3, 33, 2)])
 def test_a_sum_of_a_sum_over_strips_of_which_the_last_is_narrow(shape):
     """Memory between two loops over the same strips, as a variance of short rows has it."""
 

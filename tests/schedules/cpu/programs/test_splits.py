@@ -11,6 +11,7 @@ from hetero_tvm.schedules.nests.nest import Nest
 from tests.schedules.cpu.programs.test_reduction import run_all
 from tests.schedules.cpu.running import MACHINES
 from tests.schedules.cpu.test_generic import array, plain
+from tests.selection import named
 
 
 def repeated(x):
@@ -46,7 +47,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", named(MACHINES, {"avx2"}))
 def test_the_numbers(machine):
     functions = {name: plain(compute, [shape]) for name, (compute, shape, _) in CASES.items()}
     functions = {name: f for name, f in functions.items() if emit(f, machine) is not None}

@@ -9,6 +9,7 @@ from hetero_tvm.schedules.cpu.programs.program import emit
 from tests.schedules.cpu.programs.test_reduction import run_all
 from tests.schedules.cpu.running import MACHINES
 from tests.schedules.cpu.test_generic import array, plain
+from tests.selection import named
 
 SHAPES = {
     "square": ((64, 64), (1, 0)),
@@ -33,7 +34,7 @@ FAR = CpuModel("d", lanes=16, registers=32, threads=2, features=("amx_tile",))
 """A machine whose reads are far: odd rows are written by half lines, long ones are read along whole ones."""
 
 
-@pytest.mark.parametrize("machine", [*MACHINES.values(), FAR], ids=[*MACHINES, "far"])
+@pytest.mark.parametrize("machine", named(MACHINES | {"far": FAR}, {"avx2", "far"}))
 def test_permutations(machine):
     functions = {n: plain(lambda x, p=p: topi.transpose(x, p), [s]) for n, (s, p) in SHAPES.items()}
     functions = {n: f for n, f in functions.items() if emit(f, machine) is not None}

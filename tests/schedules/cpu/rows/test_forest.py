@@ -12,6 +12,7 @@ from hetero_tvm.schedules.cpu.symbolic import kernels
 from hetero_tvm.schedules.symbolic import Witnesses
 from tests.ops.loops.test_forest import tables
 from tests.schedules.cpu.running import MACHINES, TARGET, UNWRITTEN, check_points
+from tests.selection import thorough
 
 SPACE = ForestSpace()
 MACHINE = MACHINES["avx2"]
@@ -20,9 +21,9 @@ MACHINE = MACHINES["avx2"]
 @pytest.mark.parametrize(
     "op",
     [
-        Forest(19, 5, 21, 90, 1, 6),
+        *thorough([Forest(19, 5, 21, 90, 1, 6)]),
         Forest(3, 4, 3, 20, 7, 4, True),
-        Forest(32, 6, 1, 30, 3, 5, True),
+        *thorough([Forest(32, 6, 1, 30, 3, 5, True)]),
         Forest(1, 6, 40, 99, 2, 9),
         Forest(5, 6, 4, 9, 2, 0),
     ],
@@ -49,7 +50,7 @@ def test_a_row_does_not_depend_on_those_beside_it():
         np.testing.assert_array_equal(one.numpy()[0], together.numpy()[row])
 
 
-@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("missing", [*thorough([False]), True])
 def test_any_number_of_rows(missing):
     sizes = ({"n": 40}, {"n": 33}, {"n": 21}, {"n": 9})
 

@@ -9,6 +9,7 @@ from hetero_tvm.errors import LibraryError
 from hetero_tvm.frontend import import_model
 from hetero_tvm.relax_passes.rewriting.fused import is_check
 from tests.frontend.onnx.helpers import text_model
+from tests.selection import named
 
 RNG = np.random.default_rng(0)
 CASES = {
@@ -35,10 +36,14 @@ def model(shape, places, axis, dtype, index):
     )
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_every_element_is_taken_and_every_wrong_place_is_an_error(case, tmp_path):
-    shape, places, axis, dtype, index = case
-    optimized = optimize_model(model(*case))
+@pytest.mark.parametrize(
+    "shape, places, axis, dtype, index",
+    named(CASES, {"last axis", "first axis", "middle axis", "bytes", "not finite"}),
+)
+def test_every_element_is_taken_and_every_wrong_place_is_an_error(
+    shape, places, axis, dtype, index, tmp_path
+):
+    optimized = optimize_model(model(shape, places, axis, dtype, index))
     assert not any(is_check(function) for function in optimized.module.functions.values())
     net = hetero_tvm.load(build_model(optimized).export(tmp_path))
     extent = shape[axis]

@@ -86,7 +86,7 @@ def test_refusals_and_defaults():
         *thorough([("lstm", {"initial": True}, (4, 1))]),
         ("lstm", {"lengths": True, "reverse": True}, (2, 1)),
         *thorough([("gru", {}, (1, 2)), ("rnn_tanh", {"reverse": True}, (4, 1))]),
-        ("gru_before", {"initial": True}, (2, 1)),
+        *thorough([("gru_before", {"initial": True}, (2, 1))]),
     ],
 )
 def test_any_number_of_steps_and_of_rows(cell, options, tile):

@@ -34,6 +34,7 @@ def test_every_choice_rotates(machine):
     check_shapes(SPACE, ops, machine)
 
 
+@pytest.mark.thorough
 @settings(max_examples=12)
 @given(st.data())
 def test_random_shapes(data):

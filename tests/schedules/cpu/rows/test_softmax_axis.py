@@ -9,12 +9,13 @@ from hetero_tvm.schedules.cpu.rows.softmax_axis import SoftmaxAxisSpace
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from tests.schedules.cpu.running import MACHINES, SWEPT, check_shapes, point_runners
 from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
+from tests.selection import thorough
 
 SPACE = SoftmaxAxisSpace()
 AVX2 = MACHINES["avx2"]
 
 
-@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("log", [False, *thorough([True])])
 @pytest.mark.parametrize("machine", SWEPT)
 def test_every_chunking(machine, log):
     block = 4 * machine.lanes

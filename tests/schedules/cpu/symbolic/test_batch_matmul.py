@@ -11,6 +11,7 @@ from hetero_tvm.schedules.extents import Unfit, completed
 from hetero_tvm.schedules.symbolic import Witnesses
 from tests.schedules.cpu.running import MACHINES
 from tests.schedules.cpu.symbolic.helpers import check, choices_after_simplifying, witnesses_of
+from tests.selection import thorough
 
 
 def rows(b, s):
@@ -101,7 +102,7 @@ def test_float64_of_any_size(make, machine):
     check(wide, kernels.emit(witnesses, space, point, machine))
 
 
-@pytest.mark.parametrize("machine", ["avx2", "avx512"])
+@pytest.mark.parametrize("machine", ["avx2", *thorough(["avx512"])])
 def test_squares_of_quotients(machine):
     machine, space = MACHINES[machine], BatchMatmulSpace()
     ends = ((3, 65), (2, 65), (3, 51), (2, 37), (3, 44), (3, 58), (2, 30))

@@ -17,7 +17,9 @@ AVX2 = MACHINES["avx2"]
 @pytest.mark.parametrize(
     "given",
     [
-        {"kernel": (3, 3), "padding": (1, 1, 1, 1), "epilogue": ("bias", "gate", "relu", "residual")},
+        *thorough(
+            [{"kernel": (3, 3), "padding": (1, 1, 1, 1), "epilogue": ("bias", "gate", "relu", "residual")}]
+        ),
         *thorough([{"kernel": (1, 1), "epilogue": ("bias",)}]),
         {"kernel": (3, 2), "padding": (2, 2, 2, 2), "dilation": (2, 2), "groups": 3},
         *thorough([{"kernel": (7, 7), "padding": (3, 3, 3, 3)}]),

@@ -16,6 +16,7 @@ from hetero_tvm.schedules.extents import completed
 from hetero_tvm.schedules.symbolic import Witnesses
 from tests.schedules.cpu.running import MACHINES
 from tests.schedules.cpu.symbolic.helpers import SIZES, check, witnesses_of
+from tests.selection import thorough
 
 AVX2 = MACHINES["avx2"]
 BLOCKS = {"x_layout": "NCHW8c", "y_layout": "NCHW8c", "residual_layout": "NCHW8c"}
@@ -39,11 +40,11 @@ WIDE, GROUPS, ROWS = ((1, 5, 2), 2, 1), ((1, 6, 1), 4, 2), ((2, 3, 1), 1, 1)
     ("given", "decisions"),
     [
         ({**THREE, "epilogue": ("bias", "relu", "residual", "gate")}, WIDE),
-        ({**THREE, "strides": (1, 2), "epilogue": ("bias", "sigmoid")}, GROUPS),
+        *thorough([({**THREE, "strides": (1, 2), "epilogue": ("bias", "sigmoid")}, GROUPS)]),
         ({**THREE, "dilation": (2, 1)}, ROWS),
         ({**THREE, "groups": 2, "epilogue": ("relu",)}, GROUPS),
         ({"kernel": (1, 1), "epilogue": ("bias",), **BLOCKS}, WIDE),
-        ({"kernel": (3, 3), "padding": (2, 0, 0, 3), **PADDED, "x_layout": "NCHW"}, ROWS),
+        *thorough([({"kernel": (3, 3), "padding": (2, 0, 0, 3), **PADDED, "x_layout": "NCHW"}, ROWS)]),
     ],
     ids=["residual", "strided", "dilated", "groups", "flat", "plain"],
 )
@@ -126,7 +127,9 @@ def test_changes_of_layout(x, y, channels):
     _check(lambda b, s: Relayout(b, channels, b + 2, s, x, y), RelayoutSpace(), {})
 
 
-@pytest.mark.parametrize(("x", "y"), [("NCHW8c", "NCHW8c+1,2,0,1"), ("NCHW8c+1,0,2,1", "NCHW8c")])
+@pytest.mark.parametrize(
+    ("x", "y"), [("NCHW8c", "NCHW8c+1,2,0,1"), *thorough([("NCHW8c+1,0,2,1", "NCHW8c")])]
+)
 def test_norms(x, y):
     _check(lambda b, s: BlockedGroupNorm(b, 20, b + 2, s, x, y, 5, 1e-5, "silu"), BlockedGroupNormSpace(), {})
     _check(lambda b, s: BlockedNormalization(b, 20, b + 2, s, x, y, 1e-5), BlockedNormalizeSpace(), {})

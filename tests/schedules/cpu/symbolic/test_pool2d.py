@@ -7,6 +7,7 @@ from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from tests.schedules.cpu.running import MACHINES
 from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
+from tests.selection import thorough
 
 AVX2 = MACHINES["avx2"]
 
@@ -18,8 +19,12 @@ AVX2 = MACHINES["avx2"]
         {"mode": AVERAGE, "kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1)},
         {"mode": AVERAGE, "kernel": (3, 2), "strides": (2, 1), "padding": (1,) * 4, "count_padding": True},
         {"mode": AVERAGE, "kernel": (5, 1), "strides": (1, 1), "padding": (2, 0, 2, 0)},
-        {"mode": MAX, "kernel": (9, 33), "strides": (1, 1), "padding": (4, 16, 4, 16)},
-        {"mode": AVERAGE, "kernel": (1, 1), "strides": (1, 1), "padding": (0, 0, 0, 2)},
+        *thorough(
+            [
+                {"mode": MAX, "kernel": (9, 33), "strides": (1, 1), "padding": (4, 16, 4, 16)},
+                {"mode": AVERAGE, "kernel": (1, 1), "strides": (1, 1), "padding": (0, 0, 0, 2)},
+            ]
+        ),
     ],
 )
 def test_pools_of_any_width(given):

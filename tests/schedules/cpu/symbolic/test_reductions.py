@@ -56,9 +56,9 @@ def function(axes, keep, kind, dtype, after):
     [
         ((2,), False, "max", "float32", ""),
         ((1, 2), True, "sum", "float32", "mean"),
-        ((0, 1, 2), False, "min", "float32", ""),
+        *thorough([((0, 1, 2), False, "min", "float32", "")]),
         ((1,), False, "sum", "float32", "squares"),
-        ((0, 1), False, "sum", "float64", "mean"),
+        *thorough([((0, 1), False, "sum", "float64", "mean")]),
         ((0, 2), True, "max", "int32", ""),
         *thorough(
             [

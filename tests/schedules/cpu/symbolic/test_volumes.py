@@ -13,6 +13,7 @@ from hetero_tvm import Span
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from tests.campaign.graphs.judge import by_onnxruntime
+from tests.selection import thorough
 
 
 def check(filters, channels, slices, taps, pads, strides, spans, shapes, depths=(None,), **more):
@@ -44,7 +45,7 @@ def test_open_images_of_volumes_of_few_slices(slices, taps, pads):
     check(4, 2, slices, taps, pads, (1, 1, 1), spans, [(1, 3, 3), (2, 5, 4), (2, 6, 6)])
 
 
-@pytest.mark.parametrize("lifted", [False, True])
+@pytest.mark.parametrize("lifted", [False, *thorough([True])])
 def test_halves_of_rows_are_told_from_rows(lifted, monkeypatch):
     """A kernel of fixed sizes that is lifted from odd ones alone has the planes of odd ones at all."""
     if lifted:
@@ -56,9 +57,9 @@ def test_halves_of_rows_are_told_from_rows(lifted, monkeypatch):
 @pytest.mark.parametrize(
     ("taps", "strides", "dilations", "pads"),
     [
-        ((1, 3, 3), (2, 1, 1), (1, 1, 1), (0, 1, 1, 0, 1, 1)),
+        *thorough([((1, 3, 3), (2, 1, 1), (1, 1, 1), (0, 1, 1, 0, 1, 1))]),
         ((3, 1, 1), (2, 1, 1), (2, 1, 1), (2, 0, 0, 1, 0, 0)),
-        ((3, 3, 3), (3, 1, 1), (1, 1, 1), (1, 1, 1, 1, 1, 1)),
+        *thorough([((3, 3, 3), (3, 1, 1), (1, 1, 1), (1, 1, 1, 1, 1, 1))]),
         ((2, 2, 2), (2, 1, 1), (1, 1, 1), (0, 0, 0, 0, 0, 0)),  # a view where the step divides the depth
     ],
 )
@@ -68,11 +69,13 @@ def test_open_depths_of_which_windows_are_steps_apart(taps, strides, dilations, 
     check(7, 5, Span(5, 11), taps, pads, strides, [1, 6, 7], [(1, 6, 7)], depths=depths, dilations=dilations)
 
 
+@pytest.mark.thorough
 def test_open_depths_of_several_volumes():
     strides, pads, spans = (2, 1, 1), (1, 0, 0, 1, 0, 0), [Span(1, 3), Span(2, 6), 5]
     check(7, 5, Span(5, 11), (3, 1, 1), pads, strides, spans, [(3, 2, 5), (2, 5, 5)], depths=(5, 6, 11))
 
 
+@pytest.mark.thorough
 def test_open_batches_of_open_depths_whose_windows_are_read_where_they_lie():
     """A kernel that divides by the number of windows, which is zero for all that TVM knows."""
     strides, pads, spans = (2, 2, 2), (0, 1, 1, 0, 1, 1), [Span(1, 3), 10, 11]

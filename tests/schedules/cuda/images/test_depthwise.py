@@ -9,7 +9,7 @@ from hetero_tvm.machines.gpu import MODELS
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.cuda.images.depthwise import CudaDepthwiseSpace
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
-from tests.selection import exhaustive
+from tests.selection import exhaustive, thorough
 
 SPACE = CudaDepthwiseSpace()
 TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21}
@@ -34,12 +34,13 @@ def default(op, machine=MACHINE):
     return op, SPACE.default(op, machine)
 
 
+@pytest.mark.thorough
 def test_choices(emulated):
     op = depthwise(16, 7, 9, padding=(1, 1, 1, 1), epilogue=("bias", "relu6"), dtype="float16", **BLOCKED)
     check([(op, point) for point in points(op)[::2]])
 
 
-@pytest.mark.parametrize("layouts", [BLOCKED, {}], ids=["blocked", "plain"])
+@pytest.mark.parametrize("layouts", [BLOCKED, *thorough([{}])], ids=["blocked", "plain"])
 def test_forms(layouts, emulated):
     cases = [
         depthwise(8, 6, 7, padding=(1, 1, 1, 1), epilogue=("bias", "residual", "gate", "relu"), **layouts),

@@ -10,7 +10,7 @@ from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.schedules.cuda.products.gated_matmul import CudaGatedMatmulSpace
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
 from tests.schedules.cuda.spaces import representative
-from tests.selection import exhaustive
+from tests.selection import exhaustive, thorough
 
 SPACE = CudaGatedMatmulSpace()
 TF32 = dataclasses.replace(MACHINE, features=("tf32",))
@@ -37,7 +37,7 @@ def test_forms(emulated):
     check([*cases, default(GatedMatmul((20,), 40, 48, "gelu_tanh", True, "bfloat16"))])
 
 
-@pytest.mark.parametrize("machine", [MACHINE, TF32], ids=["f32", "tf32"])
+@pytest.mark.parametrize("machine", [*thorough([MACHINE]), TF32], ids=["f32", "tf32"])
 def test_float32(machine, emulated):
     ops = [GatedMatmul((20,), 40, 48, "silu", True), GatedMatmul((3,), 9, 21, "sigmoid")]
     check([default(op, machine) for op in ops], machine)

@@ -14,7 +14,7 @@ from hetero_tvm.schedules.cuda.products.tiles import tiles
 from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
 from tests.schedules.cuda.spaces import representative
-from tests.selection import exhaustive
+from tests.selection import exhaustive, thorough
 
 SPACE = CudaMatmulSpace()
 TF32 = dataclasses.replace(MACHINE, features=("tf32",))
@@ -169,7 +169,7 @@ def test_compiled_code(arch, compiler):
         assert instruction in ptx
 
 
-@pytest.mark.parametrize("features", [(), ("tf32",)], ids=["f32", "tf32"])
+@pytest.mark.parametrize("features", [*thorough([((),)]), ("tf32",)], ids=["f32", "tf32"])
 def test_compiled_code_of_float32(features, compiler):
     machine = dataclasses.replace(MODELS["sm_80"], features=features)
     op = Matmul((1024,), 1024, 1024, ("bias",))
@@ -189,7 +189,7 @@ def group_points(op, machine):
     return [{"tile": choice, "splits": 1} for choice in knobs[0].choices if len(choice) == 7]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", *exhaustive(["bfloat16"])])
+@pytest.mark.parametrize("dtype", [*thorough(["float16"]), "float32", *exhaustive(["bfloat16"])])
 def test_warp_groups(dtype, emulated, monkeypatch):
     """wgmma, by an emulation of its descriptors and its permutation of shared memory."""
     monkeypatch.setenv("HETERO_TVM_CUDA_EMULATE_ARCH", "90")

@@ -10,11 +10,12 @@ from tests.schedules.cuda.running import MACHINE, compiled
 from tests.schedules.cuda.spaces import (
     random_arrays,
 )
+from tests.selection import thorough
 
 SKIP = CudaAddNormSpace()
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", [*thorough([True]), False])
 def test_residual_and_norm(kept, emulated):
     ops = [
         AddNorm((2, 5), 36, (2, 5, 36), 1e-5, kept=kept),

@@ -8,6 +8,7 @@ from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
 from hetero_tvm.targets.npu.device.driver import open_device
 from hetero_tvm.targets.npu.tuning.measure import kernel_region
 from tests.schedules.npu.running import assert_close, machine
+from tests.selection import thorough
 
 SPACE = NpuMatmulSpace()
 
@@ -28,7 +29,7 @@ def test_default_tiles_give_the_contract(op, preset):
     assert_close(SPACE, op, machine(preset))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", *thorough(["bfloat16"])])
 def test_any_tiles_give_the_contract(dtype):
     mach = machine("edge", dtype)
     op = Matmul((3, 33), 70, 65, ("residual", "bias", "gelu_tanh"))
@@ -46,7 +47,7 @@ def test_large_activations_do_not_overflow_gelu():
     assert_close(SPACE, op, machine(), [x, np.eye(8, dtype=np.float32)])
 
 
-@pytest.mark.parametrize("preset", ["mobile", "datacenter"])
+@pytest.mark.parametrize("preset", [*thorough(["mobile"]), "datacenter"])
 def test_default_tiles_keep_the_matrix_unit_busy(preset):
     mach, op = machine(preset), Matmul((1024,), 1024, 1024)
     region = kernel_region(SPACE, op, SPACE.default(op, mach), mach)

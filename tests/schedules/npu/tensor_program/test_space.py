@@ -106,11 +106,25 @@ def other_powers(x):
     return topi.power(x, 5.0) + topi.power(topi.abs(x), -0.7) + topi.power(1.5, x)
 
 
+# Expressions of the thorough selection, beside others that have the same instructions.
+MORE = {
+    *("transpose of six axes", "repeat", "max and min", "hard swish", "other powers", "either truth"),
+    *(
+        "matmul transposed",
+        "matmul and scale",
+        "where",
+        "two constants",
+        "lookup inside",
+        "lookup of long rows",
+    ),
+}
+
+
 def expressions():
     """Name, operands, expression."""
 
     def of(name, specs, build):
-        return pytest.param(specs, build, id=name)
+        return pytest.param(specs, build, id=name, marks=pytest.mark.thorough if name in MORE else ())
 
     yield of("transpose", [((3, 40, 7), F)], lambda x: topi.transpose(x, (2, 0, 1)))
     yield of(

@@ -21,6 +21,7 @@ from hetero_tvm.reference import sample_inputs
 from hetero_tvm.targets.npu.__main__ import main as disassembler
 from hetero_tvm.targets.npu.device import simulator
 from hetero_tvm.targets.npu.isa.assembler import assemble
+from tests.selection import thorough
 from tests.targets.npu.matmul import matmul
 
 HERE = Path(__file__).parent
@@ -205,11 +206,10 @@ def test_python_gets_the_drivers_reason(net, tmp_path):
     "function,doing",
     [
         ("hnpu_open", "opening the device"),
-        ("hnpu_alloc", "allocating device memory"),
-        ("hnpu_load", "loading the command stream"),
+        *thorough([("hnpu_alloc", "allocating device memory"), ("hnpu_load", "loading the command stream")]),
         ("hnpu_submit", "submitting"),
         ("hnpu_wait", "running"),
-        ("hnpu_copy_from_device", "copying an output"),
+        *thorough([("hnpu_copy_from_device", "copying an output")]),
     ],
 )
 def test_failures_of_the_hardware_say_what_was_going_on(net, program, vendor, function, doing):
@@ -237,6 +237,7 @@ def symbols(path, *flags):
     return [line.split()[-1] for line in listed.stdout.splitlines() if line.strip()]
 
 
+@pytest.mark.thorough
 def test_the_library_knows_nothing_but_the_header(bert, tmp_path):
     """The run-time part names no function of a driver but the table's; the library shows none of it."""
     library, _, _ = bert
@@ -299,6 +300,7 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+@pytest.mark.thorough
 def test_many_runs_leave_nothing_behind(bert):
     library, inputs, _ = bert
     loaded = hetero_tvm.load(library)

@@ -11,6 +11,7 @@ from hetero_tvm.errors import LibraryError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
 from tests.frontend.onnx.helpers import add_weight, contrib_model, run_onnxruntime, text_model
 from tests.frontend.onnx.test_contrib import FLOAT, Model
+from tests.selection import thorough
 
 B, S, HEADS, D = 2, 5, 4, 6
 WIDTH = HEADS * D
@@ -62,7 +63,7 @@ def test_attention_with_narrow_values_a_bias_and_a_scale():
     fused(m, attention=1)
 
 
-@pytest.mark.parametrize("mask", [None, [[1, 1, 1, 0, 0, 1, 1], [1, 0, 1, 1, 1, 1, 0]]])
+@pytest.mark.parametrize("mask", [*thorough([None]), [[1, 1, 1, 0, 0, 1, 1], [1, 0, 1, 1, 1, 1, 0]]])
 def test_multi_head_attention_across(mask):
     m = Model()
     query, key, value = m.input(B, S, WIDTH), m.input(B, 7, WIDTH), m.input(B, 7, 8)
@@ -96,7 +97,7 @@ def test_multi_head_attention_of_keys_by_head():
     fused(m, attention=1)
 
 
-@pytest.mark.parametrize("form", ["buffer", "masked", "across"])
+@pytest.mark.parametrize("form", ["buffer", *thorough(["masked"]), "across"])
 def test_decoder_masked_attention(form):
     """One step; a buffer of past keys, which the new one is written into, or the keys of an encoder."""
     most, past = 9, 4
@@ -242,7 +243,7 @@ def test_standard_attention(rank, kv_heads, mask, causal):
     assert report.fusions["attention"] == 1
 
 
-@pytest.mark.parametrize("kind", ["float", "bool"])
+@pytest.mark.parametrize("kind", ["float", *thorough(["bool"])])
 def test_a_query_that_the_mask_hides_is_zero_whatever_it_holds(kind):
     inputs = {"q": array(B, 4, S, D, seed=1), "k": array(B, 4, 7, D, seed=2), "v": array(B, 4, 7, D, seed=3)}
     visible = np.ones((B, 1, S, 7), bool)

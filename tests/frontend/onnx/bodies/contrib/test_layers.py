@@ -194,6 +194,7 @@ def test_distances_of_far_rows_keep_their_digits():
     np.testing.assert_allclose(found, want, rtol=1e-3)
 
 
+@pytest.mark.thorough
 def test_values_once():
     source = text_model(
         "g (float[9] x) => (float[N] u, int64[9] i, int64[N] c) { u, i, c = com.microsoft.Unique(x) }"

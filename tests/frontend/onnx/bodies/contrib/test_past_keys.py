@@ -8,6 +8,7 @@ from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import LibraryError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
 from tests.frontend.onnx.helpers import run_onnxruntime
+from tests.selection import thorough
 
 B, S, HEADS, D = 2, 5, 4, 6
 WIDTH = HEADS * D
@@ -59,7 +60,7 @@ def test_group_query_attention_with_past_keys(rotary, window):
     caches("GroupQueryAttention", (*x, *past, lengths, total, *tables), outputs, **options)
 
 
-@pytest.mark.parametrize("rotary", [0, 1])
+@pytest.mark.parametrize("rotary", [*thorough([0]), 1])
 def test_prompts_of_several_lengths_stand_at_the_begin_of_their_buffers(rotary):
     """Padding behind the shorter prompt; lengths that no prompt of so many steps has are errors."""
     steps, room, lengths = 5, 8, np.array([2, 4], np.int32)
