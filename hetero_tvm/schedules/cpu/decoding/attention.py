@@ -83,11 +83,11 @@ def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
             if together == 1:
                 apart()
             else:
-                texts, places_ = (
+                texts, steps = (
                     k.let(k.load(of, [end - 1]) - k.load(of, [first])) for of in (sequences, positions)
                 )
                 follow = tirx.all(
-                    tirx.EQ(end - first, together), tirx.EQ(texts, 0), tirx.EQ(places_, together - 1)
+                    tirx.EQ(end - first, together), tirx.EQ(texts, 0), tirx.EQ(steps, together - 1)
                 )
                 k.branch(follow, lambda: some(head, first, together), apart)
     return k.function

@@ -24,7 +24,6 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.integers.batch_matmul import QuantBatchMatmul
-from hetero_tvm.ops.integers.dynamic_matmul import MOST_K
 from hetero_tvm.ops.integers.quantized import OFFSET
 from hetero_tvm.schedules.base import Knob, Packer, Point
 from hetero_tvm.schedules.cpu.integers import integer_tile
@@ -44,6 +43,8 @@ from hetero_tvm.schedules.symbolic import Witnesses
 
 _MIDDLE = 128
 """Distance of the values of A that are multiplied, 0 to 255, from those of int8."""
+_MOST_K = 1 << 14
+"""Longest reduction: three sums of 255 * 128 each, of which two are terms of the zero points, fit 32 bits."""
 _PACK_CYCLES = 1.0
 """Cycles of packing a value of B."""
 
@@ -281,7 +282,7 @@ class QuantBatchMatmulSpace(DynamicMatmulSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, QuantBatchMatmul):
             return "not a product of two computed tensors of bytes"
-        if op.k > MOST_K:
+        if op.k > _MOST_K:
             return "sums of so many products may not fit 32 bits"
         if machine.lanes < 8:
             return "products of bytes are no faster than floats without AVX2"
