@@ -24,6 +24,8 @@ _NO_KERNELS = frozenset(
 _SMALL_FLOATS = frozenset(
     number for name, number in TensorProto.DataType.items() if name.startswith(("FLOAT8", "FLOAT4", "FLOAT6"))
 )
+_SCALES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+"""Types of scales."""
 _NO_ARRAYS = frozenset(
     number
     for name, number in TensorProto.DataType.items()
@@ -145,10 +147,12 @@ def check_scales(stored: StoredModel) -> None:
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     found = []
     for node in _walk(graph):
-        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.input) < 2:
-            continue
-        tensor = tensors.get(node.input[1])
-        if tensor is not None and not np.isfinite(stored.array(tensor).astype(np.float32)).all():
+        scales = node.input[1:2] if node.op_type in ("QuantizeLinear", "DequantizeLinear") else ()
+        if node.op_type.startswith("QLinear") or node.op_type == "QGemm":
+            scales = node.input  # all that are floats
+        given = [tensors[name] for name in scales if name in tensors]
+        given = [tensor for tensor in given if tensor.data_type in _SCALES]
+        if not all(np.isfinite(stored.array(tensor).astype(np.float32)).all() for tensor in given):
             found.append(f"{node.name or node.output[0]!r} ({node.op_type})")
     if found:
         raise ModelError(

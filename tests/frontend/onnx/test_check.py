@@ -40,6 +40,17 @@ def test_scales_that_are_no_numbers_are_refused(scale):
     assert "nodes_to_exclude" in refused.value.hint
 
 
+def test_a_scale_of_a_quantised_operator_is_a_number_as_well():
+    source = text_model(
+        "g (uint8[2] x) => (uint8[2] y) { y = com.microsoft.QLinearAdd(x, s, z, x, far, z, s, z) }", "sum"
+    )
+    source.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    for name, value in (("s", np.float32(0.1)), ("far", np.float32(np.inf)), ("z", np.uint8(0))):
+        add_weight(source, name, np.array(value))
+    with pytest.raises(ModelError, match=r"infinite or NaN(.|\n)*'sum' \(QLinearAdd\)"):
+        import_onnx(source)
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

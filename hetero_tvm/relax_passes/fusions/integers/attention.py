@@ -137,7 +137,7 @@ class FuseQuantSoftmax(Rule):
 
 @dataclass(frozen=True)
 class _Bytes:
-    """A computed tensor of 8 bits, and what its values stand for."""
+    """A tensor of 8 bits, and what its values stand for."""
 
     source: Expr
     scale: float
@@ -154,11 +154,11 @@ class _Quantizer:
 
 
 def _bytes(graph: Graph, expr: Expr) -> _Bytes | None:
-    """The computed tensor that ``expr`` dequantises; None where it does not, or not by numbers."""
+    """The tensor that ``expr`` dequantises by numbers, unless it is a matrix of weights."""
     call = graph.call(expr, "relax.dequantize")
     if call is None or dtype_of(call.args[0]) not in OFFSET:
         return None
-    if array_of(graph.value(call.args[0])) is not None:
+    if len(shape_of(expr)) < 3 and array_of(graph.value(call.args[0])) is not None:
         return None
     scale, zero = (scalar_value(graph, arg) for arg in call.args[1:])
     return None if scale is None or zero is None else _Bytes(call.args[0], scale, int(zero))

@@ -89,8 +89,10 @@ class FuseQuantized(Rule):
         x, w = graph.call(call.args[0], "relax.dequantize"), _source(graph, call.args[1], "relax.dequantize")
         if x is None or w is None:
             return None
-        if call.op.name == "relax.matmul" and constant_of(graph, w.args[0]) is None:
-            return None  # two computed tensors are the matter of another rule
+        if call.op.name == "relax.matmul":
+            array = constant_of(graph, w.args[0])
+            if array is None or len(shape_of(call.args[1])) > 2:
+                return None  # two computed tensors, or several matrices, are the matter of another rule
         _need(call.op.name != "relax.nn.conv3d", "convolutions of volumes are computed in float32")
         return self._between_quantizers(graph, var, call, x)
 

@@ -6,6 +6,7 @@ import pytest
 from hetero_tvm.ops.integers.batch_matmul import QuantBatchMatmul
 from hetero_tvm.ops.integers.softmax import QuantSoftmax
 from hetero_tvm.relax_passes.fusions.integers.attention import FuseQuantBatchMatmul, FuseQuantSoftmax
+from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
 from tests.relax_passes.compiled import module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite, kernel
@@ -50,6 +51,20 @@ def test_quantised_attention_is_three_kernels_of_bytes():
     # One step where float32 sums lie beside the middle of two.
     far = np.abs(found.astype(int) - wanted.astype(int))
     assert far.max() <= 1 and (far > 0).mean() < 0.02
+
+
+def test_one_constant_matrix_for_each_item():
+    w = bytes_of(2, 6, 5, seed=7)
+
+    def build(a):
+        return whole(op.matmul(real(a), real(constant(w, "int8"), 0.02, -1)), 0.05)
+
+    given = [bytes_of(2, 4, 6)]
+    for rules in ([FuseQuantized(), PRODUCTS], [FuseQuantized()]):
+        after, report = rewritten(build, given, rules)
+        assert report.fusions == ({"quantized_batch_matmul": 1} if PRODUCTS in rules else {})
+        found, wanted = (result(mod, given) for mod in (after, module_of(build, *given)))
+        np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize(
