@@ -5,6 +5,7 @@ A new operator is one function and one entry in ``RULES``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -361,6 +362,17 @@ def one_hot(b: Step) -> None:
     b.mark(0, {a if a < axis else a + 1: count for a, count in b.axes(0).items()})
 
 
+def quantizer(b: Step) -> None:
+    """QuantizeLinear and DequantizeLinear by numbers, or by scales along an axis that is not counted."""
+    _first_operand_only(b)
+    scale = b.extents(1)
+    if math.prod(scale) > 1:
+        axis = int(b.attributes.get("axis", 1)) % len(b.extents(0))
+        if len(scale) > 1 or axis in b.axes(0):
+            raise Unfit("its scales lie along a counted axis")
+    b.mark(0, b.axes(0))
+
+
 def _first_operand_only(b: Step) -> None:
     if any(b.axes(index) for index in range(1, len(b.node.input))):
         raise Unfit("an operand other than the first is counted")
@@ -392,6 +404,7 @@ RULES: dict[str, Rule] = {
     "ArgMax": arg_reduction,
     "ArgMin": arg_reduction,
     "Concat": concat,
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), quantizer),
     "ConstantOfShape": shapes.constant_of_shape,
     "CumSum": running,
     "Expand": shapes.expand,

@@ -20,6 +20,7 @@ ZERO = "zero = Constant<value = int64[1] {0}>()"
 def check(results: str, body: str, empty: bool = True) -> None:
     """``g`` has rows of 6 of ``w``, and is counted along its first axis."""
     x, w = sparse(5), RNG.standard_normal((5, 6)).astype("float32")
+    x[-1] = 1  # of none there is a case of its own
     given = [{"x": x, "w": w}, {"x": x * 0 + 1, "w": w}, *([{"x": x * 0, "w": w}] if empty else [])]
     agrees(f"(float[5] x, float[5,6] w) => ({results}) {{ {FOUND} {body} }}", *given)
 
@@ -31,6 +32,15 @@ def test_rules_are_onnx_operators():
 def test_elementwise():
     check("float[N,6] y, bool[N,6] z", "a = Exp(g) b = Add(a, g) y = Where(z, a, b) z = Less(a, b)")
     check("int64[N,1] y", "d = Constant<value = int64[1] {12}>() u = Add(t, d) y = Div(d, u)")
+
+
+def test_quantisers():
+    number = "s = Constant<value = float {0.05}>() o = Constant<value = uint8 {7}>()"
+    check("float[N,6] y, uint8[N,6] q", f"{number} q = QuantizeLinear(g, s, o) y = DequantizeLinear(q, s, o)")
+    columns = "s = Constant<value = float[6] {0.1, 0.2, 0.3, 0.4, 0.5, 0.6}>()"
+    check(
+        "float[N,6] y", f"{columns} q = QuantizeLinear<axis = 1>(g, s) y = DequantizeLinear<axis = -1>(q, s)"
+    )
 
 
 @pytest.mark.parametrize("kind", ["Sum", "Max", "Min", "Mean", "Prod", "L2", "LogSumExp"])
