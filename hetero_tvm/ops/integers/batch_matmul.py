@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand, strided_view
+from hetero_tvm.ops.base import Operand
+from hetero_tvm.ops.batch_matmul import ProductOfViews
 
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import PrimFunc
 
 
 @dataclass(frozen=True)
-class QuantBatchMatmul(FusedOp):
-    """``Y[..., m, n] = out(scale * (A[..., m, k] - a_zero) @ (B[..., k, n] - b_zero))``.
+class QuantBatchMatmul(ProductOfViews):
+    """``Y[..., m, n] = out(scale * (A[..., m, k] - a_zero) @ (B[..., k, n] - b_zero))``; see its base.
 
     Parameters
     ----------
-    lead : batch dimensions of the product.
-    m, n, k : rows, columns, reduction length.
-    left, right, left_at, right_at, order : as of :class:`hetero_tvm.ops.batch_matmul.BatchMatmul`.
     a_dtype, b_dtype : int8 or uint8.
     a_zero, b_zero : zero points, in the types of A and B.
     scale : float32 factor of the int32 sums: the scales of A and B, divided by that of Y.
@@ -32,15 +29,6 @@ class QuantBatchMatmul(FusedOp):
 
     kind: ClassVar[str] = "quant_batch_matmul"
 
-    lead: tuple[int, ...]
-    m: int
-    n: int
-    k: int
-    left: tuple[int, ...]
-    left_at: tuple[int, ...]
-    right: tuple[int, ...]
-    right_at: tuple[int, ...]
-    order: tuple[int, ...]
     a_dtype: str
     b_dtype: str
     a_zero: int
@@ -54,11 +42,6 @@ class QuantBatchMatmul(FusedOp):
     relu: ClassVar[bool] = False
 
     @property
-    def batch(self) -> int:
-        """Number of products."""
-        return math.prod(self.lead)
-
-    @property
     def limits(self) -> tuple[int, int]:
         """Least and largest value of a Y of 8 bits."""
         whole = np.iinfo(self.out)
@@ -70,12 +53,7 @@ class QuantBatchMatmul(FusedOp):
 
     @property
     def output(self) -> Operand:
-        extents = (*self.lead, self.m, self.n)
-        return Operand("Y", tuple(extents[axis] for axis in self.order), self.out)
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.batch * self.m * self.n * self.k
+        return Operand("Y", self.result_shape, self.out)
 
     @property
     def label(self) -> str:
@@ -83,40 +61,21 @@ class QuantBatchMatmul(FusedOp):
         return f"quant_matmul_{shape}_{self.a_dtype}_{self.b_dtype}_{self.out}"
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
-        def view(array: np.ndarray, place: tuple[int, ...], rows: int, columns: int) -> np.ndarray:
-            return strided_view(np.asarray(array).astype(np.int64), (*self.lead, rows, columns), place)
-
-        a, b = arrays
-        left = view(a, self.left_at, self.m, self.k) - self.a_zero
-        right = view(b, self.right_at, self.k, self.n) - self.b_zero
-        y = (left @ right).astype(np.float32) * np.float32(self.scale)
+        a, b = self.views(*(np.asarray(array).astype(np.int64) for array in arrays))
+        y = ((a - self.a_zero) @ (b - self.b_zero)).astype(np.float32) * np.float32(self.scale)
         if self.out != "float32":
             y = np.clip(np.rint(y).astype(np.float64) + self.y_zero, *self.limits).astype(self.out)
         return np.ascontiguousarray(y.transpose(self.order))
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, tirx
-        from hetero_tvm.ops.te_workload import at_flat, prim_func
+        from hetero_tvm.ops.te_workload import prim_func
+
+        def less(zero):
+            return lambda x: x.astype("int32") - tirx.const(zero, "int32")
 
         def compute(left, right):
-            def element(tensor, place, zero, *index):
-                at = place[0] + sum(i * s for i, s in zip(index, place[1:], strict=True))
-                return at_flat(tensor, at).astype("int32") - tirx.const(zero, "int32")
-
-            axis = te.reduce_axis((0, self.k), name="k")
-
-            def product(*index):
-                place = [None] * len(index)
-                for i, at in zip(index, self.order, strict=True):
-                    place[at] = i
-                *lead, row, column = place
-                return te.sum(
-                    element(left, self.left_at, self.a_zero, *lead, row, axis)
-                    * element(right, self.right_at, self.b_zero, *lead, axis, column),
-                    axis=axis,
-                )
-
-            sums = te.compute(self.output.shape, product, name="sums")
+            sums = self.sums(left, right, less(self.a_zero), less(self.b_zero), "sums")
 
             def finished(*index):
                 y = sums(*index).astype("float32") * tirx.const(self.scale, "float32")

@@ -10,7 +10,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
-from hetero_tvm.relax_passes.rewriting.views import operand_place, order_of
+from hetero_tvm.relax_passes.rewriting.views import Place, operand_place, order_of
 
 
 @dataclass
@@ -53,16 +53,7 @@ class FuseBatchMatmul(Rule):
                 top, order = user, moved
                 absorbed.append(var)
         op = BatchMatmul(
-            lead,
-            m=shape[-2],
-            n=shape[-1],
-            k=depth,
-            left=shape_of(left[0].base),
-            left_at=left[1],
-            right=shape_of(right[0].base),
-            right_at=right[1],
-            order=tuple(order),
-            dtype=dtypes.pop(),
+            lead, shape[-2], shape[-1], depth, *places_of(left, right), order=tuple(order), dtype=dtypes.pop()
         )
         return _Found(op, [left[0].base, right[0].base], top, absorbed) if self._claims(op) else None
 
@@ -70,3 +61,8 @@ class FuseBatchMatmul(Rule):
         function = graph.add_function(found.op.workload(), found.op.label)
         call = relax.call_tir(function, found.operands, out_ty=found.top.ty)
         graph.replace(found.top, call, absorbs=found.absorbed)
+
+
+def places_of(*sides: tuple[Place, tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Extents of what holds an operand, and its place there, of both sides in turn."""
+    return [part for place, strides in sides for part in (shape_of(place.base), strides)]

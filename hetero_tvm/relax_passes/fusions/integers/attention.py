@@ -21,6 +21,7 @@ from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.integers.batch_matmul import QuantBatchMatmul
 from hetero_tvm.ops.integers.quantized import OFFSET
 from hetero_tvm.ops.integers.softmax import QuantSoftmax
+from hetero_tvm.relax_passes.fusions.batch_matmul import places_of
 from hetero_tvm.relax_passes.fusions.integers.quantized import scalar_value
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
@@ -76,15 +77,7 @@ class FuseQuantBatchMatmul(Rule):
             if moved[-1] == len(shape) - 1:
                 order, top, absorbs = moved, user, [*absorbs, top]
         op = QuantBatchMatmul(
-            lead,
-            m=shape[-2],
-            n=shape[-1],
-            k=depth,
-            left=shape_of(left[0].base),
-            left_at=left[1],
-            right=shape_of(right[0].base),
-            right_at=right[1],
-            order=tuple(order),
+            *(lead, shape[-2], shape[-1], depth, *places_of(left, right), tuple(order)),
             a_dtype=dtype_of(sides[0].source),
             b_dtype=dtype_of(sides[1].source),
             a_zero=sides[0].zero,
