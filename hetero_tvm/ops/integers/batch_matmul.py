@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero_tvm.ops.base import Operand
 from hetero_tvm.ops.batch_matmul import ProductOfViews
+from hetero_tvm.ops.integers.quantized import limits_of, rounded, saturated
 
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import PrimFunc
@@ -44,8 +45,7 @@ class QuantBatchMatmul(ProductOfViews):
     @property
     def limits(self) -> tuple[int, int]:
         """Least and largest value of a Y of 8 bits."""
-        whole = np.iinfo(self.out)
-        return int(whole.min), int(whole.max)
+        return limits_of(self.out)
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -64,7 +64,7 @@ class QuantBatchMatmul(ProductOfViews):
         a, b = self.views(*(np.asarray(array).astype(np.int64) for array in arrays))
         y = ((a - self.a_zero) @ (b - self.b_zero)).astype(np.float32) * np.float32(self.scale)
         if self.out != "float32":
-            y = np.clip(np.rint(y).astype(np.float64) + self.y_zero, *self.limits).astype(self.out)
+            y = saturated(y, self.y_zero, self.limits, self.out)
         return np.ascontiguousarray(y.transpose(self.order))
 
     def workload(self) -> PrimFunc:
@@ -81,9 +81,7 @@ class QuantBatchMatmul(ProductOfViews):
                 y = sums(*index).astype("float32") * tirx.const(self.scale, "float32")
                 if self.out == "float32":
                     return y
-                low, high = (tirx.const(float(end), "float32") for end in self.limits)
-                y = tirx.nearbyint(y) + tirx.const(float(self.y_zero), "float32")
-                return tirx.max(tirx.min(y, high), low).astype(self.out)
+                return rounded(y, self.y_zero, self.limits, self.out)
 
             return te.compute(sums.shape, finished, name="Y")
 

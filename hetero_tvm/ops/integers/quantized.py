@@ -26,6 +26,26 @@ OFFSET = {"int8": 0, "uint8": 128}
 """Amount that is subtracted from a value of each 8-bit type."""
 
 
+def limits_of(dtype: str) -> tuple[int, int]:
+    """Least and largest value of a type of 8 bits."""
+    whole = np.iinfo(dtype)
+    return int(whole.min), int(whole.max)
+
+
+def saturated(y: np.ndarray, zero: int, limits: tuple[int, int], dtype: str) -> np.ndarray:
+    """Steps of 8 bits: ``y`` rounded half to even, plus the zero point, within the limits."""
+    return np.clip(np.rint(y).astype(np.float64) + zero, *limits).astype(dtype)
+
+
+def rounded(y: Expr, zero: int, limits: tuple[int, int], dtype: str) -> Expr:
+    """Scalar expression of :func:`saturated`."""
+    from hetero_tvm.host.tvm import tirx
+
+    low, high = (tirx.const(float(limit), "float32") for limit in limits)
+    y = tirx.nearbyint(y) + tirx.const(float(zero), "float32")
+    return tirx.max(tirx.min(y, high), low).astype(dtype)
+
+
 @dataclass(frozen=True)
 class _Quantized(FusedOp):
     """``Y = out(scale[n] * float32(sum + bias[n]))``, where the sum and its bias are int32 and wrap.
@@ -54,8 +74,7 @@ class _Quantized(FusedOp):
     @property
     def limits(self) -> tuple[int, int]:
         """Least and largest value of a Y of 8 bits."""
-        whole = np.iinfo(self.out)
-        low, high = self.bounds or (whole.min, whole.max)
+        low, high = self.bounds or limits_of(self.out)
         return int(low), int(high)
 
     @property
@@ -80,7 +99,7 @@ class _Quantized(FusedOp):
             y = np.maximum(y, np.float32(0))
         if self.out == "float32":
             return y
-        return np.clip(np.rint(y).astype(np.float64) + self.y_zero, *self.limits).astype(self.out)
+        return saturated(y, self.y_zero, self.limits, self.out)
 
     def _element(self, total: Expr, bias: Expr, scale: Expr | None) -> Expr:
         """Tensor expression that turns one int32 sum into an element of the result."""
@@ -94,10 +113,7 @@ class _Quantized(FusedOp):
             y = tirx.max(y, tirx.const(0.0, "float32"))
         if self.out == "float32":
             return y
-        low, high = self.limits
-        y = tirx.nearbyint(y) + tirx.const(float(self.y_zero), "float32")
-        y = tirx.min(y, tirx.const(float(high), "float32"))
-        return tirx.max(y, tirx.const(float(low), "float32")).astype(self.out)
+        return rounded(y, self.y_zero, self.limits, self.out)
 
 
 @dataclass(frozen=True)

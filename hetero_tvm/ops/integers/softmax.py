@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.integers.quantized import limits_of, rounded, saturated
 
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import PrimFunc
@@ -54,8 +55,7 @@ class QuantSoftmax(FusedOp):
     @property
     def limits(self) -> tuple[int, int]:
         """Least and largest value of Y."""
-        whole = np.iinfo(self.out)
-        return int(whole.min), int(whole.max)
+        return limits_of(self.out)
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -76,8 +76,8 @@ class QuantSoftmax(FusedOp):
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x = np.asarray(arrays[0]).astype(np.float64) * self.x_scale
         e = np.exp(x - x.max(-1, keepdims=True))
-        y = np.rint(e / e.sum(-1, keepdims=True) / self.y_scale) + self.y_zero
-        return np.clip(y, *self.limits).astype(self.out)
+        shares = e / e.sum(-1, keepdims=True)
+        return saturated(shares / self.y_scale, self.y_zero, self.limits, self.out)
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, tirx, topi
@@ -88,12 +88,10 @@ class QuantSoftmax(FusedOp):
             wide = te.compute(x.shape, lambda *i: x(*i).astype("float32") * scale, name="wide")
             y = topi.nn.softmax(wide, axis=len(self.lead))
 
-            def rounded(*index):
-                low, high = (tirx.const(float(end), "float32") for end in self.limits)
-                value = tirx.nearbyint(y(*index) / tirx.const(self.y_scale, "float32"))
-                value = value + tirx.const(float(self.y_zero), "float32")
-                return tirx.max(tirx.min(value, high), low).astype(self.out)
+            def shares(*index):
+                steps = y(*index) / tirx.const(self.y_scale, "float32")
+                return rounded(steps, self.y_zero, self.limits, self.out)
 
-            return te.compute(x.shape, rounded, name="Y")
+            return te.compute(x.shape, shares, name="Y")
 
         return prim_func(self, compute)

@@ -37,7 +37,19 @@ class _Found:
     absorbs: list[Var] = field(default_factory=list)
 
 
-class FuseQuantBatchMatmul(Rule):
+class _Claimed(Rule):
+    """Base of rules that put one operator in the place of its steps."""
+
+    def __init__(self, claims: Claims):
+        self._claims = claims
+
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
+        op = found.op
+        call = graph.call_function(op.workload(), op.label, found.operands, found.top)
+        graph.replace(found.top, call, found.absorbs)
+
+
+class FuseQuantBatchMatmul(_Claimed):
     """A product of two dequantised tensors that no pass made a part of something larger.
 
     Parameters
@@ -47,9 +59,6 @@ class FuseQuantBatchMatmul(Rule):
 
     name = "quantized_batch_matmul"
     anchors = ("relax.matmul",)
-
-    def __init__(self, claims: Claims):
-        self._claims = claims
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
         sides = [_bytes(graph, arg) for arg in graph.value(var).args]
@@ -88,13 +97,8 @@ class FuseQuantBatchMatmul(Rule):
         )
         return _Found(op, [left[0].base, right[0].base], top, absorbs) if self._claims(op) else None
 
-    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
-        op = found.op
-        call = graph.call_function(op.workload(), op.label, found.operands, found.top)
-        graph.replace(found.top, call, found.absorbs)
 
-
-class FuseQuantSoftmax(Rule):
+class FuseQuantSoftmax(_Claimed):
     """Softmax over the last axis whose result is quantised.
 
     Parameters
@@ -104,9 +108,6 @@ class FuseQuantSoftmax(Rule):
 
     name = "quantized_softmax"
     anchors = ("relax.nn.softmax",)
-
-    def __init__(self, claims: Claims):
-        self._claims = claims
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
         call, end = graph.value(var), _quantizer(graph, var)
@@ -121,11 +122,6 @@ class FuseQuantSoftmax(Rule):
             shape[:-1], shape[-1], dtype_of(source), scale, dtype_of(end.var), end.scale, end.zero
         )
         return _Found(op, [source], end.var, [var]) if self._claims(op) else None
-
-    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
-        op = found.op
-        call = graph.call_function(op.workload(), op.label, found.operands, found.top)
-        graph.replace(found.top, call, found.absorbs)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,8 @@ class MatrixHalfProduct:
     @property
     def imports(self) -> tuple[str, ...]:
         """LLVM IR that the code calls."""
-        return (bf16_ir(), *(product.ir for product in self._products.values()))
+        products = tuple(product.ir for product in self._products.values())
+        return products if self._parts_of_x > 1 else (bf16_ir(), *products)
 
     def emit(self, rows: Expr) -> None:
         """Any number of rows, known at run time."""

@@ -125,6 +125,12 @@ class IntegerProductKernel(ABC):
         """Values of one row in 8 bits, those behind the reduction length included."""
         return self.panels.groups * self.dot.group
 
+    @property
+    def rows_at_once(self) -> int:
+        """Rows that a piece needs memory for."""
+        rows = min(-(-self.tiles // self.decisions.row_blocks) * self.tile.rows, self.op.m)
+        return rows if self.matrices is None else self.matrices.padded_rows(rows)
+
     def pack(self, w: np.ndarray) -> np.ndarray:
         """W as the panels have it."""
         return self.panels.pack(w)
@@ -148,14 +154,11 @@ class IntegerProductKernel(ABC):
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, the other operands, Y."""
         op, k, grid = self.op, self.k, self.decisions
-        rows_at_once = min(-(-self.tiles // grid.row_blocks) * self.tile.rows, op.m)
-        if self.matrices is not None:
-            rows_at_once = self.matrices.padded_rows(rows_at_once)
         with k:
             self.declare([operand.shape for operand in (*op.inputs, op.output)])
             with k.imported(*self.imports):
                 with k.parallel(grid.row_blocks * grid.column_blocks, op.flops) as piece:
-                    with self.memory_for(rows_at_once):
+                    with self.memory_for(self.rows_at_once):
                         self._piece(
                             tirx.floordiv(piece, grid.column_blocks),
                             tirx.floormod(piece, grid.column_blocks),

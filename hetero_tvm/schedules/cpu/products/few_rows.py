@@ -12,7 +12,7 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.batch_matmul import BatchMatmul
+from hetero_tvm.ops.batch_matmul import BatchMatmul, ProductOfViews
 from hetero_tvm.schedules.cpu.products.inner import block_of, emit_block, roles_of
 from hetero_tvm.schedules.cpu.products.streamed import MOST_ROWS, emit_strip, strip_of
 from hetero_tvm.schedules.emit import Kernel, strided_position
@@ -70,7 +70,7 @@ def emit(op: BatchMatmul, order: str, machine: CpuModel) -> PrimFunc:
     return k.function
 
 
-def result_strides(op: BatchMatmul) -> tuple[int, ...]:
+def result_strides(op: ProductOfViews) -> tuple[int, ...]:
     """Strides in Y of each lead dimension and of the rows."""
     return strides_in_order((*op.lead, op.m, op.n), op.order)
 

@@ -37,6 +37,7 @@ from hetero_tvm.schedules.cpu.integers.product_kernel import (
     Place,
 )
 from hetero_tvm.schedules.cpu.integers.requantize import Steps
+from hetero_tvm.schedules.cpu.products import few_rows
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, int32, strided_position, vector_loop
 from hetero_tvm.schedules.symbolic import Witnesses
@@ -71,9 +72,6 @@ class QuantBatchMatmulKernel(IntegerProductKernel):
     def emit(self) -> PrimFunc:
         """The PrimFunc: A, B, Y."""
         op, k, grid = self.op, self.k, self.decisions
-        rows_at_once = min(-(-self.tiles // grid.row_blocks) * self.tile.rows, op.m)
-        if self.matrices is not None:
-            rows_at_once = self.matrices.padded_rows(rows_at_once)
         with k:
             buffers = [k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output)]
             self.a, self.b, self.y = (k.view(b, (math.prod(map(int, b.shape)),)) for b in buffers)
@@ -88,20 +86,11 @@ class QuantBatchMatmulKernel(IntegerProductKernel):
                     item = k.let(tirx.floordiv(piece, grid.row_blocks))
                     self.w = k.part(every, self.panels.shape, item * size)
                     self._a_base = k.let(strided_position(item, op.lead, op.left_at[:-2]))
-                    *lead_strides, self._y_row = self._strides_of_result()
+                    *lead_strides, self._y_row = few_rows.result_strides(op)
                     self._y_base = k.let(strided_position(item, op.lead, [0, *lead_strides]))
-                    with self.memory_for(rows_at_once):
+                    with self.memory_for(self.rows_at_once):
                         self._piece(tirx.floormod(piece, grid.row_blocks), int32(0))
         return k.function
-
-    def _strides_of_result(self) -> list[int]:
-        """Strides of [*lead, m] in the result, whose last axis is n."""
-        op = self.op
-        strides, step = {}, 1
-        extents = (*op.lead, op.m, op.n)
-        for axis in reversed(op.order):
-            strides[axis], step = step, step * extents[axis]
-        return [strides[axis] for axis in range(len(op.lead) + 1)]
 
     # --- B --------------------------------------------------------------------------------------
 
@@ -246,8 +235,7 @@ class QuantBatchMatmulKernel(IntegerProductKernel):
         k.store(acc, k.splat(int32(0), lanes), at)
         with k.serial(self._wide // many) as step:
             values = k.load(self.block, [inside, k.ramp(step * many, many)])
-            words = values.astype(f"int32x{lanes}") if self.dot.group == 1 else None
-            words = tirx.reinterpret(f"int32x{lanes}", values) if words is None else words
+            words = self.dot.w_words(values, lanes)
             k.store(acc, self.dot.add(k.load(acc, at), lanes, words, self._ones), at)
         total = k.load(acc, [int32(0)])
         for lane in range(1, lanes):
