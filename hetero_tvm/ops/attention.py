@@ -12,7 +12,7 @@ import numpy as np
 from hetero_tvm.ops.base import FusedOp, Operand, strided_view, suffix
 
 if TYPE_CHECKING:
-    from hetero_tvm.host.tvm import PrimFunc
+    from hetero_tvm.host.tvm import Expr, PrimFunc
 
 
 class Heads(NamedTuple):
@@ -161,7 +161,7 @@ class Attention(FusedOp):
 
         def heads_first(place: Heads, heads: int, length: int, dim: int) -> np.ndarray:
             shape_BHSD = (self.batch, heads, length, dim)
-            x_BHSD = strided_view(arrays[place.operand], shape_BHSD, (*place[1:], 1))
+            x_BHSD = self.multiplied(strided_view(arrays[place.operand], shape_BHSD, (*place[1:], 1)))
             return np.repeat(x_BHSD, self.heads // heads, axis=1)
 
         query, key, value = self.heads_at
@@ -183,7 +183,16 @@ class Attention(FusedOp):
         weights = weights / np.where(blind, 1, weights.sum(-1, keepdims=True))
         if self.zero_by_mask and mask is not None:
             weights = np.where(mask.max(-1, keepdims=True) == -np.inf, 0, weights)
-        return (weights @ value_BHSD).transpose(0, 2, 1, 3).reshape(self.output.shape)
+        heads_BHSD = self.multiplied(weights) @ value_BHSD
+        return heads_BHSD.transpose(0, 2, 1, 3).reshape(self.output.shape)
+
+    def multiplied(self, x: np.ndarray) -> np.ndarray:
+        """Queries, keys, values or weights as they are multiplied."""
+        return x
+
+    def multiplied_element(self, x: Expr) -> Expr:
+        """One element of :meth:`multiplied` in TensorIR."""
+        return x
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, tirx, topi
@@ -195,10 +204,9 @@ class Attention(FusedOp):
         def element(operands, place, b, h, s, d):
             tensor = operands[place.operand]
             if self.tensors:
-                return wide(
-                    at_flat(tensor, place.offset + b * place.batch + h * place.head + s * place.row + d)
-                )
-            return wide(tensor[b, s, place.offset + h * place.head + d])
+                at = place.offset + b * place.batch + h * place.head + s * place.row + d
+                return self.multiplied_element(wide(at_flat(tensor, at)))
+            return self.multiplied_element(wide(tensor[b, s, place.offset + h * place.head + d]))
 
         def compute(*operands):
             operands = list(operands)
@@ -267,7 +275,7 @@ class Attention(FusedOp):
             o = te.compute(
                 self.output.shape,
                 lambda b, i, c: te.sum(
-                    weights[b, c // values, i, j]
+                    self.multiplied_element(weights[b, c // values, i, j])
                     * element(operands, value, b, c // values // group, j, c % values),
                     axis=j,
                 ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.chains.expand_depthwise import ExpandDepthwiseSpace
+from hetero_tvm.schedules.cpu.halves.attention import Bf16AttentionSpace
 from hetero_tvm.schedules.cpu.halves.conv2d import Bf16Conv2dSpace
 from hetero_tvm.schedules.cpu.image_norms.channel_norm import BlockedNormalizeSpace
 from hetero_tvm.schedules.cpu.image_norms.group_norm import BlockedGroupNormSpace
@@ -53,6 +54,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     QuantSoftmaxSpace(),
     ByteTableSpace(),
     AttentionSpace(),
+    Bf16AttentionSpace(),
     NormalizeSpace(),
     NormalizeAxisSpace(),
     AddNormSpace(),

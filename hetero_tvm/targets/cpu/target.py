@@ -27,6 +27,7 @@ from hetero_tvm.relax_passes.fusions.convolutions.outside import DropOutsideTaps
 from hetero_tvm.relax_passes.fusions.convolutions.slices import ReadSlices
 from hetero_tvm.relax_passes.fusions.forest import FuseForest
 from hetero_tvm.relax_passes.fusions.integers.as_floats import IntegersAsFloats
+from hetero_tvm.relax_passes.fusions.integers.bf16_attention import RoundAttention
 from hetero_tvm.relax_passes.fusions.integers.bf16_convolutions import RoundConvolutions
 from hetero_tvm.relax_passes.fusions.integers.byte_tables import TabulateBytes
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
@@ -47,6 +48,7 @@ from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
 from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.dots import safe_pairs, wanted_pairs
+from hetero_tvm.schedules.cpu.halves.attention import rounding_pays
 from hetero_tvm.schedules.cpu.halves.conv2d import halves_pay
 from hetero_tvm.schedules.cpu.images.lone import on_blocks, slices_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_copies
@@ -316,14 +318,15 @@ class CpuTarget(Target):
 
         lower: tuple[GraphPass, ...] = ()
         halved: tuple[GraphPass, ...] = ()
+        attention = RoundAttention(functools.partial(rounding_pays, machine=self.machine), self.kept)
         if self.precision == "int8":
-            lower = (QuantizeDynamically(claims, self.pairs_safe, self.kept, self.factors),)
+            lower = (QuantizeDynamically(claims, self.pairs_safe, self.kept, self.factors), attention)
         elif self.storage is not None:
             bits = functools.partial(rounded_bits, machine=self.machine, any_rows=self._any_rows)
             lower = (StoreWeights(claims, self.storage, bits, self.kept),)
             if self._rounds_images:
                 faster = functools.partial(halves_pay, machine=self.machine)
-                halved = (RoundConvolutions(claims, faster, self.kept), HalveImages(claims))
+                halved = (RoundConvolutions(claims, faster, self.kept), HalveImages(claims), attention)
         elif self.packed is not None:
             rounded = functools.partial(permitted_bits, machine=self.machine)
             x_bits = rounded if self.packed.may_round else lambda form: 0
@@ -388,7 +391,7 @@ class CpuTarget(Target):
 
     run_time_sizes = True
     # Places of each size, and moves of bfloat16, which run-time kernels do not have.
-    fixed_size_passes = frozenset({JoinParts.name, HalveImages.name})
+    fixed_size_passes = frozenset({JoinParts.name, HalveImages.name, RoundAttention.name})
     # What kernels of one size alone compute, and taps that other sizes reach.
     fixed_image_passes = frozenset({RoundConvolutions.name, DropOutsideTaps.name})
     layout_passes = frozenset({BlockImages.name, ReadSlices.name})  # slices are read in blocks alone

@@ -102,6 +102,11 @@ class BlockedAttentionKernel(RunningSoftmax):
         self.packed_values = k.scratch((self.value_panels, self.block, self.value_columns))
         self.scores = k.scratch((rows, self.block + self.lanes))  # no power of two apart
         self.next_head = []
+        self._blocks(piece)
+
+    def _blocks(self, piece: Expr) -> None:
+        """Emit what all blocks of keys make of the query rows of a piece."""
+        op, k = self.op, self.k
         self._declare(op.q_len)
         self._begin(*self._rows_of(piece))
         full, rest = divmod(op.kv_len, self.block)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from hetero_tvm.codegen import transpose, vector_math
-from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.attention import Attention, Heads
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.products import pack
@@ -35,6 +35,10 @@ class AttentionKernel:
 
     sum_up = staticmethod(register_tile.accumulate)
     """Reduction over the keys."""
+    whole_panels = False
+    """Whether weights are read for whole panels of keys, those behind the last key zero."""
+    in_memory = False
+    """Whether the sums of a tile are in memory, and not in registers."""
 
     def __init__(self, op: Attention, tile: RegisterTile, pieces: int, unroll: int, lanes: int):
         self.op, self.tile, self.pieces, self.unroll, self.lanes = op, tile, pieces, unroll, lanes
@@ -62,9 +66,14 @@ class AttentionKernel:
             self.query_at, self.key_at, self.value_at = op.heads_at
             self.query, self.key, self.value = (flat[place.operand] for place in op.heads_at)
             work_items = op.batch * op.heads * pieces
-            with k.imported(transpose.ir(self.lanes)), k.parallel(work_items, op.flops) as work:
+            with k.imported(*self.imports), k.parallel(work_items, op.flops) as work:
                 self._work_item(work, int32(work_items - 1))
         return k.function
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """LLVM IR that the kernel calls."""
+        return (transpose.ir(self.lanes),)
 
     def _work_item(self, work: Expr, last_work: Expr) -> None:
         """Emit one piece of one head's query rows."""
@@ -168,18 +177,7 @@ class AttentionKernel:
     def _score_panel(self, first_row: Expr, height: int, panel: Expr) -> None:
         """Emit the scores of ``height`` queries and one panel of keys: scaled, capped, masked."""
         op, k, lanes, columns = self.op, self.k, self.lanes, self.key_columns
-        acc = k.scratch((height, columns))
-        row_base = self.query_base
-        register_tile.accumulate(
-            k,
-            acc,
-            RegisterTile(height, self.tile.vectors),
-            lanes,
-            op.head_dim,
-            self.unroll,
-            a_at=lambda r, d: k.load(self.query, [row_base + (first_row + r) * self.query_at.row + d]),
-            b_at=lambda d, at: k.load(self.packed_keys, [panel, d, at]),
-        )
+        acc = self._products(first_row, height, panel)
 
         def put(r: Expr, column: Index, width: int, value: Expr) -> None:
             at = panel * columns + column
@@ -196,21 +194,38 @@ class AttentionKernel:
             k.store(self.scores, value, [r, k.ramp(at, width)])
 
         def write(count: int) -> None:
-            register_tile.store(k, acc, height, count, lanes, put)
-            if op.causal and count < columns:  # whole panels are read below
+            register_tile.store(k, acc, height, count, lanes, put, self.in_memory)
+            if (op.causal or self.whole_panels) and count < columns:  # whole panels are read below
                 with k.serial(height) as r:
                     for start, width in vector_pieces(columns - count, lanes):
                         at = k.ramp(panel * columns + count + start, width)
                         k.store(self.scores, k.splat(-math.inf, width), [r, at])
 
         last = self.keys - (self.key_panels - 1) * columns
-        masked_tail = self.mask is not None and op.mask[3] != 1 and last != columns
-        if masked_tail and self.key_panels == 1:
+        by_key = self.mask is not None and op.mask[3] != 1
+        own_tail = last != columns and (by_key or self.whole_panels)
+        if own_tail and self.key_panels == 1:
             write(last)
-        elif masked_tail:
+        elif own_tail:
             k.branch(panel < self.key_panels - 1, lambda: write(columns), lambda: write(last))
         else:
             write(columns)
+
+    def _products(self, first_row: Expr, height: int, panel: Expr) -> Buffer:
+        """Emit the products of ``height`` queries and one panel of keys: [rows, columns of a panel]."""
+        k, row_base = self.k, self.query_base
+        acc = k.scratch((height, self.key_columns))
+        register_tile.accumulate(
+            k,
+            acc,
+            RegisterTile(height, self.tile.vectors),
+            self.lanes,
+            self.op.head_dim,
+            self.unroll,
+            a_at=lambda r, d: k.load(self.query, [row_base + (first_row + r) * self.query_at.row + d]),
+            b_at=lambda d, at: k.load(self.packed_keys, [panel, d, at]),
+        )
+        return acc
 
     def _scaled(self, value: Expr, width: int) -> Expr:
         """Scores of ``width`` keys from their products."""
@@ -246,7 +261,7 @@ class AttentionKernel:
 
         A run-time ``length`` must be a multiple of ``lanes``.
         """
-        k, lanes, scores = self.k, self.lanes, self.scores
+        k, lanes = self.k, self.lanes
 
         def each(body: Callable[[Index, int, int], None]) -> None:
             if isinstance(length, int):
@@ -256,7 +271,7 @@ class AttentionKernel:
                     body(v * lanes, lanes, 0)
 
         def score(c: Index, width: int) -> Expr:
-            return k.load(scores, [r, k.ramp(start + c, width)])
+            return self._score(r, start + c, width)
 
         largest = RowReduction(k, lanes, maximum, -math.inf)
         each(lambda c, width, slot: largest.take(score(c, width), width, slot))
@@ -268,11 +283,19 @@ class AttentionKernel:
 
         def exponent(c: Index, width: int, slot: int) -> None:
             value = k.let(vector_math.softmax_exp(score(c, width), k.splat(finite_peak, width)))
-            k.store(scores, value, [r, k.ramp(start + c, width)])
+            self._put_weight(value, r, start + c, width)
             total.take(value, width, slot)
 
         each(exponent)
         return peak, finite_peak, total.finish()
+
+    def _score(self, r: Expr, column: Index, width: int) -> Expr:
+        """``width`` scores of row ``r`` of the tile."""
+        return self.k.load(self.scores, [r, self.k.ramp(column, width)])
+
+    def _put_weight(self, value: Expr, r: Expr, column: Index, width: int) -> None:
+        """Store weights of keys, before their sum divides them."""
+        self.k.store(self.scores, value, [r, self.k.ramp(column, width)])
 
     def _store_factor(self, r: Expr, total: Expr, blind: Expr, of_blind: Expr) -> None:
         """Keep 1 / sum of a row, or that of a row whose keys are all hidden."""
@@ -294,7 +317,7 @@ class AttentionKernel:
                 k.store(seen, k.load(seen, [0]) + tirx.Select(visible, int32(1), int32(0)), [0])
             with k.when(tirx.EQ(k.load(seen, [0]), int32(0))):
                 with k.serial(length) as j:
-                    k.store(self.scores, constant(0.0), [r, start + j])
+                    self._put_weight(constant(0.0), r, start + j, 1)
                 k.store(self.factors, constant(0.0), [r])
 
     def _keys(self) -> Index:
@@ -304,17 +327,7 @@ class AttentionKernel:
     def _value_panel(self, first_row: Expr, height: int, panel: Expr, start: Index, depth: Index) -> None:
         """Emit one panel of the result: probabilities of ``depth`` keys from ``start`` times their values."""
         op, k, lanes, columns = self.op, self.k, self.lanes, self.value_columns
-        acc = k.scratch((height, columns))
-        self.sum_up(
-            k,
-            acc,
-            RegisterTile(height, self.values.vectors),
-            lanes,
-            depth,
-            self.unroll,
-            a_at=lambda r, j: k.load(self.scores, [r, start + j]),
-            b_at=lambda j, at: k.load(self.packed_values, [panel, start + j, at]),
-        )
+        acc = self._weighted(height, panel, start, depth)
 
         def put(r: Expr, column: Index, width: int, value: Expr) -> None:
             at = k.ramp(self.head * op.values + panel * columns + column, width)
@@ -322,13 +335,29 @@ class AttentionKernel:
             k.store(self.out, value, [self.batch, first_row + r, at])
 
         def write(count: int) -> None:
-            register_tile.store(k, acc, height, count, lanes, put)
+            register_tile.store(k, acc, height, count, lanes, put, self.in_memory)
 
         last = op.values - (self.value_panels - 1) * columns
         if last == columns or self.value_panels == 1:
             write(min(last, columns))
         else:
             k.branch(panel < self.value_panels - 1, lambda: write(columns), lambda: write(last))
+
+    def _weighted(self, height: int, panel: Expr, start: Index, depth: Index) -> Buffer:
+        """Emit the sums of the values of ``depth`` keys by their weights: [rows, columns of a panel]."""
+        k = self.k
+        acc = k.scratch((height, self.value_columns))
+        self.sum_up(
+            k,
+            acc,
+            RegisterTile(height, self.values.vectors),
+            self.lanes,
+            depth,
+            self.unroll,
+            a_at=lambda r, j: k.load(self.scores, [r, start + j]),
+            b_at=lambda j, at: k.load(self.packed_values, [panel, start + j, at]),
+        )
+        return acc
 
     def _result(self, value: Expr, row: Expr, r: Expr, at: Expr, width: int) -> Expr:
         """Elements ``at`` of the result of query ``row``, row ``r`` of its tile, from their sums."""

@@ -55,7 +55,7 @@ class AttentionSpace(DesignSpace):
     version = 1
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
-        if not isinstance(op, Attention):
+        if type(op) is not Attention:
             return "not an attention"
         if op.dtype != "float32":
             return f"the operands are {op.dtype}"
