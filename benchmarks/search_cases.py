@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hetero_tvm.codegen.amx import BF16
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.ops.attention import Attention
@@ -15,6 +16,7 @@ from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.images.norms import BlockedGroupNorm, BlockedNormalization
 from hetero_tvm.ops.integers.batch_matmul import QuantBatchMatmul
+from hetero_tvm.ops.integers.bf16_attention import Bf16Attention
 from hetero_tvm.ops.integers.bf16_conv2d import Bf16Conv2d
 from hetero_tvm.ops.integers.byte_table import ByteTable
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
@@ -30,6 +32,7 @@ from hetero_tvm.ops.pool2d import Pool2d, Relayout
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.dots import halves_for
+from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit
 
 
 def cases(machine: CpuModel) -> dict[str, list[FusedOp]]:
@@ -55,6 +58,7 @@ def cases(machine: CpuModel) -> dict[str, list[FusedOp]]:
         ],
         **_integers(),
         **(_halves() if halves_for(machine) is not None else {}),
+        **(_halved_attention() if has_matrix_unit(machine, BF16) else {}),
         **_rows(),
         **_images(machine.lanes),
     }
@@ -127,6 +131,16 @@ def _byte_heads(heads: int, m: int, k: int, n: int, summed: bool = False) -> Qua
             120,
         ),
     )
+
+
+def _halved_attention() -> dict[str, list[FusedOp]]:
+    attentions = [
+        Attention(1, 12, 128, 128, 64, 0.125, 12, packed=True, mask=(1, 1, 1, 128)),
+        Attention(1, 12, 197, 197, 64, 0.125, 12, packed=True),
+        Attention(1, 6, 1500, 1500, 64, 0.125, 6),
+        Attention(1, 12, 512, 512, 64, 0.125, 12, packed=True, causal=True),
+    ]
+    return {"cpu.bf16_attention": [Bf16Attention.of(op) for op in attentions]}
 
 
 def _halves() -> dict[str, list[FusedOp]]:

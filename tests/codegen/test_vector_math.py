@@ -45,7 +45,7 @@ EXACT = {
 
 
 def function(k, name, x, lanes):
-    peak = (k.splat(0.0, lanes),) if name == "softmax_exp" else ()
+    peak = (k.splat(0.0, lanes),) if name.startswith("softmax_exp") else ()
     return getattr(vector_math, name)(x, *peak)
 
 
@@ -61,7 +61,7 @@ def _map(name, lanes):
 
 @functools.cache
 def _library():
-    keys = [(name, lanes) for name in EXACT for lanes in (1, 8, 16)]
+    keys = [(name, lanes) for name in (*EXACT, "softmax_exp_of_halves") for lanes in (1, 8, 16)]
     return dict(zip(keys, compiled(_map(*key) for key in keys), strict=True))
 
 
@@ -148,6 +148,16 @@ def test_what_softmax_exp_hides_weighs_nothing(lanes):
     assert np.all(evaluate("softmax_exp", [-89, -1e30, -np.inf] * 8, lanes) == 0)
     near = evaluate("softmax_exp", np.linspace(-88.2, -87, 64), lanes)
     assert np.all((near >= 0) & (near < 2e-38))
+
+
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_softmax_exp_of_halves(lanes):
+    x = np.linspace(-87, 0, SIZE, dtype="float32")
+    made = evaluate("softmax_exp_of_halves", x, lanes)
+    np.testing.assert_allclose(made, np.exp(x.astype("float64")), rtol=1.1e-4)
+    assert made[-1] == 1
+    hidden = [-88, -89, -1e30, -np.inf, np.nan] * 8
+    np.testing.assert_array_equal(evaluate("softmax_exp_of_halves", hidden, lanes), [0, 0, 0, 0, np.nan] * 8)
 
 
 @pytest.mark.parametrize(

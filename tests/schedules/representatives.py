@@ -19,6 +19,7 @@ TILES = dataclasses.replace(
 """A CPU whose matrix unit products of few bits run on."""
 ON_TILES = (
     "cpu.bf16_matmul",
+    "cpu.bf16_attention",
     "cpu.bf16_conv2d",
     "cpu.dynamic_matmul",
     "cpu.dynamic_gated_matmul",

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bf16Attention(Attention):
-    """An :class:`hetero_tvm.ops.attention.Attention` of float32 operands whose two products multiply bfloat16.
+    """An :class:`hetero_tvm.ops.attention.Attention` of float32 whose two products multiply bfloat16.
 
-    Sums, scale, mask and softmax are float32; a weight is rounded before the sum of its row divides it.
+    Sums, scale, mask and softmax are float32.
     """
 
     kind: ClassVar[str] = "bf16_attention"

@@ -282,7 +282,7 @@ class AttentionKernel:
         total = RowReduction(k, lanes, add, 0.0)
 
         def exponent(c: Index, width: int, slot: int) -> None:
-            value = k.let(vector_math.softmax_exp(score(c, width), k.splat(finite_peak, width)))
+            value = k.let(self._exponent(r, start + c, width, k.splat(finite_peak, width)))
             self._put_weight(value, r, start + c, width)
             total.take(value, width, slot)
 
@@ -292,6 +292,10 @@ class AttentionKernel:
     def _score(self, r: Expr, column: Index, width: int) -> Expr:
         """``width`` scores of row ``r`` of the tile."""
         return self.k.load(self.scores, [r, self.k.ramp(column, width)])
+
+    def _exponent(self, r: Expr, column: Index, width: int, peak: Expr) -> Expr:
+        """e**(score - peak) of ``width`` scores of row ``r``."""
+        return vector_math.softmax_exp(self._score(r, column, width), peak)
 
     def _put_weight(self, value: Expr, r: Expr, column: Index, width: int) -> None:
         """Store weights of keys, before their sum divides them."""

@@ -33,9 +33,15 @@ from hetero_tvm.schedules.cpu.halves.attention_kernel import COLUMNS, Bf16Attent
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_cycles
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
-_SOFTMAX_CYCLES, _STORE_CYCLES, _PACK_CYCLES = 12.0, 3.0, 8.0
+_SOFTMAX_CYCLES, _STORE_CYCLES, _PACK_CYCLES = 15.0, 5.0, 12.0
 """Cycles of a vector of scores in the softmax, of a vector of sums that is masked or stored, of a vector of
 keys or values that is rounded and packed."""
+
+_BEYOND_L1 = 0.1
+"""Time that the softmax takes for each doubling of scores and weights beyond L1."""
+
+_SCORE_BYTES = 6
+"""Bytes of a score and of its weight."""
 
 _LEAST_GAIN = 0.85
 """Share of the float32 kernel's time that rounding must promise to take."""
@@ -87,6 +93,8 @@ class Bf16AttentionSpace(DesignSpace):
         products = (scores + sums) / rows * waste
         vectors = op.kv_len / machine.lanes
         softmax = vectors * (_SOFTMAX_CYCLES + (0 if _is_plain(op) else _STORE_CYCLES)) + op.values / 4
+        scored = _SCORE_BYTES * rows * (point["block"] or op.kv_len)
+        softmax *= 1 + _BEYOND_L1 * math.log2(max(scored / machine.l1, 1.0))
         packed = op.kv_len * (op.head_dim + op.values) / machine.lanes * _PACK_CYCLES / per_piece
         return (products + softmax + packed) * balance * self._passes(op, point, machine)
 
@@ -99,7 +107,7 @@ class Bf16AttentionSpace(DesignSpace):
     @staticmethod
     def _bytes(op: Bf16Attention, rows: int, keys: int) -> int:
         """Bytes of packed keys and values, scores and weights."""
-        return keys * (2 * (2 * words_of(op.head_dim) + op.values) + 6 * rows)
+        return keys * (2 * (2 * words_of(op.head_dim) + op.values) + _SCORE_BYTES * rows)
 
     def features(self, op: Bf16Attention, point: Point, machine: CpuModel) -> list[float]:
         rows, pieces, block = point["rows"], point["pieces"], point["block"] or op.kv_len

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from hetero_tvm.codegen import transpose
+from hetero_tvm.codegen import transpose, vector_math
 from hetero_tvm.codegen.amx import BF16, END, TILE_ROWS, TILE_WORDS, RowsProduct, begin
 from hetero_tvm.codegen.bf16_vectors import bf16_bits, bf16_ir
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
@@ -191,6 +191,10 @@ class Bf16AttentionKernel(BlockedAttentionKernel):
     def _score(self, r: Expr, column: Index, width: int) -> Expr:
         score = super()._score(r, column, width)
         return self._scaled(score, width) if self.in_place else score
+
+    def _exponent(self, r: Expr, column: Index, width: int, peak: Expr) -> Expr:
+        score = super()._score(r, column, width)
+        return vector_math.softmax_exp_of_halves(score, peak, self.op.scale if self.in_place else 1.0)
 
     def _put_weight(self, value: Expr, r: Expr, column: Index, width: int) -> None:
         self.k.store(self.weights, bf16_bits(value, width), [r, self.k.ramp(column, width)])
