@@ -268,7 +268,8 @@ def _rounding(
         ranges = Calibration(model, samples, calibration, wanted.pairs_safe, wanted.sums_once)
         found = ranges.layers(ranges.quantized())
         layers = tuple(Layer((layer.node,), layer.error) for layer in found)
-        return _Rounding(layers, lambda kept: optimize_model(ranges.imported(ranges.quantized(kept)), target))
+        wanted = wanted.rounding_attention()
+        return _Rounding(layers, lambda kept: optimize_model(ranges.imported(ranges.quantized(kept)), wanted))
     lower = parse_target(target)
     shown = samples[:: max(1, len(samples) // _SHOWN)][:_SHOWN]
     products = products_of(plain, shown if method == "smooth" else samples[:1])

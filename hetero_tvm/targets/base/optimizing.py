@@ -77,6 +77,11 @@ class OptimizingTarget(ABC):
         """Whether a convolution of bytes adds a quantised image to its result before that is rounded."""
         return False
 
+    def rounding_attention(self) -> Any:
+        """This target with products of attention of bfloat16, where it has faster ones: for a model whose
+        other products are of 8 bits."""
+        return self
+
     @property
     def takes_packed(self) -> bool:
         """Whether weights that a model brings packed may stay as they are, at this precision."""

@@ -62,61 +62,14 @@ from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.targets.base import Compiled, Target
 from hetero_tvm.targets.cpu.forms import chains, forms, quantized_forms
 from hetero_tvm.targets.cpu.image_layouts import ImageLayouts
+from hetero_tvm.targets.cpu.isa import CODEGEN_FEATURES, check_architecture, cpuinfo_name
 from hetero_tvm.targets.cpu.parts import build_in_parts
 from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
 from hetero_tvm.targets.cpu.spaces import CPU_SPACES
 from hetero_tvm.targets.cpu.tuner import CpuTuner
 
-# LLVM's spelling -> /proc/cpuinfo's, where they differ; features that code generation may use.
 _OF_KNOWN_SIZES = (QuantBatchMatmul, QuantSoftmax)
 """Operators whose kernels are for known sizes alone: at open ones floats have better ones."""
-_CPUINFO_NAME = {
-    "sse4.1": "sse4_1",
-    "sse4.2": "sse4_2",
-    "avx512vnni": "avx512_vnni",
-    "avx512bf16": "avx512_bf16",
-    "avx512vbmi2": "avx512_vbmi2",
-    "avx512bitalg": "avx512_bitalg",
-    "avx512vpopcntdq": "avx512_vpopcntdq",
-    "avx512fp16": "avx512_fp16",
-    "avxvnni": "avx_vnni",
-    "amx-tile": "amx_tile",
-    "amx-bf16": "amx_bf16",
-    "amx-int8": "amx_int8",
-    "lzcnt": "abm",
-    "bmi": "bmi1",
-}
-_CHECKED = (
-    "avx",
-    "avx2",
-    "fma",
-    "f16c",
-    "bmi",
-    "bmi2",
-    "lzcnt",
-    "popcnt",
-    "movbe",
-    "sse4.1",
-    "sse4.2",
-    "avx512f",
-    "avx512bw",
-    "avx512cd",
-    "avx512dq",
-    "avx512vl",
-    "avx512ifma",
-    "avx512vbmi",
-    "avx512vbmi2",
-    "avx512vnni",
-    "avx512bf16",
-    "avx512bitalg",
-    "avx512vpopcntdq",
-    "avx512fp16",
-    "avxvnni",
-    "amx-tile",
-    "amx-bf16",
-    "amx-int8",
-)
-
 
 PRECISIONS = ("f32", "int8", "f16", "bf16")
 # What rounding may cost a whole model: error relative to the largest output, cosine.
@@ -145,6 +98,8 @@ class CpuTarget(Target):
     any_rows : whether what rows are rounded to, and layouts of images, may not depend on how many there are.
     any_images : 1 where they may not depend on rows and columns of images either, 2 where even small images
         may not differ.
+    rounds_attention : whether the products of attention are of bfloat16 where that is faster; those of
+        ``int8`` and ``bf16`` are in any case.
     """
 
     kind = "cpu"
@@ -162,10 +117,11 @@ class CpuTarget(Target):
         packed: PackedColumns | None = None,
         any_rows: bool = False,
         any_images: int = 0,
+        rounds_attention: bool = False,
     ):
         here = host.detect()
         self.precision, self.kept, self.factors, self.packed = precision, kept, factors, packed
-        self._any_rows, self._any_images = any_rows, any_images
+        self._any_rows, self._any_images, self._rounds_attention = any_rows, any_images, rounds_attention
         self.storage = Storage(precision) if precision in ("f16", "bf16") else storage
         if packed is not None and packed.may_round:
             self.relative_tolerance, self.least_cosine = _ROUNDED
@@ -183,14 +139,7 @@ class CpuTarget(Target):
                 f"cpu takes one microarchitecture, not {variant!r}", hint="for example cpu:znver3"
             )
         if variant:
-            known = [
-                str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target("llvm"))
-            ]
-            if variant not in known:
-                from difflib import get_close_matches
-
-                close = get_close_matches(variant, known, 3) or known[-5:]
-                raise TargetError(f"LLVM knows no CPU {variant!r}", hint=f"did you mean {', '.join(close)}?")
+            check_architecture(variant)
         return cls(variant or None)
 
     def with_precision(self, precision: str) -> CpuTarget:
@@ -223,6 +172,9 @@ class CpuTarget(Target):
         """This target at ``int8`` with ``factors`` that smooth operands of products."""
         return self._with(precision="int8", factors=factors)
 
+    def rounding_attention(self) -> CpuTarget:
+        return self._with(rounds_attention=True)
+
     @property
     def pairs_safe(self) -> int:
         return wanted_pairs(self.machine)
@@ -235,6 +187,7 @@ class CpuTarget(Target):
         own = {"precision": self.precision, "kept": self.kept, "storage": self.storage}
         own |= {"factors": self.factors, "packed": self.packed}
         own |= {"any_rows": self._any_rows, "any_images": self._any_images}
+        own |= {"rounds_attention": self._rounds_attention}
         return type(self)(self._mcpu, self._threads, **{**own, **changed})
 
     device_door = DeviceDoor(
@@ -275,19 +228,19 @@ class CpuTarget(Target):
     def _implied(self) -> tuple[str, ...]:
         """Features, in LLVM's spelling, that the microarchitecture's name implies."""
         plain = tvm.target.Target({"kind": "llvm", "mcpu": self._mcpu})
-        return tuple(name for name in _CHECKED if tvm.target.codegen.target_has_features(name, plain))
+        return tuple(name for name in CODEGEN_FEATURES if tvm.target.codegen.target_has_features(name, plain))
 
     @functools.cached_property
     def _hidden(self) -> tuple[str, ...]:
         """Implied features that this machine does not show: a hypervisor may mask some."""
         if self._mcpu != self._here.microarchitecture or self._here.architecture != "x86_64":
             return ()
-        return tuple(name for name in self._implied if _cpuinfo_name(name) not in self._here.features)
+        return tuple(name for name in self._implied if cpuinfo_name(name) not in self._here.features)
 
     @functools.cached_property
     def features(self) -> tuple[str, ...]:
         """ISA features that the generated code may use, in /proc/cpuinfo naming, sorted."""
-        return tuple(sorted(_cpuinfo_name(name) for name in self._implied if name not in self._hidden))
+        return tuple(sorted(cpuinfo_name(name) for name in self._implied if name not in self._hidden))
 
     @functools.cached_property
     def machine(self) -> CpuModel:
@@ -318,15 +271,16 @@ class CpuTarget(Target):
 
         lower: tuple[GraphPass, ...] = ()
         halved: tuple[GraphPass, ...] = ()
-        attention = RoundAttention(functools.partial(rounding_pays, machine=self.machine), self.kept)
+        if self._rounds_attention or self.precision == "int8" or self._rounds_images:
+            halved = (RoundAttention(functools.partial(rounding_pays, machine=self.machine), self.kept),)
         if self.precision == "int8":
-            lower = (QuantizeDynamically(claims, self.pairs_safe, self.kept, self.factors), attention)
+            lower = (QuantizeDynamically(claims, self.pairs_safe, self.kept, self.factors),)
         elif self.storage is not None:
             bits = functools.partial(rounded_bits, machine=self.machine, any_rows=self._any_rows)
             lower = (StoreWeights(claims, self.storage, bits, self.kept),)
             if self._rounds_images:
                 faster = functools.partial(halves_pay, machine=self.machine)
-                halved = (RoundConvolutions(claims, faster, self.kept), HalveImages(claims), attention)
+                halved += (RoundConvolutions(claims, faster, self.kept), HalveImages(claims))
         elif self.packed is not None:
             rounded = functools.partial(permitted_bits, machine=self.machine)
             x_bits = rounded if self.packed.may_round else lambda form: 0
@@ -435,10 +389,6 @@ class CpuTarget(Target):
         if self.storage is None or not self.storage.bits:
             return self.precision
         return f"{self.storage.name}g{self.storage.group}" + "z" * self.storage.zero_points
-
-
-def _cpuinfo_name(name: str) -> str:
-    return _CPUINFO_NAME.get(name, name)
 
 
 def compile_candidate(function: PrimFunc, machine: CpuModel, path: str) -> dict[str, Any]:
