@@ -46,6 +46,8 @@ class FusedOp(ABC):
     """Contract of a fused operator: semantics, attributes, operands and cost."""
 
     kind: ClassVar[str] = ""
+    rounds_between: ClassVar[str] = ""
+    """Type that values between the steps of a call are rounded to, at a scale that a kernel chooses."""
     _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ()
     """Fields that are not written at their defaults, so that records made before they existed stay valid."""
 

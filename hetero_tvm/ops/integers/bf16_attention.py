@@ -23,6 +23,7 @@ class Bf16Attention(Attention):
     """
 
     kind: ClassVar[str] = "bf16_attention"
+    rounds_between: ClassVar[str] = HALVES
 
     @classmethod
     def of(cls, op: Attention) -> Bf16Attention:

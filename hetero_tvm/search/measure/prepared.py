@@ -94,7 +94,7 @@ def _largest_difference(result: np.ndarray, reference: np.ndarray) -> float:
 
 def tolerance_of(op: FusedOp, machine: Machine) -> float:
     """Largest error of a kernel of ``op``, relative to the largest value of the reference."""
-    rounded = "tf32" if "tf32" in machine.features else op.output.dtype
+    rounded = "tf32" if "tf32" in machine.features else op.rounds_between or op.output.dtype
     return _TOLERANCES.get(rounded, TOLERANCE)
 
 

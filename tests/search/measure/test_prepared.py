@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.integers.bf16_attention import Bf16Attention
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
-from hetero_tvm.search.measure.prepared import Prepared, blank, fault_of, joined
+from hetero_tvm.search.measure.prepared import Prepared, blank, fault_of, joined, tolerance_of
 from hetero_tvm.search.measure.service import contract_spec, generic_spec, wire_task
 from hetero_tvm.targets.cpu.tuner import GENERIC
 from hetero_tvm.targets.registry import parse_target
@@ -16,6 +18,11 @@ MACHINE = parse_target("cpu").machine
 
 def prepared(spec, seed=0, scratch=None):
     return Prepared(wire_task(spec, MACHINE, MACHINE.codegen_target(), seed), scratch)
+
+
+def test_what_rounds_between_its_steps_may_differ_by_that():
+    plain = Attention(1, 2, 20, 30, 16, 0.25, 2)
+    assert tolerance_of(Bf16Attention.of(plain), MACHINE) > 2**-8 > 10 * tolerance_of(plain, MACHINE)
 
 
 @pytest.fixture(scope="module")
