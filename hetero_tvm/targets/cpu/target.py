@@ -272,7 +272,8 @@ class CpuTarget(Target):
         lower: tuple[GraphPass, ...] = ()
         halved: tuple[GraphPass, ...] = ()
         if self._rounds_attention or self.precision == "int8" or self._rounds_images:
-            halved = (RoundAttention(functools.partial(rounding_pays, machine=self.machine), self.kept),)
+            pays = functools.partial(rounding_pays, machine=self.machine, any_rows=self._any_rows)
+            halved = (RoundAttention(pays, self.kept),)
         if self.precision == "int8":
             lower = (QuantizeDynamically(claims, self.pairs_safe, self.kept, self.factors),)
         elif self.storage is not None:
@@ -345,7 +346,7 @@ class CpuTarget(Target):
 
     run_time_sizes = True
     # Places of each size, and moves of bfloat16, which run-time kernels do not have.
-    fixed_size_passes = frozenset({JoinParts.name, HalveImages.name, RoundAttention.name})
+    fixed_size_passes = frozenset({JoinParts.name, HalveImages.name})
     # What kernels of one size alone compute, and taps that other sizes reach.
     fixed_image_passes = frozenset({RoundConvolutions.name, DropOutsideTaps.name})
     layout_passes = frozenset({BlockImages.name, ReadSlices.name})  # slices are read in blocks alone

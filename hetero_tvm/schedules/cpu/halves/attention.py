@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 
-from hetero_tvm.codegen.amx import BF16
+from hetero_tvm.codegen.amx import BF16, TILE_ROWS
 from hetero_tvm.host.peaks import BFLOAT16
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
@@ -29,9 +29,15 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.integers.bf16_attention import Bf16Attention
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
-from hetero_tvm.schedules.cpu.halves.attention_kernel import COLUMNS, Bf16AttentionKernel, words_of
+from hetero_tvm.schedules.cpu.halves.attention_kernel import Bf16AttentionKernel
+from hetero_tvm.schedules.cpu.halves.attention_tiles import COLUMNS, words_of
+from hetero_tvm.schedules.cpu.halves.run_time_attention import (
+    BlockedRunTimeBf16AttentionKernel,
+    RunTimeBf16AttentionKernel,
+)
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_cycles
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.symbolic import Witnesses
 
 _SOFTMAX_CYCLES, _STORE_CYCLES, _PACK_CYCLES = 15.0, 5.0, 12.0
 """Cycles of a vector of scores in the softmax, of a vector of sums that is masked or stored, of a vector of
@@ -119,17 +125,26 @@ class Bf16AttentionSpace(DesignSpace):
     def emit(self, op: Bf16Attention, point: Point, machine: CpuModel) -> PrimFunc:
         return Bf16AttentionKernel(op, point["rows"], point["pieces"], point["block"]).emit()
 
+    def run_time_kernel(self, witnesses: Witnesses, point: Point, machine: CpuModel) -> PrimFunc:
+        rows, pieces, block = point["rows"], point["pieces"], point["block"]
+        if not block:
+            return RunTimeBf16AttentionKernel(witnesses, rows, pieces).emit()
+        return BlockedRunTimeBf16AttentionKernel(witnesses, rows, pieces, block).emit()
+
 
 def _is_plain(op: Attention) -> bool:
     return not (op.mask or op.causal or op.softcap)
 
 
-def rounding_pays(op: Attention, machine: CpuModel) -> bool:
-    """Whether attention in bfloat16 is faster than in float32."""
+def rounding_pays(op: Attention, machine: CpuModel, any_rows: bool = False) -> bool:
+    """Whether attention in bfloat16 is faster than in float32; with ``any_rows``, whether many queries are,
+    as the sizes are those of one call."""
     halved, plain = Bf16Attention.of(op), AttentionSpace()
     space = Bf16AttentionSpace()
     if space.refuses(halved, machine):
         return False
+    if any_rows:
+        return op.q_len > 1 and op.head_dim >= TILE_ROWS <= op.values and not op.zero_by_mask
     if op.q_len < 2 or plain.refuses(op, machine):
         return op.q_len >= 2
     rounded = space.estimate(halved, space.default(halved, machine), machine)

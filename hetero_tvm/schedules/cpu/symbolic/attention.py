@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable
 from typing import cast
 
-from hetero_tvm.codegen import transpose, vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.cpu import register_tile
@@ -39,6 +38,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
     sum_up = staticmethod(register_tile.accumulate_run_time)
     whole_rows = True
     """Whether the scores of all keys of a tile are held at once."""
+    lone_query = True
+    """Whether a single query has code of its own; without it all scratch is that of the tiles."""
 
     def __init__(self, witnesses: Witnesses, tile: RegisterTile, pieces: int, unroll: int, lanes: int):
         super().__init__(witnesses.largest, tile, pieces, unroll, lanes)
@@ -68,7 +69,7 @@ class RunTimeAttentionKernel(OneQueryKernel):
             self.first_key, self.keys = 0, self.kv_len
             self.panels = k.let(pieces_of(self.kv_len, self.key_columns))
             items = k.let(int32(self.pieces) * op.batch * op.heads)
-            with k.imported(transpose.ir(self.lanes)), k.parallel(items) as work:
+            with k.imported(*self.imports), k.parallel(items) as work:
                 self._work_item(work, items - 1)
         return k.function
 
@@ -85,7 +86,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
         kv_head = tirx.truncdiv(self.head, int32(self.group))
         longest = self.key_panels * self.key_columns
         held = rows if self.whole_rows else 1
-        self.scores = k.scratch((held, longest + self.lanes))  # no power of two apart
+        if self.lone_query:
+            self.scores = k.scratch((held, longest + self.lanes))  # no power of two apart
         self.factors = k.scratch((rows,))
         self.query_base, key_base, value_base = (
             k.let(place.offset + self.batch * place.batch + head * place.head)
@@ -101,7 +103,7 @@ class RunTimeAttentionKernel(OneQueryKernel):
             with k.when(tirx.EQ(piece, int32(0)) if pieces > 1 else True):
                 self.one_query(key_base, value_base, softmax_of_one)
 
-        in_place = reads_in_place(self.witnesses.largest, self.lanes)
+        in_place = self.lone_query and reads_in_place(self.witnesses.largest, self.lanes)
         if in_place and not isinstance(self.q_len, int):
             k.branch(tirx.EQ(self.q_len, int32(1)), one, several)
         elif in_place and self.q_len == 1:
@@ -185,24 +187,14 @@ class RunTimeAttentionKernel(OneQueryKernel):
 
     def _score_panel(self, first_row: Expr, height: int, panel: Expr) -> None:
         """Emit the scores of ``height`` queries and one whole panel of keys: scaled and capped."""
-        op, k, lanes, columns = self.op, self.k, self.lanes, self.key_columns
-        acc = k.scratch((height, columns))
-        register_tile.accumulate(
-            k,
-            acc,
-            RegisterTile(height, self.tile.vectors),
-            lanes,
-            op.head_dim,
-            self.unroll,
-            a_at=lambda r, d: k.load(self.query, [self.query_base + (first_row + r) * self.query_at.row + d]),
-            b_at=lambda d, at: k.load(self.packed_keys, [panel, d, at]),
-        )
+        k, lanes, columns = self.k, self.lanes, self.key_columns
+        acc = self._products(first_row, height, panel)
 
         def put(r: Expr, column: Index, width: int, value: Expr) -> None:
             at = panel * columns + column
             k.store(self.scores, self._scaled(value, width), [r, k.ramp(at, width)])
 
-        register_tile.store(k, acc, height, columns, lanes, put)
+        register_tile.store(k, acc, height, columns, lanes, put, self.in_memory)
 
     def _mask_strides(self) -> list[Index]:
         """Distances in the mask of consecutive batches, heads and queries; 0 where it has one for all."""
@@ -274,11 +266,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
                 for v in range(self.tile.vectors):
                     body(start + panel * self.key_columns + v * lanes, v % UNROLL)
 
-        def score(c: Expr) -> Expr:
-            return k.load(scores, [r, k.ramp(c, lanes)])
-
         largest = RowReduction(k, lanes, maximum, -math.inf)
-        each(lambda c, slot: largest.take(score(c), lanes, slot))
+        each(lambda c, slot: largest.take(self._score(r, c, lanes), lanes, slot))
         peak = largest.finish()
         peak = k.let(peak if before is None else tirx.max(before, peak))
         blind = tirx.EQ(peak, constant(-math.inf))  # every key is hidden
@@ -286,8 +275,8 @@ class RunTimeAttentionKernel(OneQueryKernel):
         total = RowReduction(k, lanes, add, 0.0)
 
         def exponent(c: Expr, slot: int) -> None:
-            value = k.let(vector_math.softmax_exp(score(c), k.splat(finite_peak, lanes)))
-            k.store(scores, value, [r, k.ramp(c, lanes)])
+            value = k.let(self._exponent(r, c, lanes, k.splat(finite_peak, lanes)))
+            self._put_weight(value, r, c, lanes)
             total.take(value, lanes, slot)
 
         each(exponent)

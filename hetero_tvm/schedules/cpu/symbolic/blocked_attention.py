@@ -33,10 +33,8 @@ class BlockedRunTimeAttentionKernel(RunningSoftmax, RunTimeAttentionKernel):
         self.block = block
 
     def _tiles(self, work: Expr, last_work: Expr, piece: Expr, key_base: Expr, value_base: Expr) -> None:
-        op, k, rows = self.op, self.k, self.tile.rows
-        self.packed_keys = k.scratch((self.block // self.key_columns, op.head_dim, self.key_columns))
-        self.packed_values = k.scratch((self.value_panels, self.block, self.value_columns))
-        self.scores = k.scratch((rows, self.block + self.lanes))
+        k = self.k
+        self._hold_block()
         self.next_head = []
         self._declare(self.witnesses.largest.q_len)
         self._begin(*self._rows_of(piece))
@@ -47,6 +45,13 @@ class BlockedRunTimeAttentionKernel(RunningSoftmax, RunTimeAttentionKernel):
             self._pack_keys(key_base + first * self.key_at.row)
             self._pack_values(value_base + first * self.value_at.row)
             self._query_tiles(piece)
+
+    def _hold_block(self) -> None:
+        """Scratch for the keys and values of a block, and for a tile's scores."""
+        k, rows = self.k, self.tile.rows
+        self.packed_keys = k.scratch((self.block // self.key_columns, self.op.head_dim, self.key_columns))
+        self.packed_values = k.scratch((self.value_panels, self.block, self.value_columns))
+        self.scores = k.scratch((rows, self.block + self.lanes))
 
     def _rows_of(self, piece: Expr) -> tuple[Expr, Expr]:
         """First query row of a piece and how many there are."""

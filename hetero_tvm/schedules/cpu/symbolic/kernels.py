@@ -186,7 +186,7 @@ _WRITTEN: dict[str, Callable[[Witnesses, Point, CpuModel], PrimFunc | None]] = {
 """Space -> its kernel for all sizes; other spaces have one themselves, or none."""
 _TOLD = frozenset(
     {
-        *("cpu.attention", "cpu.batch_matmul", "cpu.conv2d"),
+        *("cpu.attention", "cpu.batch_matmul", "cpu.bf16_attention", "cpu.conv2d"),
         *("cpu.conv2d_blocked", "cpu.depthwise", "cpu.interleave", "cpu.pool2d"),
         *("cpu.normalize", "cpu.quant_conv2d", "cpu.relayout", "cpu.slice_windows"),
         *("cpu.blocked_group_norm", "cpu.blocked_normalize"),

@@ -19,8 +19,8 @@ from tests.schedules.representatives import CPU, TILES
 SPACE = Bf16AttentionSpace()
 MACHINE = parse_target("cpu").machine
 multiplies = pytest.mark.skipif(not has_matrix_unit(MACHINE, "tdpbf16ps"), reason="no amx_bf16")
-TOLERANCE = 2**-8
-"""Error relative to the largest value: a weight is rounded once, at another scale than the reference's."""
+TOLERANCE = 2**-7
+"""Error relative to the largest result: kernel and reference round a weight each, at other scales."""
 
 MASKED = Attention(2, 4, 33, 70, 40, 0.2, 2, mask=(2, 1, 1, 70))
 BLIND = Attention(1, 2, 20, 65, 8, 0.3, 2, mask=(1, 1, 20, 65), zero_masked=True, zero_by_mask=True)

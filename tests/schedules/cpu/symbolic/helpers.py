@@ -24,8 +24,9 @@ def choices_after_simplifying(function):
     return len(found)
 
 
-def check(make, function, packers=None):
-    """Compare one kernel with the contract's reference at all lengths; float32 rounds to 1e-4 at most."""
+def check(make, function, packers=None, tolerance=1e-5):
+    """Compare one kernel with the contract's reference at all lengths; ``tolerance`` is relative to the
+    largest value, or to 1."""
     run = compile_kernels(function, TARGET).jit()["main"]
     generator = np.random.default_rng(0)
     for sizes in LENGTHS:
@@ -38,4 +39,6 @@ def check(make, function, packers=None):
         run(*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in given), result)
         wanted = exact(op, arrays)
         scale = np.abs(wanted).max()
-        np.testing.assert_allclose(result.numpy(), wanted, atol=1e-5 * max(1.0, scale), err_msg=str(sizes))
+        np.testing.assert_allclose(
+            result.numpy(), wanted, atol=tolerance * max(1.0, scale), err_msg=str(sizes)
+        )
