@@ -2,7 +2,7 @@
 
 Dinitz, *Algorithm for solution of a problem of maximum flow in networks with power estimation*, 1970: each
 phase finds the distances from the source, and fills paths that get one step farther at a time until none is
-left.  Layouts of a thousand nodes take some milliseconds, and need no SciPy, of which an installation has 100 MB.
+left.  Layouts of a thousand nodes take some milliseconds, and need no SciPy, which takes 100 MB.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 def source_side(count: int, edges: Iterable[tuple[int, int, int]], source: int, sink: int) -> set[int]:
-    """Nodes on the source's side of the minimum cut: of several such cuts, of the one with the fewest nodes there.
+    """Nodes on the source's side of the minimum cut; of several such cuts, of the one with the fewest there.
 
     Parameters
     ----------
