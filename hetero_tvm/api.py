@@ -60,6 +60,10 @@ class TunedModel:
     def _repr_html_(self) -> str:
         return self.report._repr_html_()
 
+    def to_html(self) -> str:
+        """A self-contained HTML page: roofline, kernels, curve of the search."""
+        return self.report.to_html()
+
 
 def record_store(
     optimized: OptimizedModel,

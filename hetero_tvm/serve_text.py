@@ -90,7 +90,8 @@ def _run(options: argparse.Namespace) -> int:
     if model.sources is not None:
         raise UsageError(
             f"a {model.facts.architecture} model needs a source for every text: the API has no place for it",
-            hint="python -m hetero_tvm.generate DIR --source TEXT",
+            hint="python -m hetero_tvm.generate DIR "
+            + ("--audio FILE.wav" if model.facts.source.mels else "--source TEXT"),
         )
     app = Server(model, name, key, options.most).app()
     return 0 if listen(app, options.host, options.port) else 2

@@ -51,6 +51,7 @@ def test_reprs_are_one_short_line(objects):
 def test_notebooks_get_a_view_that_needs_nothing_else(objects):
     for each in objects[0]:
         markup = each._repr_html_()
+        assert each.to_html().startswith("<!doctype html>")
         assert "<table>" in markup and "http" not in markup and len(markup) < 100_000, type(each)
 
 
@@ -69,7 +70,7 @@ def test_time_outside_of_kernels_is_always_shown():
     kernels = [{"kernel": f"k{n}", **row} for n in range(30)] + [{"kernel": "(virtual machine)", **row}]
     assert [one["kernel"] for one in longest(kernels, 2)] == ["k0", "k1", "(virtual machine)"]
     assert longest(kernels, 31) == kernels
-    view = profile_view({"model": "m", "kernels": kernels, "call_ms": 1.0, "threads": 2})
+    view = profile_view({"model": "m", "kernels": kernels, "call_ms": 1.0, "threads": 2}).section
     assert "(virtual machine)" in view and "and 10 shorter ones" in view
 
 

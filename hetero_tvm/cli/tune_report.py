@@ -136,8 +136,9 @@ def next_commands(library: Path, language: Mapping[str, Any] | None = None) -> s
         arguments = [f"bench {named}", f"profile {named}"]
     elif EMBEDDING in language:
         title, arguments = "next: serve it", [f"serve_text {named}"]
-    elif language.get("source") is not None:
-        title, arguments = "next: use it", [f"generate {named} --source TEXT"]
+    elif (source := language.get("source")) is not None:
+        given = "--audio FILE.wav" if source.get("mels") else "--source TEXT"
+        title, arguments = "next: use it", [f"generate {named} {given}"]
     else:
         title = "next: use it, serve it; how fast is it?"
         arguments = [f"generate {named} --prompt TEXT", f"serve_text {named}", f"bench {named} --decode"]

@@ -50,7 +50,7 @@ from hetero_tvm.targets.registry import parse_target
 
 
 @dataclass(frozen=True)
-class OptimizedModel:
+class OptimizedModel(views.Shown):
     """An optimized model: what to compile, and what could be tuned.
 
     Parameters
@@ -84,14 +84,14 @@ class OptimizedModel:
         words = ", ".join(number_of(count, word) for word, count in counts)
         return f"<OptimizedModel {self.model.name!r} for {self.target.kind}: {words}>"
 
-    def _repr_html_(self) -> str:
+    def _view(self) -> views.View:
         rows = [(t.name, t.count, t.flops, t.space.name if t.space else "stock") for t in self.tasks]
         work = sum(task.count * task.flops for task in self.tasks)
         opened = self.model.open
         counted = "work" if opened is None else f"work at {opened.counted_at}"
         facts = [("target", self.target.kind), ("kernels", len(rows)), (counted, operations(work))]
         parts = views.fusion_parts(self.report.to_json())
-        return views.view(self.model.name, facts, views.task_table(rows), *parts)
+        return views.View(self.model.name, facts, (views.task_table(rows), *parts))
 
     @property
     def signature(self) -> Signature:

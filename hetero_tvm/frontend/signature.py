@@ -66,7 +66,7 @@ class Original(Protocol):
 
 
 @dataclass(frozen=True)
-class ImportedModel:
+class ImportedModel(views.Shown):
     """A model as Relax, with the cleaned ONNX model it was made from (``clean``).
 
     ``module`` has one function ``main``: parameters in the order of ``signature.inputs``, weights
@@ -99,10 +99,10 @@ class ImportedModel:
         weights = bytes_in_words(self.weight_bytes)
         return f"<ImportedModel {self.name!r}: {self.signature}{opened}, {weights} of weights>"
 
-    def _repr_html_(self) -> str:
+    def _view(self) -> views.View:
         facts = [("weights", bytes_in_words(self.weight_bytes)), ("stored as", self.stored)]
         facts += [("shapes", self._opened)] if self._opened else []
-        return views.view(self.name, facts, views.ends(self.signature.inputs, self.signature.outputs))
+        return views.View(self.name, facts, (views.ends(self.signature.inputs, self.signature.outputs),))
 
     @property
     def _opened(self) -> str:

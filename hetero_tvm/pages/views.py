@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hetero_tvm.host.terminal import figure
-from hetero_tvm.pages.page import Html, fragment, section, share_bar, table, tiles
+from hetero_tvm.pages.page import Html, fragment, page, section, share_bar, table, tiles
 
 _MOST_KERNELS = 20
 
@@ -19,9 +21,34 @@ class End(Protocol):
     dtype: str
 
 
-def view(title: str, facts: Sequence[tuple[str, Any]], *parts: Any) -> str:
+@dataclass(frozen=True)
+class View:
     """A heading, the numbers that matter most, and what stands under them."""
-    return fragment(section(title, tiles(facts) if facts else "", *parts))
+
+    title: str
+    facts: Sequence[tuple[str, Any]]
+    parts: Sequence[Any]
+
+    @property
+    def section(self) -> Html:
+        """The view as a part of a page."""
+        return section(self.title, tiles(self.facts) if self.facts else "", *self.parts)
+
+
+class Shown(ABC):
+    """An object that notebooks show, and that is written as a page of its own."""
+
+    @abstractmethod
+    def _view(self) -> View:
+        """The part of a page that shows this object."""
+
+    def _repr_html_(self) -> str:
+        return fragment(self._view().section)
+
+    def to_html(self) -> str:
+        """A self-contained HTML page with what a notebook shows of this object."""
+        shown = self._view()
+        return page(shown.title, repr(self), [shown.section])
 
 
 def ends(inputs: Sequence[End], outputs: Sequence[End]) -> Html:
@@ -59,7 +86,7 @@ def longest(kernels: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping
     return kernels if len(kernels) <= most else [*kernels[:most], kernels[-1]]
 
 
-def profile_view(document: Mapping[str, Any]) -> str:
+def profile_view(document: Mapping[str, Any]) -> View:
     """Kernels of a profile (``Profile.to_json``), the longest first."""
     kernels = document["kernels"]
     rows = [
@@ -75,9 +102,7 @@ def profile_view(document: Mapping[str, Any]) -> str:
     ]
     facts = [("a call", f"{figure(document['call_ms'], 4)} ms"), ("threads", document["threads"])]
     rest = len(kernels) - len(rows)
-    return view(
-        document["model"],
-        facts,
-        table(("kernel", "calls", "ms", "share", "GFLOP/s", "% of roof"), rows, numbers=(1, 2, 4, 5)),
-        f"and {rest} shorter ones" if rest else "",
+    kernel_table = table(
+        ("kernel", "calls", "ms", "share", "GFLOP/s", "% of roof"), rows, numbers=(1, 2, 4, 5)
     )
+    return View(document["model"], facts, (kernel_table, f"and {rest} shorter ones" if rest else ""))

@@ -37,7 +37,7 @@ _MOST_ACCEPTED = 1024
 _CPU, _POOLED = 1, 2  # device type, allocator of the virtual machine
 
 
-class Library:
+class Library(views.Shown):
     """An exported model: call it with arrays, in order or by name, and get arrays.
 
     ``net(x)``, ``net(input_ids=ids, attention_mask=mask)`` and mixtures.  Inputs may have any
@@ -171,10 +171,10 @@ class Library:
     def __repr__(self) -> str:
         return f"<Library {self.manifest.name!r} {self.signature} on {number_of(self.threads, 'thread')}>"
 
-    def _repr_html_(self) -> str:
+    def _view(self) -> views.View:
         ends = views.ends(self.signature.inputs, self.signature.outputs)
         facts = [("target", self.manifest.target.kind), ("threads", self.threads)]
-        return views.view(self.manifest.name, facts, ends)
+        return views.View(self.manifest.name, facts, (ends,))
 
     def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
         """Run the model: arrays in order, by name, or in one mapping of names to arrays.

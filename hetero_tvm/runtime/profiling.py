@@ -17,7 +17,7 @@ from hetero_tvm.host.files import write_whole
 from hetero_tvm.host.peaks import FLOAT32, CacheRoof, least_seconds
 from hetero_tvm.host.terminal import Console, console, figure, number_of
 from hetero_tvm.pages.profile_tables import show_profile
-from hetero_tvm.pages.views import profile_view
+from hetero_tvm.pages.views import Shown, View, profile_view
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.observing import Event, Observed, Observer
 
@@ -86,7 +86,7 @@ class KernelProfile:
 
 
 @dataclass
-class Profile:
+class Profile(Shown):
     """Profile of one call of a library, from many that were observed.
 
     Parameters
@@ -121,7 +121,7 @@ class Profile:
         kernels, threads = number_of(len(self.kernels), "kernel"), number_of(self.threads, "thread")
         return f"<Profile of {self.name!r}: {figure(1e3 * self.seconds, 4)} ms, {kernels}, {threads}>"
 
-    def _repr_html_(self) -> str:
+    def _view(self) -> View:
         return profile_view(self.to_json())
 
     @property

@@ -238,7 +238,8 @@ class Ledger:
             state.report.failures[result.status] += 1
         total = self._known_total()
         if total is not None:
-            self.report.curve.append((round(monotonic() - self.started, 4), self.report.trials, total))
+            point = (round(monotonic() - self.started, 4), self.report.trials, total)
+            self.report.curve = with_point(self.report.curve, point)
         self.tell(
             "trial",
             task=state.name,
@@ -323,3 +324,15 @@ class Ledger:
         report.elapsed = monotonic() - self.started
         self.tell("done")
         return report
+
+
+def with_point(
+    curve: list[tuple[float, int, float]], point: tuple[float, int, float]
+) -> list[tuple[float, int, float]]:
+    """A curve of the best time so far (elapsed, trial, seconds) with one more point; it never rises.
+
+    Where a trial was taken back, its number comes again, and what was best with it was no time to trust:
+    points of that number go, and those before are at least as slow as what is best without it.
+    """
+    _, trial, total = point
+    return [*((when, n, max(best, total)) for when, n, best in curve if n < trial), point]

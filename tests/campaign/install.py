@@ -59,8 +59,9 @@ def main() -> int:
         script = ROOT / "packaging" / "runtime_wheel.py"
         subprocess.run([sys.executable, script, "--out", dist], check=True, cwd=ROOT)
         whole, runtime = (environment(folder, next(dist.glob(f"{name}-*.whl"))) for name in MOST_MEGABYTES)
-        build = ["-m", "hetero_tvm.build", "zoo:minilm-l6-tiny", "--out", folder / "out", "-q"]
-        subprocess.run([whole / "bin/python", *build], check=True, cwd=folder, env=_ENVIRONMENT)
+        for model in ("mobilenetv2-tiny", "minilm-l6-tiny"):
+            build = ["-m", "hetero_tvm.build", f"zoo:{model}", "--out", folder / "out", "-q"]
+            subprocess.run([whole / "bin/python", *build], check=True, cwd=folder, env=_ENVIRONMENT)
         subprocess.run(
             [runtime / "bin/python", "-c", _RUN, folder / "out"], check=True, cwd=folder, env=_ENVIRONMENT
         )

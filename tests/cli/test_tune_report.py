@@ -53,7 +53,8 @@ def test_tasks_and_next_commands(capsys):
     ("language", "expected"),
     [
         ({"source": None}, ["generate out --prompt TEXT", "serve_text out", "bench out --decode"]),
-        ({"source": {}}, ["generate out --source TEXT"]),
+        ({"source": {"mels": 0}}, ["generate out --source TEXT"]),
+        ({"source": {"mels": 80}}, ["generate out --audio FILE.wav"]),
         ({"embedding": {}}, ["serve_text out"]),
     ],
 )

@@ -9,7 +9,7 @@ from hetero_tvm.host.peaks import CacheRoof
 from hetero_tvm.machines.roofs import Roofs
 from hetero_tvm.records.record import Site, new_record
 from hetero_tvm.records.store import RecordStore
-from hetero_tvm.search.ledger import Ledger
+from hetero_tvm.search.ledger import Ledger, with_point
 from hetero_tvm.search.measure.service import OK, Result
 from hetero_tvm.search.options import TuneOptions
 from tests.search.spaces import MACHINE, ScaleSpace, task
@@ -57,3 +57,10 @@ def test_points_that_a_space_does_not_have_are_no_times_to_measure_others_by(tmp
     ledger.take_in_others()
     assert state.best == 1e-3
     assert [far["point"] for far in ledger.suspects(state)] == [{"repeat": 1, "pieces": 1}]
+
+
+def test_the_curve_never_rises_where_a_trial_is_taken_back():
+    curve = []
+    for point in [(0.1, 1, 9.0), (0.2, 2, 7.0), (0.3, 3, 4.0), (0.4, 3, 6.0), (0.5, 4, 6.0), (0.6, 4, 6.5)]:
+        curve = with_point(curve, point)
+    assert curve == [(0.1, 1, 9.0), (0.2, 2, 7.0), (0.4, 3, 6.5), (0.6, 4, 6.5)]

@@ -38,7 +38,7 @@ class Fused:
 
 
 @dataclass
-class Report:
+class Report(views.Shown):
     """Results of the rules: fusions by name, near misses with node and reason."""
 
     fusions: dict[str, int] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class Report:
         found = ", ".join(f"{name} {count}" for name, count in sorted(self.fusions.items()))
         return f"<Report: {found or 'no fusions'}; {number_of(len(self.misses), 'near miss')}>"
 
-    def _repr_html_(self) -> str:
-        return views.view("Fusions", (), *views.fusion_parts(self.to_json()))
+    def _view(self) -> views.View:
+        return views.View("Fusions", (), views.fusion_parts(self.to_json()))
 
     def to_json(self) -> dict[str, Any]:
         """Fusions, misses with reasons, anchors, conversions and times as JSON values."""

@@ -12,19 +12,18 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from hetero_tvm.host.tvm import Var
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.storage.image_nodes import ConvNode, ImageNode
+from hetero_tvm.relax_passes.storage.minimum_cut import source_side
 
 _CLEAR, _CLEAR_OF_LARGE, _LARGE = 0.6, 0.7, 3e5
 """Time of the plain kernel, by the blocked one's, below which it may be chosen, as estimates are rough; and
 where it saves many cycles, of which conversions that run worse than thought take a small part."""
 
 _UNITS = 1e8
-"""Units that all costs together have in the cut, whose capacities are integers of 32 bits."""
+"""Units that all costs together have in the cut, whose capacities are integers: sums of them are exact."""
 
 _SOURCE, _SINK = 0, 1
 
@@ -120,17 +119,14 @@ class _Cut:
 
     def source_side(self) -> set[int]:
         """Nodes on the source's side of the least cut."""
-        from scipy.sparse import csr_matrix
-        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
-        rows, columns, values = (np.array(part) for part in zip(*self.edges, strict=True))
-        finite = np.isfinite(values)
-        unit = max(1.0, float(values[finite].sum()) / _UNITS)
-        units = np.where(finite, np.ceil(np.where(finite, values, 0.0) / unit), 2 * _UNITS)
-        shape = (self.count, self.count)
-        capacity = csr_matrix((units.astype("int32"), (rows, columns)), shape=shape)
-        left = capacity - maximum_flow(capacity, _SOURCE, _SINK).flow
-        left.data = np.maximum(left.data, 0)
-        left.eliminate_zeros()
-        reached = breadth_first_order(left, _SOURCE, directed=True, return_predecessors=False)
-        return {int(n) for n in reached}
+        capacities = [capacity for _, _, capacity in self.edges if math.isfinite(capacity)]
+        unit = max(1.0, sum(capacities) / _UNITS)
+        return source_side(
+            self.count,
+            [
+                (start, end, math.ceil(capacity / unit) if math.isfinite(capacity) else 2 * int(_UNITS))
+                for start, end, capacity in self.edges
+            ],
+            _SOURCE,
+            _SINK,
+        )

@@ -16,7 +16,7 @@ from hetero_tvm.schedules.symbolic import Witnesses
 
 
 class _RunTimeTiles(TilesOfHalves, RunTimeAttentionKernel):
-    """What both forms share: scratch, packing, tiles of queries."""
+    """Scratch, packing and tiles of queries, which both forms share."""
 
     lone_query = False
 
