@@ -44,7 +44,8 @@ def cached(b: Body, past: str, x: str) -> str:
 def lengths_checked(b: Body, query: str) -> str:
     """``query`` [B, N, S, D], behind a check that input 5, where there is no past, lies within its S steps.
 
-    Input 5 has the number of keys of each sequence less one, and input 6 is S; elsewhere a call ends in an error.
+    Input 5 has the number of keys of each sequence less one, and input 6 is S; elsewhere a call ends in an
+    error.
     """
     lengths = b.op("Cast", b.input(5), to=TensorProto.INT64)
     first = b.every(b.op("GreaterOrEqual", lengths, b.const(0, "int64")))
@@ -58,9 +59,9 @@ def lengths_checked(b: Body, query: str) -> str:
 
 
 def total_checked(b: Body, last: str, key: str, mask: str) -> str:
-    """``last`` (int64), behind a check that input 6 goes with the other operands; elsewhere a call ends in an error.
+    """``last`` (int64), behind a check that input 6 goes with the other operands.
 
-    Input 6, the greatest number of keys that a sequence has, lies above input 5.  It is the extent of ``key``
+    Elsewhere a call ends in an error.  Input 6, the greatest number of keys that a sequence has, lies above input 5.  It is the extent of ``key``
     [B, N, T, D], or within it where that is a buffer, and the last extent of an added ``mask``.
     """
     if not b.input(6):
