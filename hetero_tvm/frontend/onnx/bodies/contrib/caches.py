@@ -61,8 +61,9 @@ def lengths_checked(b: Body, query: str) -> str:
 def total_checked(b: Body, last: str, key: str, mask: str) -> str:
     """``last`` (int64), behind a check that input 6 goes with the other operands.
 
-    Elsewhere a call ends in an error.  Input 6, the greatest number of keys that a sequence has, lies above input 5.  It is the extent of ``key``
-    [B, N, T, D], or within it where that is a buffer, and the last extent of an added ``mask``.
+    Elsewhere a call ends in an error.  Input 6, the greatest number of keys that a sequence has, lies above
+    input 5.  It is the extent of ``key`` [B, N, T, D], or within it where that is a buffer, and the last
+    extent of an added ``mask``.
     """
     if not b.input(6):
         return last
