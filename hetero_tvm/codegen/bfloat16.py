@@ -41,10 +41,18 @@ def _number(number: int, value: Expr) -> Expr:
     return tirx.Broadcast(one, lanes) if lanes > 1 else one
 
 
+def _bits_of(value: Expr) -> Expr | None:
+    """The bits of a bfloat16 value that is read, or made of bits."""
+    if isinstance(value, tvm.ir.TensorLoad):
+        return tirx.call_intrin(_lanes("uint16", value), "tirx.reinterpret", value)
+    made = isinstance(value, Call) and isinstance(value.op, tvm.ir.Op)
+    return value.args[0] if made and value.op.name == "tirx.reinterpret" else None
+
+
 def _widened(value: Expr) -> Expr:
     """A bfloat16 value as float32: its bits are the upper half."""
-    if isinstance(value, tvm.ir.TensorLoad):
-        bits = tirx.call_intrin(_lanes("uint16", value), "tirx.reinterpret", value)
+    bits = _bits_of(value)
+    if bits is not None:
         wide = tirx.Cast(_lanes("uint32", value), bits)
         shifted = tirx.shift_left(wide, _number(16, value))
         return tirx.call_intrin(_lanes("float32", value), "tirx.reinterpret", shifted)
@@ -76,6 +84,17 @@ def _rounded(value: Expr) -> Expr:
     upper = tirx.bitwise_and(bits + _number(0x7FFF, value) + odd, _number(0xFFFF0000, value))
     nearest = tirx.call_intrin(_lanes("float32", value), "tirx.reinterpret", upper)
     return tirx.Select(tirx.NE(value, value), value, nearest)
+
+
+def bits_of_rounded(value: Expr) -> Expr:
+    """The bits, as uint16, of a bfloat16 value made of float32: nearest, ties to even; NaN is quiet."""
+    whole = isinstance(value, tirx.Cast) and str(value.value.ty.dtype).startswith("float32")
+    wide = value.value if whole else tirx.Cast(_lanes("float32", value), value)
+    name = tirx.Var("wide", str(wide.ty.dtype))
+    bits = tirx.call_intrin(_lanes("uint32", name), "tirx.reinterpret", _rounded(name))
+    upper = tirx.shift_right(bits, _number(16, name))
+    chosen = tirx.Select(tirx.NE(name, name), _number(0x7FC0, name), upper)
+    return tirx.Let(name, wide, tirx.Cast(_lanes("uint16", name), chosen))
 
 
 def _without_bound(body: tirx.Stmt) -> tirx.Stmt:

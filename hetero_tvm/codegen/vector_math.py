@@ -175,11 +175,16 @@ _ERF_DENOMINATOR = (
 # fmt: on
 
 
+def _within_one(quotient: Expr, x: Expr) -> Expr:
+    """A quotient that may round to 1 + 2e-7, of which a logarithm or a root of 1 - y would be NaN."""
+    return _let(quotient, lambda y: tirx.max(_c(-1.0, x), tirx.min(_c(1.0, x), y)))
+
+
 def erf(x: Expr) -> Expr:
-    """The error function, absolute error 4e-7 (rational approximation of degree 13/8 on [-4, 4])."""
+    """The error function within [-1, 1], absolute error 4e-7 (rational, of degree 13/8 on [-4, 4])."""
 
     def ratio(y: Expr, s: Expr) -> Expr:
-        return y * _horner(s, _ERF_NUMERATOR) / _horner(s, _ERF_DENOMINATOR)
+        return _within_one(y * _horner(s, _ERF_NUMERATOR) / _horner(s, _ERF_DENOMINATOR), x)
 
     clamped = tirx.max(_c(-4.0, x), tirx.min(_c(4.0, x), x))
     return _let(clamped, lambda y: _let(y * y, lambda s: ratio(y, s)))
@@ -201,10 +206,10 @@ _TANH_DENOMINATOR = (
 
 
 def tanh(x: Expr) -> Expr:
-    """tanh, absolute error 3e-7 (rational approximation of degree 13/6 on [-9, 9], as in Eigen)."""
+    """tanh within [-1, 1], absolute error 3e-7 (rational, of degree 13/6 on [-9, 9], as in Eigen)."""
 
     def ratio(y: Expr, s: Expr) -> Expr:
-        return y * _horner(s, _TANH_NUMERATOR) / _horner(s, _TANH_DENOMINATOR)
+        return _within_one(y * _horner(s, _TANH_NUMERATOR) / _horner(s, _TANH_DENOMINATOR), x)
 
     clamped = tirx.max(_c(-9.0, x), tirx.min(_c(9.0, x), x))
     return _let(clamped, lambda y: _let(y * y, lambda s: ratio(y, s)))

@@ -345,6 +345,8 @@ class Library(views.Shown):
         try:
             return self._code.call(function, self._limits_at, *tensors)
         except Exception as error:
+            if _is_of_the_caller(error):
+                raise
             message = named_indices(str(error), specs, tensors) if specs else str(error)
             raise LibraryError(f"{self.path.name} failed: {message}") from error
 
@@ -417,6 +419,16 @@ class Library(views.Shown):
             arrays = self.signature.trimmed(arrays)
             return arrays[0] if len(arrays) == 1 else arrays
         return arrays[0] if len(dtypes) == 1 else arrays
+
+
+def _is_of_the_caller(error: Exception) -> bool:
+    """Whether an error comes of Python code that ran within a call: a signal handler that raises, say."""
+    within = error.__traceback__ and error.__traceback__.tb_next
+    if within is None or hasattr(error, "__tvm_ffi_error__"):
+        return False
+    while within.tb_next is not None:
+        within = within.tb_next
+    return not within.tb_frame.f_code.co_filename.endswith((".pxi", ".pyx"))  # the runtime's own, compiled
 
 
 def _flat(result: Any) -> list[Any]:

@@ -8,9 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from hetero_tvm import Span
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.codegen.bfloat16 import convert_once
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tirx, tvm
+from tests.frontend.onnx.helpers import text_model
 
 X = np.array([0.82, -1.4, 2.75, -0.1, 3.0, 0.0, -2.5, 1.0], ml_dtypes.bfloat16)
 
@@ -120,3 +123,26 @@ def test_a_value_that_is_bound_is_rounded_once(kind):
         expected = (special.astype("float32") * np.float32(1.005)).astype(special.dtype).astype("float32")
     np.testing.assert_array_equal(got[0], special.astype("float32"))
     np.testing.assert_array_equal(got[1], expected)
+
+
+@pytest.mark.parametrize("rows", ["8", "n"])
+@pytest.mark.parametrize("result, apply", [("float", np.abs), ("bfloat16", np.abs), ("float", np.sqrt)])
+def test_transposes_of_what_is_widened_and_rounded(rows, result, apply):
+    """Squares in registers were widened: whole ones did not compile, those of open rows had other numbers."""
+    model = text_model(
+        f"""g (bfloat16[{rows},32] x) => ({result}[32,{rows}] y) {{
+          wide = Cast <to = 1> (x)
+          z = {"Abs" if apply is np.abs else "Sqrt"} (wide)
+          turned = Transpose <perm = [1, 0]> (z)
+          y = Cast <to = {1 if result == "float" else 16}> (turned)
+        }}""",
+        opset=21,
+        ir=10,
+    )
+    shapes = {"x": [Span(1, 64), 32]} if rows == "n" else None
+    built = build_model(optimize_model(import_model(model, shapes=shapes)))
+    for count in (8,) if rows == "8" else (3, 16, 40):
+        x = np.random.default_rng(count).uniform(0, 4, (count, 32)).astype(ml_dtypes.bfloat16)
+        (got,) = built.run({"x": x})
+        expected = apply(x.astype(np.float32)).T
+        np.testing.assert_allclose(got.astype(np.float32), expected, rtol=1e-6)

@@ -36,6 +36,16 @@ def test_no_library_call_is_left(name):
     np.testing.assert_allclose(run(x), truth(x.astype("float64")), rtol=1e-6, atol=4e-7)
 
 
+@pytest.mark.parametrize("name", ["erf", "tanh"])
+def test_no_value_lies_beyond_one(name):
+    """They did by two roundings, which roots and logarithms of 1 - y made NaN; NaN itself stays."""
+    (run,) = compiled([(elementwise(getattr(topi, name)), (8, 64))])
+    for x in np.linspace(2.5, 10, 512 * 40, dtype="float32").reshape(40, 8, 64):
+        assert np.abs(run(x)).max() <= 1 and np.abs(run(-x)).max() <= 1
+    special_values = np.array([np.nan, np.inf, -np.inf, 0] * 128, "float32").reshape(8, 64)
+    np.testing.assert_array_equal(run(special_values).reshape(-1)[:4], np.float32([np.nan, 1, -1, 0]))
+
+
 def test_also_inside_larger_expressions_and_reductions():
     assert library_calls(llvm_of(elementwise(lambda x: topi.tanh(topi.exp(x)) * topi.erf(x)))) == set()
     softmax = elementwise(topi.nn.softmax)

@@ -134,6 +134,27 @@ print(net(x).shape, caught)
     assert output.startswith("(8, 64)") and "signal handler" in output
 
 
+def test_what_a_signal_handler_raises_is_not_the_librarys_error(run_python, mlp):
+    """A time limit of the caller's passes as it is; it was a LibraryError."""
+    script = """
+net = load(sys.argv[1], threads=2, pin=False)
+net(x)
+def handler(*_):
+    raise TimeoutError("mine")
+signal.signal(signal.SIGALRM, handler)
+kept = 0
+for turn in range(200):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-4 + turn % 7 * 1e-5)
+        while True:
+            net(x)
+    except TimeoutError as error:
+        kept += str(error) == "mine"
+print(kept)
+"""
+    assert run_python(START + script, mlp).split() == ["200"]
+
+
 def test_an_interrupted_call_is_whole_and_so_is_the_next(run_python, mlp):
     script = """
 net = load(sys.argv[1], threads=2, pin=False)

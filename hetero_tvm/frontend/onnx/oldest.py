@@ -61,7 +61,8 @@ def to_opset_7(model: onnx.ModelProto, pool: ConstantPool, opset: int) -> None:
             axes[node.output[0]] = 1
         if inside and (node.op_type == "Tile" or node.output[0] in axes):
             raise refusal(node, "operands to spread, inside of a subgraph", _HINT)
-        if node.op_type == "BatchNormalization" and not attributes.get("is_test", 0):
+        drops = node.op_type == "Dropout" and attributes.get("ratio", 0.5) > 0
+        if (node.op_type == "BatchNormalization" or drops) and not attributes.get("is_test", 0):
             raise refusal(node, "training mode", "Export the model for inference (model.eval()).")
         write = _FORMS.get(node.op_type)
         if write is not None:

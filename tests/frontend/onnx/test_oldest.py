@@ -176,6 +176,12 @@ def test_what_no_constant_settles_is_refused():
         import_onnx(source)
 
 
+@pytest.mark.parametrize("attributes", [{}, {"ratio": 0.3, "is_test": 0}])
+def test_a_dropout_that_trains_is_refused(attributes):
+    with pytest.raises(UnsupportedOperatorError, match="training mode"):
+        import_onnx(model(6, ("Dropout", attributes), X, {}))
+
+
 def test_models_of_other_domains_alone():
     """They name no opset of ONNX's own; ONNX Runtime takes them."""
     graph = helper.make_graph(

@@ -140,8 +140,13 @@ def blocked_quantizer(b: PromisedBody) -> bool:
         return False
     axis = int(b.attributes.get("axis", 1)) % len(shape)
     length, blocks = shape[axis], scales[axis]
-    if None not in (length, blocks) and blocks not in (length, -(-length // block)):
+    if None not in (length, blocks) and blocks != -(-length // block):
         raise refusal(b.node, f"{blocks} scales for {length} elements in blocks of {block}")
+    beside = [[e for n, e in enumerate(each) if n != axis] for each in (shape, scales)]
+    if len(beside[0]) != len(beside[1]) or any(
+        None not in pair and pair[0] != pair[1] for pair in zip(*beside, strict=True)
+    ):
+        raise refusal(b.node, f"scales of shape {scales} for blocks along axis {axis} of {shape}")
     scale = _spread(b, b.input(1), scales, axis, block, shape[axis])
     zero = b.input(2) and _spread(b, b.input(2), scales, axis, block, shape[axis])
     if b.node.op_type == "DequantizeLinear":

@@ -70,7 +70,7 @@ def stft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> 
 
     Raises
     ------
-    UnsupportedOperatorError : frames that are too long for a product.
+    UnsupportedOperatorError : frames that are too long for a product, or longer than the signal.
     """
     b = Body(node, opset)
     shape, window = pool.shape(node.input[0], types), b.input(2)
@@ -83,6 +83,8 @@ def stft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> 
     batch, parts = shape[0], shape[2] if len(shape) > 2 else 1
     if len(shape) > 3 or parts not in (1, 2):
         raise refusal(node, f"a signal of shape {shape}, neither [batch, length, 1] nor [batch, length, 2]")
+    if shape[1] < length:
+        raise refusal(node, f"frames of {length} values, and a signal of {shape[1]}")
     onesided = bool(b.attributes.get("onesided", 1))
     count, wanted = (shape[1] - length) // step + 1, length // 2 + 1 if onesided else length
     if length * wanted * parts * 2 > _MOST_FACTORS:

@@ -118,6 +118,12 @@ def _known(b: Body) -> dict[str, int]:
         known = {"O": weights[0]} if weights and weights[0] is not None else {}
     if kind in _PAST and not b.input(_PAST[kind]):
         known["P"] = 0
+    if kind == "GroupQueryAttention":  # as many keys as a constant says, or as there are steps
+        total, steps = (b.array(b.input(6)) if b.input(6) else None), b.certain(b.input(0))
+        if total is not None and total.size == 1:
+            known["T"] = int(total.reshape(-1)[0])
+        elif not b.input(3) and steps and steps[1] is not None:
+            known["T"] = steps[1]
     if kind.endswith("MoE") and shape and None not in shape[:-1]:
         known["rows"] = math.prod(extent or 0 for extent in shape[:-1])
     if kind.endswith("RotaryEmbedding"):  # of whole heads, where no attribute says of how much

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 
 from hetero_tvm.codegen import transpose
-from hetero_tvm.host.tvm import Expr, TensorLoad, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, TensorLoad, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.linear import Access, LinearNest, Views, bits_of, split_index, stored
 from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH, vector
@@ -97,7 +97,7 @@ def emit_transposed(k: Kernel, found: Transposed, views: Views, machine: CpuMode
                 target = k.address(views[form.store.buffer], [form.store.place(positions)])
                 k.call(name, target, int32(form.store.steps[axis]), source, stride)
                 return
-            squares[operand] = k.scratch((lanes * lanes,), str(views[operand.buffer].dtype))
+            squares[operand] = k.scratch((lanes * lanes,), _stored_as(views[operand.buffer]))
             target = k.address(squares[operand], [int32(0)])
             k.call(name, target, int32(lanes), source, stride)
         with k.serial(lanes) as row:
@@ -105,6 +105,9 @@ def emit_transposed(k: Kernel, found: Transposed, views: Views, machine: CpuMode
                 here = list(positions)
                 here[axis], here[last] = positions[axis] + row, positions[last] + v
                 held = {a: k.load(square, [row * lanes + v]) for a, square in squares.items()}
+                for operand, number in held.items():
+                    if str(views[operand.buffer].dtype) == "bfloat16":
+                        held[operand] = tirx.reinterpret("bfloat16", number)
                 value = form.value(k, views, here, held)
                 k.store(views[form.store.buffer], stored(value), [form.store.place(here)])
 
@@ -128,6 +131,12 @@ def emit_transposed(k: Kernel, found: Transposed, views: Views, machine: CpuMode
         with k.serial(blocks) as number:
             positions[walked] = start(group * _BLOCKS + number, form.kept[walked])
             block(list(positions))
+
+
+def _stored_as(view: Buffer) -> str:
+    """Type of a copy in registers: TVM widens local buffers of bfloat16 to float32, bits and all."""
+    dtype = str(view.dtype)
+    return "uint16" if dtype == "bfloat16" else dtype
 
 
 def _reads_along(found: Transposed, machine: CpuModel) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hetero_tvm.codegen import transpose
+from hetero_tvm.codegen.bfloat16 import bits_of_rounded
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Schedule, TensorLoad, Var, tirx, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.linear import bits_of
@@ -218,10 +219,13 @@ class _Emitter:
     def _computed(self, around: Mapping[int, Expr], i: Expr, j: Expr) -> Buffer:
         """A square of elements of Y, in rows of those that lie side by side in X."""
         k, lanes = self.k, self.lanes
-        square = k.scratch((lanes * lanes,), str(self.form.y.dtype))
+        dtype = str(self.form.y.dtype)
+        halves = dtype == "bfloat16"  # TVM widens local buffers of these to float32, bits and all
+        square = k.scratch((lanes * lanes,), "uint16" if halves else dtype)
         with k.serial(int32(lanes)) as row, vector(lanes) as lane:
             places = {**around, self.read_along: i + lane, self.written_along: j + row}
-            k.store(square, self._element(places), [row * lanes + lane])
+            value = self._element(places)
+            k.store(square, bits_of_rounded(value) if halves else value, [row * lanes + lane])
         return square
 
     def _one_by_one(self, alone: Expr | bool) -> None:

@@ -164,12 +164,20 @@ def test_dynamic_quantisation_of_zeros_has_a_scale(values):
         np.testing.assert_allclose(result, wanted, rtol=1e-6)
 
 
-def test_scales_of_other_blocks_are_refused():
+@pytest.mark.parametrize(
+    "scales, reason",
+    [
+        ("2, 3", "3 scales for 8 elements in blocks of 4"),
+        ("2, 8", "8 scales for 8 elements in blocks of 4"),
+        ("1, 2", "scales of shape"),
+    ],
+)
+def test_scales_of_other_blocks_are_refused(scales, reason):
     source = text_model(
-        "g (int8[2, 8] x, float[2, 3] s) => (float[2, 8] y)"
+        f"g (int8[2, 8] x, float[{scales}] s) => (float[2, 8] y)"
         "{ y = DequantizeLinear<axis = 1, block_size = 4>(x, s) }",
         opset=21,
         ir=10,
     )
-    with pytest.raises(UnsupportedOperatorError, match="3 scales for 8 elements in blocks of 4"):
+    with pytest.raises(UnsupportedOperatorError, match=reason):
         import_onnx(source)

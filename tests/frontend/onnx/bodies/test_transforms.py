@@ -74,6 +74,8 @@ def test_a_special_value_stays_where_it_lies(special):
 def test_refused():
     with pytest.raises(UnsupportedOperatorError, match="transforms 8192 values"):
         import_model(model_of("DFT", noise(1, 8192, 1)))
+    with pytest.raises(UnsupportedOperatorError, match="frames of 8 values, and a signal of 7"):
+        import_model(model_of("STFT", noise(1, 7, 1), 4, "", 8))
 
 
 @pytest.mark.parametrize("given", ["window", "length", "both"])

@@ -22,6 +22,7 @@ from hetero_tvm.frontend.onnx.bodies.contrib.caches import (
     is_buffer,
     lengths_checked,
     quantized_rows,
+    total_checked,
     widened,
 )
 from hetero_tvm.frontend.onnx.graph.body import Body
@@ -160,9 +161,11 @@ def group_query_attention(b: Body) -> None:
     if not int(b.attributes.get("causal", 1)):
         lengths = b.op("Cast", b.input(5), to=TensorProto.INT64)
         last = b.op("Reshape", lengths, b.const([-1, 1, 1, 1], "int64"))
+        last = total_checked(b, last, key, b.input(10)) if has_past else last
         masks = [_seen(b, counted_along(b, key, [1, 1, 1, -1]), last, -1)]
     elif has_past:
         last = cache_places(b, query, [-1, 1, 1, 1], [1, 1, -1, 1])
+        last = total_checked(b, last, key, b.input(10))
         masks = [_seen(b, counted_along(b, key, [1, 1, 1, -1]), last, window)]
     else:
         masks = [_causal(b, query, key, window)]

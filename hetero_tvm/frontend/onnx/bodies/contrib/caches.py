@@ -21,8 +21,7 @@ def cache_places(b: Body, x: str, by_sequence: list[int], by_step: list[int]) ->
     new = b.op("Cast", b.input(16), to=TensorProto.INT64) if b.input(16) else steps
     first = b.op("Sub", b.op("Add", lengths, b.const(1, "int64")), new)
     if b.input(6) and not b.input(16) and (b.shape(b.input(0)) or (None, None))[1] != 1:
-        most = b.op("Reshape", b.op("Cast", b.input(6), to=TensorProto.INT64), b.const([1], "int64"))
-        zero = b.const(0, "int64")
+        most, zero = _total(b), b.const(0, "int64")
         outside = b.op("Or", b.op("Less", lengths, zero), b.op("Less", zero, first))
         # A length that no prompt of so many steps has becomes a place that the cache refuses.
         start = b.op("Where", outside, b.const(-1, "int64"), zero)
@@ -45,14 +44,42 @@ def cached(b: Body, past: str, x: str) -> str:
 def lengths_checked(b: Body, query: str) -> str:
     """``query`` [B, N, S, D], behind a check that input 5, where there is no past, lies within its S steps.
 
-    Input 5 has the number of keys of each sequence less one; elsewhere a call ends in an error.
+    Input 5 has the number of keys of each sequence less one, and input 6 is S; elsewhere a call ends in an
+    error.
     """
     lengths = b.op("Cast", b.input(5), to=TensorProto.INT64)
     first = b.every(b.op("GreaterOrEqual", lengths, b.const(0, "int64")))
     last = b.every(b.op("Less", lengths, b.extent(query, 2)))
     kept, text = b.op("Min", first, last), f"{b.input(5)} must lie within the steps"
     zero = b.checked(b.const(0.0), kept, "float32", text)
+    if b.input(6):
+        whole = b.every(b.op("Equal", _total(b), b.extent(query, 2)))
+        zero = b.checked(zero, whole, "float32", f"{b.input(6)} must be the number of steps")
     return b.op("Add", query, b.op("CastLike", zero, query))
+
+
+def total_checked(b: Body, last: str, key: str, mask: str) -> str:
+    """``last`` (int64), behind a check that input 6 goes with the other operands.
+
+    Elsewhere a call ends in an error.  Input 6, the greatest number of keys that a sequence has, lies above
+    input 5.  It is the extent of ``key`` [B, N, T, D], or within it where that is a buffer, and the last
+    extent of an added ``mask``.
+    """
+    if not b.input(6):
+        return last
+    total, lengths = _total(b), b.op("Cast", b.input(5), to=TensorProto.INT64)
+    fits = "LessOrEqual" if is_buffer(b) else "Equal"
+    kept = [b.every(b.op("Less", lengths, total)), b.every(b.op(fits, total, b.extent(key, 2)))]
+    last = b.checked(last, b.op("Min", *kept), "int64", f"{b.input(6)} must be the greatest number of keys")
+    if mask:
+        kept = [b.every(b.op("Equal", total, b.extent(mask, 3)))]
+        last = b.checked(last, *kept, "int64", f"the last extent of {mask} must be {b.input(6)}")
+    return last
+
+
+def _total(b: Body) -> str:
+    """Input 6 as int64 [1]."""
+    return b.op("Reshape", b.op("Cast", b.input(6), to=TensorProto.INT64), b.const([1], "int64"))
 
 
 def widened(b: Body, mask: str, key: str) -> str:

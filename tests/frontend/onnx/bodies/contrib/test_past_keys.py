@@ -249,3 +249,32 @@ def test_multi_head_attention_with_past_keys():
     shape = (B, HEADS, 4, D)
     outputs = {"y": (B, 1, WIDTH), "keys": shape, "values": shape}
     caches("MultiHeadAttention", (*x, None, None, None, *past), outputs, num_heads=HEADS)
+
+
+@pytest.mark.parametrize("total", [0, 5, 7])
+@pytest.mark.parametrize("past", [0, 4])
+def test_another_number_of_keys_than_there_are_is_an_error(past, total):
+    """Input 6 of GroupQueryAttention goes with the keys, as in ONNX Runtime."""
+    x = [array(1, 6 - past, n * 8) for n in (2, 1, 1)]
+    before = [array(1, 1, past, 8) if past else None for _ in range(2)]
+    outputs = {"y": (1, 6 - past, 16)} | {n: (1, 1, 6, 8) for n in ("keys", "values")}
+    inputs = (*x, *before, np.full(1, 5, np.int32), np.int32(total))
+    model, values = cached_model("GroupQueryAttention", inputs, outputs, num_heads=2, kv_num_heads=1)
+    built = build_model(optimize_model(import_model(model)))
+    with pytest.raises(LibraryError, match="v6 must be the"):
+        built.run(values)
+    built.run(values | {"v6": np.array(6, np.int32)})
+
+
+@pytest.mark.parametrize("keys", [5, 8])
+def test_a_bias_of_another_number_of_keys_is_an_error(keys):
+    """A bias of GroupQueryAttention was cut, or padded with zeros."""
+    x = [array(1, 2, n * 8) for n in (2, 1, 1)]
+    past = [array(1, 1, 8, 8) for _ in range(2)]
+    outputs = {"y": (1, 2, 16)} | {n: (1, 1, 8, 8) for n in ("keys", "values")}
+    bias = (None, None, None, array(1, 1, 2, keys))
+    inputs = (*x, *past, np.full(1, 5, np.int32), np.int32(6), *bias)
+    model, values = cached_model("GroupQueryAttention", inputs, outputs, num_heads=2, kv_num_heads=1)
+    built = build_model(optimize_model(import_model(model)))
+    with pytest.raises(LibraryError, match="the last extent of v10 must be v6"):
+        built.run(values)
