@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.bodies.suppression import PADDED
 from hetero_tvm.frontend.onnx.check import remove_dead_nodes
+from hetero_tvm.frontend.onnx.counted.masks import write_masked
 from hetero_tvm.frontend.onnx.counted.rules import RULES
 from hetero_tvm.frontend.onnx.counted.shapes import whole_numbers
 from hetero_tvm.frontend.onnx.counted.sources import SOURCES
@@ -42,7 +43,7 @@ class Tracker:
         ------
         UnsupportedOperatorError : a form of an operator that is not covered; lists all.
         """
-        if drop_guards(graph, pool):
+        if drop_guards(graph, pool) or write_masked(graph, types, pool, opset):
             return True
 
         def wanted(node: onnx.NodeProto) -> bool:

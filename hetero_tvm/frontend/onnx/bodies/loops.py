@@ -278,7 +278,7 @@ def _goes_on(inner: onnx.GraphProto, b: PromisedBody) -> bool:
     """Whether a Loop's condition stays as it was before the first round, or is always true."""
     makers = {name: node for node in inner.node for name in node.output}
     name = inner.output[0].name
-    while name in makers and makers[name].op_type == "Identity":
+    while name in makers and makers[name].op_type in ("Identity", "Cast"):  # PyTorch's exporter casts
         name = makers[name].input[0]
     if name == inner.input[1].name:
         return True

@@ -1,12 +1,14 @@
 """Bags of embeddings as PyTorch's exporter writes them: a loop over bags that puts rows into a sequence.
 
 ``torch.nn.EmbeddingBag`` is a loop whose rounds slice as many rows as a bag has, and, with a row that counts
-as padding, a loop in the loop that gathers the others one by one.  All bags at once are rows that are added,
-or compared, at the place of their bag.
+as padding, a loop in the loop that gathers the others one by one.  The exporter that traces writes a loop
+that slices indices, and gives rows without a sequence.  All bags at once are rows that are added, or
+compared, at the place of their bag.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -52,8 +54,16 @@ _ROWS_PADDED: dict[_Spelled, str] = {
     ("Gather", "ReduceMean"): "mean",
     ("Gather", "ReduceMax"): "max",
 }
+_TRACED: dict[_Spelled, bool] = {
+    ("Gather", "Gather", "Unsqueeze", "Unsqueeze", "Slice", "Gather"): False,
+    ("Gather", "Gather", "Unsqueeze", "Unsqueeze", "Slice", "Gather", "Slice", "Unsqueeze", "Mul"): True,
+}
+"""Rounds of the exporter that traces, up to the rows of a bag; whether these have weights."""
+_TRACED_ROWS = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max"}
 _OPSET = 18
 """First opset of the exporter that writes such loops, and of maxima at places."""
+_OPSET_TRACED = 16
+"""First opset of sums at places."""
 
 
 @dataclass(frozen=True)
@@ -82,22 +92,28 @@ class _Bags:
 def bags_at_once(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with sums, means and maxima of all bags at once; itself where it has no loop over bags."""
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
-    if opset < _OPSET or not any(node.op_type == "Loop" for node in model.graph.node):
+    if opset < _OPSET_TRACED or not any(node.op_type == "Loop" for node in model.graph.node):
         return model
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
     returned = {value.name for value in model.graph.output}
+    makers = {name: node for node in model.graph.node for name in node.output}
     written: dict[str, list[onnx.NodeProto]] = {}
     for loop in model.graph.node:
+        if loop.op_type == "Loop" and (nodes := _traced(loop, makers, opset)) is not None:
+            written[loop.output[0]] = nodes
+            continue
+        if opset < _OPSET:
+            continue
         bags = _bags(loop) if loop.op_type == "Loop" and len(loop.output) == 2 else None
         if bags is None or returned & set(loop.output):
             continue
         joins = [node for name in loop.output for node in readers.get(name, [])]
         kinds = [(node.op_type, node.input[0]) for node in joins]
         if kinds == [("ConcatFromSequence", loop.output[bags.place])]:
-            written[joins[0].input[0]] = _write(loop, bags, opset, joins[0].output[0])
+            written[joins[0].input[0]] = _write(Body(loop, opset), bags, joins[0].output[0])
     if not written:
         return model
     changed = onnx.ModelProto()
@@ -142,9 +158,33 @@ def _bags(loop: onnx.NodeProto) -> _Bags | None:
     return None
 
 
-def _write(loop: onnx.NodeProto, bags: _Bags, opset: int, result: str) -> list[onnx.NodeProto]:
-    """Nodes that reduce the rows of all bags."""
+def _traced(
+    loop: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], opset: int
+) -> list[onnx.NodeProto] | None:
+    """Nodes that stand for a loop of the exporter that traces; None for another loop."""
+    body = _graphs(loop)[0]
+    nodes = [node for node in body.node if node.op_type not in ("Constant", "Identity")]
+    kinds = tuple(node.op_type for node in nodes)
+    mode, weighted = _TRACED_ROWS.get("".join(kinds[-2:-1])), _TRACED.get(kinds[:-2])
+    if kinds[-1:] != ("Cast",) or mode is None or weighted is None or (mode == "max" and opset < _OPSET):
+        return None
+    starts, ends = (node.input[0] for node in nodes[:2])
+    cut = makers.get(ends)
+    if len(loop.output) != 1 or cut is None or cut.op_type != "Slice" or cut.input[0] != starts:
+        return None
+    last = [value.name for value in body.output]
+    if last != [nodes[-1].output[0], nodes[-2].output[0]] or nodes[-2].input[0] != nodes[-3].output[0]:
+        return None
     b = Body(loop, opset)
+    rows = b.op("Gather", nodes[5].input[0], nodes[4].input[0])
+    if weighted:
+        rows = b.op("Mul", rows, b.op("Unsqueeze", nodes[6].input[0], b.const([1], "int64")))
+    _write(b, _Bags(mode, 0, rows, starts), loop.output[0])
+    return b.nodes
+
+
+def _write(b: Body, bags: _Bags, result: str) -> list[onnx.NodeProto]:
+    """Nodes that reduce the rows of all bags."""
     size, width = b.op("Shape", bags.rows, end=1), b.op("Shape", bags.rows, start=1, end=2)
     first, last, end = (b.const([n], "int64") for n in (0, 1, -1))
     zero, one = b.const(0, "int64"), b.const(1, "int64")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 
@@ -95,3 +96,66 @@ def test_exported(mode, padding, tmp_path):
         given = torch.randint(0, 20, (rows,)), torch.tensor(starts)
         y = built.run(dict(zip(ends, (one.numpy() for one in given), strict=True)))[0]
         torch.testing.assert_close(torch.from_numpy(y), model(*given))
+
+
+TRACED = """
+bags (int64[10] i, int64[4] o, float[10] s) => (float[bags, 3] y)
+<float[5, 3] w = {0.5, 1, 2, 3, 4, 5, 6, -7, 8, 9, 10, 11, 12, 13, 14.25}>
+{
+    yes = Constant<value = bool {1}>()
+    zero = Constant<value_ints = [0]>()
+    one = Constant<value_ints = [1]>()
+    far = Constant<value_ints = [9223372036854775807]>()
+    size = Shape(i)
+    starts = Concat<axis = 0>(o, size)
+    ends = Slice(starts, one, far, zero, one)
+    shape = Shape(ends)
+    bags = Squeeze(shape)
+    y = Loop (bags, yes) <body = round (int64 n, bool going) => (bool on, float[3] row) {
+        start = Gather<axis = 0>(starts, n)
+        end = Gather<axis = 0>(ends, n)
+        from = Unsqueeze(start, zero)
+        to = Unsqueeze(end, zero)
+        part = Slice(i, from, to, zero)
+        rows = Gather(w, part)
+        row = ReduceSum<keepdims = 0>(rows, zero)
+        on = Cast<to = 9>(yes)
+    }>
+}
+"""
+WEIGHTED = ("row = ReduceSum<keepdims = 0>(rows, zero)", """shares = Slice(s, from, to, zero)
+        column = Unsqueeze(shares, one)
+        shared = Mul(rows, column)
+        row = ReduceSum<keepdims = 0>(shared, zero)""")  # fmt: skip
+MEANS = ("ReduceSum<keepdims = 0>(rows, zero)", "ReduceMean<keepdims = 0, axes = [0]>(rows)")
+MAXIMA = ("ReduceSum<keepdims = 0>(rows, zero)", "ReduceMax<keepdims = 0>(rows, zero)")
+
+
+@pytest.mark.parametrize(
+    "opset, change", [(16, ("", "")), (17, WEIGHTED), (16, MEANS), (18, MAXIMA)], ids=str
+)
+def test_bags_of_the_exporter_that_traces(opset, change):
+    model = text_model(TRACED.replace(*change), opset=opset)
+    assert "Loop" not in {node.op_type for node in bags_at_once(model).graph.node}
+    rng = np.random.default_rng(3)
+    given = {
+        "i": rng.integers(0, 5, 10),
+        "o": np.array([0, 3, 4, 9]),
+        "s": rng.standard_normal(10).astype("float32"),
+    }
+    imported = import_model(model)
+    given = {spec.name: given[spec.name] for spec in imported.signature.inputs}
+    built = build_model(optimize_model(imported))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, given)
+    np.testing.assert_allclose(np.asarray(built.run(given)[0]), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_other_bodies_of_such_a_loop_stay():
+    for one, other in (
+        ("ReduceSum<keepdims = 0>(rows, zero)", "ReduceProd<keepdims = 0, axes = [0]>(rows)"),
+        ("Slice(starts, one, far, zero, one)", "Add(o, one)"),
+    ):
+        assert one in TRACED
+        model = text_model(TRACED.replace(one, other), opset=17)
+        assert bags_at_once(model) is model
