@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hetero_tvm.compile.dynamic.depths import depths_differ
 from hetero_tvm.compile.dynamic.held import with_held_numbers
@@ -83,6 +83,12 @@ class OptimizedModel(views.Shown):
         counts = (("kernel", len(self.tasks)), ("fusion", fused), ("near miss", len(self.report.misses)))
         words = ", ".join(number_of(count, word) for word, count in counts)
         return f"<OptimizedModel {self.model.name!r} for {self.target.kind}: {words}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            f"{self!r} is neither pickled nor copied: it holds what TVM compiles",
+            hint="import and optimize the model there again, or hand on the library that export() writes",
+        )
 
     def _view(self) -> views.View:
         rows = [(t.name, t.count, t.flops, t.space.name if t.space else "stock") for t in self.tasks]

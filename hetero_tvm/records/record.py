@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
@@ -141,11 +141,12 @@ class Record:
             raise ValueError("JSON nested too deep") from None
         if not isinstance(fields, dict):
             raise ValueError("not a JSON object")
-        known = {field.name for field in dataclasses.fields(cls)}
-        try:
-            record = cls(**{name: value for name, value in fields.items() if name in known})
-        except TypeError as error:
-            raise ValueError(str(error)) from None
+        known = dataclasses.fields(cls)
+        needed = (field.name for field in known if field.default is field.default_factory is MISSING)
+        if missing := [name for name in needed if name not in fields]:
+            raise ValueError(f"without {', '.join(missing)}")
+        names = {field.name for field in known}
+        record = cls(**{name: value for name, value in fields.items() if name in names})
         if wrong := [name for name, kinds in _TYPES.items() if type(getattr(record, name)) not in kinds]:
             raise ValueError(f"{', '.join(wrong)} of a wrong type")
         if _is_deep(record.point):

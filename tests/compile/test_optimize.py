@@ -1,10 +1,13 @@
 """``optimize_model``: options are refused by name, and the IR of each pass can be written."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
 from hetero_tvm import Span
-from hetero_tvm.api import import_model, optimize_model
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import BuildError, TargetError, UsageError
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.targets.cpu.target import CpuTarget
@@ -95,3 +98,12 @@ def test_small_images_of_a_range_do_not_decide_layouts():
     convolutions = [contracts(module, "conv2d") for module in modules]
     assert {len(found) for found in convolutions} == {2}
     assert {found[1].y_layout for found in convolutions} == {"NCHW16c"}
+
+
+def test_models_that_hold_tvms_objects_are_neither_copied_nor_pickled(model):
+    optimized = optimize_model(model)
+    for given in (optimized, build_model(optimized, use_shipped=False)):
+        for copied in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(UsageError, match="is neither pickled nor copied") as caught:
+                copied(given)
+            assert "export()" in caught.value.hint

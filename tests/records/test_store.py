@@ -120,6 +120,13 @@ def test_fields_of_a_wrong_type_make_no_record(field, value):
         Record.from_json(json.dumps(fields))
 
 
+def test_fields_that_lack_are_named():
+    fields = json.loads(record().to_json())
+    del fields["key"], fields["space"]
+    with pytest.raises(ValueError, match="^without key, space$"):
+        Record.from_json(json.dumps(fields))
+
+
 def test_deep_json_makes_no_record():
     with pytest.raises(ValueError, match="nested too deep"):
         Record.from_json("[" * 200_000)
