@@ -51,7 +51,8 @@ def mean_of(raw: Any) -> tuple[Any, list[int]] | None:
     count = math.prod(reduce.operands[0].type.shape[axis] for axis in axes)
     factor = number * count if _kind(raw) == "stablehlo.multiply" else count / (number or math.inf)
     is_float = str(reduce.operands[0].type.element_type) in ("f32", "f64")
-    return (reduce.operands[0], axes) if is_float and abs(factor - 1) < _ONE_WITHIN else None
+    is_mean = axes and is_float and abs(factor - 1) < _ONE_WITHIN  # without axes ONNX's mean is of all
+    return (reduce.operands[0], axes) if is_mean else None
 
 
 _ONE_WITHIN = 1e-6

@@ -38,8 +38,10 @@ _KEEPING = frozenset(
         "broadcast_in_dim", "concatenate", "convert", "optimization_barrier", "reshape", "reverse",
         "select", "slice", "transpose",
     )
-)  # fmt: skip
+) | {"sdy.sharding_constraint"}  # fmt: skip
 """Operators that do not compute with numbers whose type others carry, or that round them."""
+_PASSED_ON = frozenset({"stablehlo.optimization_barrier", "sdy.sharding_constraint"})
+"""Operators that give what they take: they say in what order, or on which devices."""
 
 
 def import_stablehlo(
@@ -213,7 +215,7 @@ class _Translation:
         if narrow and kind not in _KEEPING:
             raise Untranslatable(f"numbers of type {narrow[0]}")
         op = Op(raw, operands, self._nodes, self._dialects, region, self._written)
-        if complexes.has_complex(raw) and kind != "stablehlo.optimization_barrier":
+        if complexes.has_complex(raw) and kind not in _PASSED_ON:
             return complexes.translated(op, self._parts, TRANSLATIONS, SEVERAL)
         if (softmax := softmax_of(raw)) is not None:
             return [self._nodes.emit("Softmax", self._values[softmax[0]], axis=softmax[1])]
@@ -222,7 +224,7 @@ class _Translation:
             made = self._nodes.emit("ReduceMean", self._values[mean[0]], axes, keepdims=0)
             shape = self._nodes.constant(shape_of(raw.results[0].type), "int64")
             return [self._nodes.emit("Reshape", made, shape)]
-        if kind == "stablehlo.optimization_barrier":
+        if kind in _PASSED_ON:
             return operands
         if kind in TRANSLATIONS:
             if 0 in op.result:  # ONNX would read the 0 of its shape as "as it was"

@@ -7,6 +7,7 @@ jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.exhaustive  # by default in a process of their own: test_apart.py
 
 import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
 
 from hetero_tvm.frontend.stablehlo.importer import import_stablehlo  # noqa: E402
 
@@ -55,5 +56,8 @@ def test_what_is_no_mean_is_left():
     def spread(x):
         return jnp.broadcast_to(x.sum(1)[:, None], x.shape) / 6
 
-    for function in (other_count, of_integers, spread):
+    def of_nothing(x):
+        return lax.reduce(x, np.float32(0), lax.add, ()) / 1
+
+    for function in (other_count, of_integers, spread, of_nothing):
         assert "ReduceMean" not in kinds(function)

@@ -33,6 +33,13 @@ def norm(x, scale, bias):
     return (x - mean) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5) * scale + bias
 
 
+def on_devices(x):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d", None))
+    apart = lax.with_sharding_constraint(lax.complex(x, -x), rows)
+    return lax.with_sharding_constraint(x * 2, rows) + 1, apart.imag
+
+
 def attention(q, k, v):
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / jnp.sqrt(q.shape[-1])
     masked = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -1e9)
@@ -53,6 +60,8 @@ FUNCTIONS = {
     "gelu": (lambda x: jax.nn.gelu(x, approximate=False) + jax.nn.gelu(x), [M]),
     "silu and softplus": (lambda x: jax.nn.silu(x) + jax.nn.softplus(x) + jax.nn.leaky_relu(x), [M]),
     "softmax": (lambda x: (jax.nn.softmax(x), jax.nn.log_softmax(x, axis=0)), [M]),
+    "devices of rows": (on_devices, [M]),
+    "sums of nothing": (lambda x: lax.reduce(x, np.float32(0), lax.add, ()) / 1 + 1, [M]),
     "reductions": (lambda x: (x.sum(0), x.max(), x.min(1), x.mean((0, 1)), x.prod(1), (x > 0).any(1)), [M]),
     "arguments": (lambda x: (jnp.argmax(x, 1), jnp.argmin(x, 0), jnp.argmax(x)), [M]),
     "matmul": (lambda x, w: x @ w, [M, (8, 5)]),
