@@ -30,6 +30,7 @@ from hetero_tvm.frontend.onnx.check import (
 from hetero_tvm.frontend.onnx.contrib import expand_contrib
 from hetero_tvm.frontend.onnx.counting import Tracker
 from hetero_tvm.frontend.onnx.definitions import (
+    agreement,
     clear_made_shapes,
     first_lines,
     inline_bodies,
@@ -121,7 +122,8 @@ def clean(
     expand_contrib(model, opset_of(model), pool)
     if not model.functions:
         refuse_unknown(graph, opset_of(model), supported)
-    fixed = fix_input_shapes(graph.input, shapes, batch=batch, sequence=sequence, least=least)
+    judge = partial(agreement, model, pool)
+    fixed = fix_input_shapes(graph.input, shapes, batch=batch, sequence=sequence, least=least, judge=judge)
     promises = declared_shapes(model, fixed)
     _declare_outputs(model, pool)
     for value in graph.input:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import onnx
-from onnx import defs, helper, inliner
+from onnx import defs, helper, inliner, shape_inference
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.onnx.check import has_body, opset_of
@@ -20,6 +21,11 @@ _ALWAYS_INLINE = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
 _NEVER_INLINE = frozenset({"CenterCropPad"})
 #: Domain of the definitions that are made for single nodes.
 _BODIES = "hetero_tvm.bodies"
+
+_MOST_ASKED = 200
+"""Shapes of inputs that a small model is asked about."""
+_MOST_NODES = 20_000
+"""Nodes that are inferred in all; a model of as many is asked once."""
 
 _Inliner = Callable[[onnx.ModelProto], onnx.ModelProto]
 
@@ -262,3 +268,34 @@ def first_lines(error: Exception, most: int = 3) -> str:
     """The start of an error's text, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:most])[:600] or type(error).__name__
+
+
+def agreement(
+    model: onnx.ModelProto, pool: ConstantPool
+) -> Callable[[Mapping[str, Sequence[int]]], float | None]:
+    """Judge of shapes of a model's inputs: infinity where its nodes do not contradict each other, else the
+    number of values whose shapes follow.  None when it was asked as often as is cheap."""
+    light = with_constants(model, pool)
+    clear_made_shapes(light.graph)
+
+    left = max(1, min(_MOST_ASKED, _MOST_NODES // max(1, len(light.graph.node))))
+
+    def judged(shapes: Mapping[str, Sequence[int]]) -> float | None:
+        nonlocal left
+        if not left:
+            return None
+        left -= 1
+        for value in light.graph.input:
+            if value.name in shapes:
+                shape = value.type.tensor_type.shape
+                shape.Clear()
+                for size in shapes[value.name]:
+                    shape.dim.add(dim_value=size)
+        try:
+            shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
+        except Exception:  # of several kinds, some of them ONNX's own
+            inferred = shape_inference.infer_shapes(light)
+            return float(len(inferred.graph.value_info))
+        return math.inf
+
+    return judged

@@ -14,6 +14,7 @@ from onnx import TensorProto
 from hetero_tvm.errors import ModelError, ShapeError
 from hetero_tvm.frontend.dimensions import parts_of_total
 from hetero_tvm.frontend.onnx.definitions import first_lines
+from hetero_tvm.frontend.suggestions import agreeing
 
 #: Symbols that mean "batch" and "sequence length" in what exporters write.
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
@@ -34,6 +35,10 @@ MOST_DIMENSIONS = 32
 
 # A dimension is a number, a symbol, or None (no name, no value).
 _Dims = list["int | str | None"]
+_Place = tuple[str, int]
+_Agreement = Callable[[Mapping[str, Sequence[int]]], "float | None"]
+"""Number of a model's values that fit together at these shapes of its inputs, infinity for all of them; None
+when it is not to be asked again."""
 
 
 def contradiction(error: Exception) -> ModelError:
@@ -55,8 +60,12 @@ def fix_input_shapes(
     batch: int | None = None,
     sequence: int | None = None,
     least: int = 1,
+    judge: Callable[[], _Agreement] | None = None,
 ) -> dict[str, tuple[int, ...]]:
     """Fixed shape of every input; no given dimension is less than ``least``.
+
+    ``judge`` makes what tells whether the model fits together at some shapes, for those that are suggested
+    where some are missing.
 
     A symbol that one given shape fixes is fixed in all inputs, and so are sums and products of such symbols
     (``past_length + 1``); ``batch`` and ``sequence`` fix symbols by their usual names.
@@ -88,7 +97,7 @@ def fix_input_shapes(
             fixed[name] = tuple(int(size) for size in shapes[name])
         elif dims is not None:
             fixed[name] = tuple(_value(d, symbols) if isinstance(d, str) else d for d in dims)
-    _refuse_open(declared, fixed, symbols)
+    _refuse_open(declared, fixed, symbols, judge)
     return fixed
 
 
@@ -239,22 +248,23 @@ def _broken_terms(
 
 
 def _refuse_open(
-    declared: Mapping[str, _Dims | None], fixed: Mapping[str, tuple], symbols: Mapping[str, int]
+    declared: Mapping[str, _Dims | None],
+    fixed: Mapping[str, tuple],
+    symbols: Mapping[str, int],
+    judge: Callable[[], _Agreement] | None,
 ) -> None:
     """Refuse dimensions that are left without a value, with the options that would fix them.
 
-    The sizes that are suggested give every symbol one value.
+    The sizes that are suggested give every symbol one value, and agree with each other in the model where
+    ``judge`` is given.
     """
+    if fixed.keys() >= declared.keys() and all(isinstance(d, int) for dims in fixed.values() for d in dims):
+        return
     problems: list[str] = []
     told: dict[str, tuple[int | str, ...]] = {}
-    suggested = dict(symbols)
-    for dims in fixed.values():
-        for axis, dim in enumerate(dims):
-            for symbol in _NAME.findall(dim) if isinstance(dim, str) else ():
-                suggested.setdefault(symbol, _suggest(symbol, axis))
-    for symbol in suggested:
-        if symbol not in symbols and (parts := parts_of_total(symbol, suggested)) is not None:
-            suggested[symbol] = sum(suggested[part] for part in parts)
+    suggested = _suggested(fixed, symbols)
+    if judge is not None and None not in declared.values():
+        suggested = _agreeing(fixed, symbols, suggested, judge())
     for name, dims in declared.items():
         if name not in fixed:
             problems.append(f"{name}: even the number of dimensions is unknown")
@@ -267,11 +277,7 @@ def _refuse_open(
             )
             problems.append(f"{name}: {listed} of {_letters(dims)} is open")
         if still_open:
-            sizes = (
-                d if isinstance(d, int) else _suggested_size(d, axis, suggested)
-                for axis, d in enumerate(fixed[name])
-            )
-            told[name] = tuple(sizes)
+            told[name] = _at(name, fixed[name], suggested)
     if problems:
         options = [f"--shape {name}={'x'.join(map(str, sizes))}" for name, sizes in told.items()]
         python = ", ".join(
@@ -292,10 +298,47 @@ def _refuse_open(
         )
 
 
-def _suggested_size(dim: str | None, axis: int, symbols: Mapping[str, int]) -> int:
-    """Size for an open dimension that agrees with those of all symbols."""
-    value = _value(dim, symbols) if dim else None
-    return value if isinstance(value, int) and value > 0 else _suggest(dim, axis)
+def _suggested(fixed: Mapping[str, tuple], symbols: Mapping[str, int]) -> dict[str | _Place, int]:
+    """Usual sizes of symbols, and of places (input, axis) without one, beside those that are known."""
+    found: dict[str | _Place, int] = dict(symbols)
+    for name, dims in fixed.items():
+        for axis, dim in enumerate(dims):
+            if dim is None:
+                found[name, axis] = _suggest(None, axis)
+            for symbol in _NAME.findall(dim) if isinstance(dim, str) else ():
+                found.setdefault(symbol, _suggest(symbol, axis))
+    named = {symbol: size for symbol, size in found.items() if isinstance(symbol, str)}
+    for symbol in named:
+        if symbol not in symbols and (parts := parts_of_total(symbol, named)) is not None:
+            found[symbol] = sum(named[part] for part in parts)
+    return found
+
+
+def _agreeing(
+    fixed: Mapping[str, tuple],
+    symbols: Mapping[str, int],
+    suggested: Mapping[str | _Place, int],
+    agreement: _Agreement,
+) -> dict[str | _Place, int]:
+    """The suggested sizes, as the model can have them."""
+
+    def fit(sizes: Mapping[str | _Place, int]) -> float | None:
+        everything = {**symbols, **sizes}
+        return agreement({name: _at(name, dims, everything) for name, dims in fixed.items()})
+
+    free = {key: size for key, size in suggested.items() if key not in symbols}
+    known = [size for dims in fixed.values() for size in dims if isinstance(size, int)]
+    return {**suggested, **agreeing(free, [*symbols.values(), *known], fit)}
+
+
+def _at(name: str, dims: Sequence[int | str | None], sizes: Mapping[str | _Place, int]) -> tuple[int, ...]:
+    """The shape of input ``name`` at these sizes of symbols and of places without one."""
+    named = {symbol: size for symbol, size in sizes.items() if isinstance(symbol, str)}
+    found = []
+    for axis, dim in enumerate(dims):
+        value = _value(dim, named) if isinstance(dim, str) else sizes[name, axis] if dim is None else dim
+        found.append(value if isinstance(value, int) and value > 0 else _suggest(str(dim), axis))
+    return tuple(found)
 
 
 def _suggest(symbol: str | None, axis: int) -> int:

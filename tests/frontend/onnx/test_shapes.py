@@ -151,3 +151,30 @@ def test_inputs_without_elements():
     sums, powers = run_tvm(imported, {"x": empty, "z": z})
     np.testing.assert_array_equal(sums, np.zeros((1, 3)))
     np.testing.assert_array_equal(powers, np.ones(2))
+
+
+CACHED = """g (
+    float[b,t,8] q, float[b,p,8] past, float[b,t,total] mask, float[c,?,8] other
+) => (float[b,t,8] y) {
+    keys = Concat<axis = 1>(past, q)
+    turned = Transpose<perm = [0, 2, 1]>(keys)
+    scores = MatMul(q, turned)
+    masked = Add(scores, mask)
+    weights = Softmax(masked)
+    own = MatMul(weights, keys)
+    y = Add(own, other)
+}"""
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ({}, ["q=1x128x8", "past=1x128x8", "mask=1x128x256", "other=1x128x8"]),
+        ({"q": (2, 3, 8), "past": (2, 4, 8)}, ["mask=2x3x7", "other=1x3x8"]),
+        ({"q": (2, 3, 8), "past": (2, 4, 8), "other": (2, 3, 8)}, ["mask=2x3x7"]),
+    ],
+)
+def test_suggested_sizes_fit_together(given, told):
+    with pytest.raises(ShapeError) as caught:
+        import_onnx(text_model(CACHED, opset=17), shapes=given)
+    assert caught.value.hint.startswith(f"Add {' '.join(f'--shape {text}' for text in told)} (with")
