@@ -11,7 +11,7 @@ from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.schedules.cpu.halves.attention_tiles import LANES, TilesOfHalves, tile_of
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.blocked_attention import BlockedRunTimeAttentionKernel
-from hetero_tvm.schedules.emit import Index, int32
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.symbolic import Witnesses
 
 
@@ -32,19 +32,11 @@ class _RunTimeTiles(TilesOfHalves, RunTimeAttentionKernel):
     def _pack_values(self, base: Expr) -> None:
         self.pack_values(base, self.keys)
 
-    def _query_tiles(self, piece: Expr) -> None:
-        k, pieces, rows = self.k, self.pieces, self.tile.rows
-        full = k.let(tirx.truncdiv(self.q_len, int32(rows)))
-        rest = k.let(self.q_len - full * rows)
-        first = k.let(tirx.truncdiv(piece * full, int32(pieces)))
-        count = tirx.truncdiv((piece + 1) * full, int32(pieces)) - first
-        with k.serial(count) as t:
-            self._query_tile((first + t) * rows, rows)
-        with k.when(tirx.EQ(piece, int32(pieces - 1)) if pieces > 1 else True):
-            for most in range(TILE_ROWS, rows + 1, TILE_ROWS):
-                self.rest_rows = most
-                with k.when(tirx.all(rest > most - TILE_ROWS, rest <= most)):
-                    self._query_tile(full * rows, rest)
+    def _queries_behind(self, first: Expr, rest: Expr) -> None:
+        for most in range(TILE_ROWS, self.tile.rows + 1, TILE_ROWS):
+            self.rest_rows = most
+            with self.k.when(tirx.all(rest > most - TILE_ROWS, rest <= most)):
+                self._query_tile(first, rest)
 
     def _query_tile(self, first_row: Expr, height: Index) -> None:
         self.round_queries(first_row, height)

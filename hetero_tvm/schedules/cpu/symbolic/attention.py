@@ -136,7 +136,11 @@ class RunTimeAttentionKernel(OneQueryKernel):
         with k.serial(count) as t:
             self._query_tile((first + t) * rows, rows)
         with k.when(tirx.EQ(piece, int32(pieces - 1)) if pieces > 1 else True):
-            in_powers_of_two(k, full * rows, rest, rows, self._query_tile)
+            self._queries_behind(full * rows, rest)
+
+    def _queries_behind(self, first: Expr, rest: Expr) -> None:
+        """Emit the ``rest`` of the queries, which fill no tile."""
+        in_powers_of_two(self.k, first, rest, self.tile.rows, self._query_tile)
 
     def _pack_keys(self, base: Expr) -> None:
         """Keys transposed to [panel][d][column]; columns behind the last key are zero."""
