@@ -152,8 +152,21 @@ class TilesOfHalves(AttentionKernel):
         steps, _ = _divided(self.k, depth + (COLUMNS - 1), COLUMNS)
         first = [panel, tirx.truncdiv(as_index(start), int32(_PAIR))]
         words = steps * (COLUMNS // _PAIR)
-        self._multiply(height, self.weights, start, words, self.packed_values, first, acc, int32(0))
+
+        def multiplied() -> None:
+            self._multiply(height, self.weights, start, words, self.packed_values, first, acc, int32(0))
+
+        if isinstance(steps, int):
+            multiplied()
+        else:  # the product takes a step before it counts
+            self.k.branch(steps > 0, multiplied, lambda: self._clear(acc))
         return acc
+
+    def _clear(self, acc: Buffer) -> None:
+        """Make the sums of a tile zero, where no key is seen."""
+        with self.k.serial(int(acc.shape[0])) as r:
+            for start, width in pieces(COLUMNS):
+                self.k.store(acc, self.k.splat(0.0, width), [r, self.k.ramp(start, width)])
 
     def _multiply(
         self,

@@ -1,12 +1,17 @@
 """Attention of bfloat16 of any length: masks of every shape, causality, windows, heads of odd widths."""
 
+import numpy as np
 import pytest
 
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.integers.bf16_attention import Bf16Attention
 from hetero_tvm.schedules.cpu.halves.attention import Bf16AttentionSpace, rounding_pays
 from hetero_tvm.schedules.cpu.symbolic import kernels
+from hetero_tvm.schedules.symbolic import Witnesses
 from tests.schedules.cpu.halves.test_attention import MACHINE, TOLERANCE, multiplies
+from tests.schedules.cpu.running import TARGET, UNWRITTEN
 from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
 from tests.schedules.representatives import CPU, TILES
 from tests.selection import thorough
@@ -41,6 +46,20 @@ def test_attention_of_any_length(block, dim, kv_heads, rows, mask, options):
     for pieces in (1, 2):
         point = {"rows": rows, "pieces": pieces, "block": block}
         check(make, kernels.emit(witnesses, SPACE, point, MACHINE), tolerance=TOLERANCE)
+
+
+@multiplies
+@pytest.mark.parametrize("block", [0, 32])
+def test_a_sum_over_no_keys_is_zero(block):
+    sizes = ({"q": 40, "k": 64}, {"q": 40, "k": 51}, {"q": 33, "k": 64})
+    ops = [Bf16Attention.of(Attention(1, 2, s["q"], s["k"], 16, 0.25, 2)) for s in sizes]
+    point = {"rows": 32, "pieces": 1, "block": block}
+    function = kernels.emit(Witnesses(tuple(ops), sizes), SPACE, point, MACHINE)
+    run = compile_kernels(function, TARGET).jit()["main"]
+    q, none = np.ones((1, 21, 32), "float32"), np.ones((1, 0, 32), "float32")
+    result = tvm.runtime.tensor(np.full(q.shape, UNWRITTEN, "float32"))
+    run(*(tvm.runtime.tensor(array) for array in (q, none, none)), result)
+    np.testing.assert_array_equal(result.numpy(), 0)
 
 
 def test_one_query_of_a_decoder_stays_in_float32():
