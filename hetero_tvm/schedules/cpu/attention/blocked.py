@@ -140,10 +140,11 @@ class BlockedAttentionKernel(RunningSoftmax):
             oldest = first_row + (op.kv_len - op.q_len - op.window + 1) - self.first_key
             skipped = k.let(tirx.floordiv(tirx.max(oldest, int32(0)), int32(columns)))
         with k.when(panels > skipped if op.causal else True):
+            self._take_queries(first_row, height)
             with k.serial(panels - skipped) as panel:
                 self._score_panel(first_row, height, skipped + panel)
             start = skipped * columns
-            length = panels * columns - start if op.causal else self.keys
+            length = panels * columns - start if op.causal or self.whole_panels else self.keys
             last = self.first_key + self.keys >= op.kv_len
             if op.causal:
                 last = tirx.any(last, newest < self.keys)

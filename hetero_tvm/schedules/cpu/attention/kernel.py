@@ -155,6 +155,7 @@ class AttentionKernel:
         """Emit scores, softmax and values of ``height`` query rows."""
         op, k, columns = self.op, self.k, self.key_columns
         self._fetch_ahead(first_row, height)
+        self._take_queries(first_row, height)
         panels: Index = self.key_panels
         if op.causal:
             seen = first_row + height + (op.kv_len - op.q_len)
@@ -166,13 +167,16 @@ class AttentionKernel:
         with k.serial(panels - skipped) as panel:
             self._score_panel(first_row, height, skipped + panel)
         start = skipped * columns
-        length = panels * columns - start if op.causal else op.kv_len
+        length = panels * columns - start if op.causal or self.whole_panels else op.kv_len
         with k.serial(height) as r:
             self._softmax_row(r, start, length)
         self._zero_hidden_rows(first_row, height, start, length)
         depth = tirx.min(panels * columns, int32(op.kv_len)) if op.causal else op.kv_len
         with k.serial(self.value_panels) as panel:
             self._value_panel(first_row, height, panel, start, depth - start)
+
+    def _take_queries(self, first_row: Expr, height: int) -> None:
+        """Emit what a tile's queries need before they are multiplied: nothing where they lie."""
 
     def _score_panel(self, first_row: Expr, height: int, panel: Expr) -> None:
         """Emit the scores of ``height`` queries and one panel of keys: scaled, capped, masked."""

@@ -29,14 +29,13 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.integers.bf16_attention import Bf16Attention
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
-from hetero_tvm.schedules.cpu.halves.attention_kernel import Bf16AttentionKernel
-from hetero_tvm.schedules.cpu.halves.attention_tiles import COLUMNS, words_of
+from hetero_tvm.schedules.cpu.halves.attention_kernel import Bf16AttentionKernel, scales_in_place
+from hetero_tvm.schedules.cpu.halves.attention_tiles import COLUMNS, tile_of, words_of
 from hetero_tvm.schedules.cpu.halves.run_time_attention import (
     BlockedRunTimeBf16AttentionKernel,
     RunTimeBf16AttentionKernel,
 )
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_cycles
-from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.symbolic import Witnesses
 
 _SOFTMAX_CYCLES, _STORE_CYCLES, _PACK_CYCLES = 15.0, 5.0, 12.0
@@ -92,13 +91,13 @@ class Bf16AttentionSpace(DesignSpace):
         balance = -(-work // machine.threads) * machine.threads / work
         per_piece = -(-op.q_len // pieces)
         waste = -(-per_piece // rows) * rows / per_piece
-        tile = RegisterTile(rows, 2)
+        tile = tile_of(rows)
         panels, values = -(-op.kv_len // COLUMNS), -(-op.values // COLUMNS)
         scores = panels * tile_cycles(tile, words_of(op.head_dim) // 16)
         sums = values * tile_cycles(tile, words_of(op.kv_len) // 16)
         products = (scores + sums) / rows * waste
         vectors = op.kv_len / machine.lanes
-        softmax = vectors * (_SOFTMAX_CYCLES + (0 if _is_plain(op) else _STORE_CYCLES)) + op.values / 4
+        softmax = vectors * (_SOFTMAX_CYCLES + (0 if scales_in_place(op) else _STORE_CYCLES)) + op.values / 4
         scored = _SCORE_BYTES * rows * (point["block"] or op.kv_len)
         softmax *= 1 + _BEYOND_L1 * math.log2(max(scored / machine.l1, 1.0))
         packed = op.kv_len * (op.head_dim + op.values) / machine.lanes * _PACK_CYCLES / per_piece
@@ -130,10 +129,6 @@ class Bf16AttentionSpace(DesignSpace):
         if not block:
             return RunTimeBf16AttentionKernel(witnesses, rows, pieces).emit()
         return BlockedRunTimeBf16AttentionKernel(witnesses, rows, pieces, block).emit()
-
-
-def _is_plain(op: Attention) -> bool:
-    return not (op.mask or op.causal or op.softcap)
 
 
 def rounding_pays(op: Attention, machine: CpuModel, any_rows: bool = False) -> bool:
