@@ -259,6 +259,7 @@ def _images(lanes: int) -> dict[str, list[FusedOp]]:
             Conv2d(1, 3, 224, 224, 32, (3, 3), (2, 2), (1, 1, 1, 1), epilogue=("bias",)),
             Conv2d(1, 80, 1, 600, 384, (1, 3), padding=(0, 1, 0, 1), epilogue=("bias",)),
             point(256, 14, 256),
+            Conv2d(1, 512, 38, 80, 64, (1, 1), epilogue=("bias",)),
         ],
         "cpu.conv2d_blocked": [
             conv(64, 56, 64, **inside),

@@ -12,6 +12,7 @@ Loop structure::
     parallel over tiles of MR filters:  pack a weight that is not constant
     parallel over input planes:  copy into phases, with zeros around      (left out when X fits as it is)
     parallel over blocks of pixels x groups of filters:
+        copy the block's pixels of X, panel after panel                       (1x1 filters, where it pays)
         for each tile of MR filters:
             for each panel of NR pixels:
                 acc[MR][NR] += W[tile, c, tap, MR] * X[c, p + shift(tap)]       over channels and taps
@@ -19,7 +20,9 @@ Loop structure::
                 else:              acc -> strip[MR][pixels of the block]        (L1)
             rows with gaps: epilogue on whole rows of the strip, stored to Y
 
-A block's input (all channels) stays in L2 while the tiles of filters pass over it; weights are packed
+A block's input (all channels) stays in L2 while the tiles of filters pass over it.  Where each of many
+channels lies on a page of its own, a panel meets a new page with every step, and each tile of filters
+again: one copy of the block reads whole rows of pixels, and its panels are streams.  Weights are packed
 as [tiles, C, taps, MR].  A tile has filters of one group; depthwise convolution has one filter per plane.
 """
 
@@ -44,8 +47,18 @@ _STRIP_LIMIT = 48 << 10
 """Bytes of one strip: it should stay in L1/L2 between the products and the epilogue."""
 
 
+_FAR_PLANE, _ANY_PLANES, _NEAR_PLANES, _PLANES, _MOST_WAITING = 1024, 0.08, 256, 530.0, 3.3
+"""Bytes from which on planes lie on pages of their own, the share that a tile then waits for addresses, how
+many planes it reads without waiting longer, for how many more it takes twice the time, and the most that it
+takes longer (measured on a Xeon)."""
+
+_COPIED, _FILLED = 0.25, 0.6
+"""Cycles of a value that is copied to a panel before the products, and of one of a whole image's copy."""
+
+
 class Conv2dSpace(DesignSpace):
-    """Knobs: register tile (filters, pixel vectors), blocks of pixels, groups that filters are cut into."""
+    """Knobs: register tile (filters, pixel vectors), blocks of pixels, groups that filters are cut into, and
+    whether the pixels of a block are copied."""
 
     name = "cpu.conv2d"
     version = 1
@@ -74,12 +87,19 @@ class Conv2dSpace(DesignSpace):
             Knob("tile", tuple(tiles)),
             Knob("blocks", _block_choices(Geometry(op), machine)),
             Knob("groups", tuple(groups)),
+            Knob("copied", (False, True) if _far_planes(op) else (False,), absent=False),
         )
 
     def default(self, op: Conv2d, machine: CpuModel) -> Point:
-        tiles, blocks, groups = (knob.choices for knob in self.knobs(op, machine))
+        tiles, blocks, groups, copied = (knob.choices for knob in self.knobs(op, machine))
         geometry = Geometry(op)
-        points = [{"tile": t, "blocks": b, "groups": g} for t in tiles for b in blocks for g in groups]
+        points = [
+            {"tile": t, "blocks": b, "groups": g, "copied": c}
+            for t in tiles
+            for b in blocks
+            for g in groups
+            for c in copied
+        ]
         return min(points, key=lambda point: _cost(op, geometry, point, machine))
 
     def features(self, op: Conv2d, point: Point, machine: CpuModel) -> list[float]:
@@ -93,7 +113,8 @@ class Conv2dSpace(DesignSpace):
         waste = [blocks.pixels * blocks.count / geometry.pixels, op.filters % tile.rows / tile.rows]
         block_bytes = math.log2(blocks.pixels * op.channels * 4 / machine.l2)
         cost = ideal / _cost(op, geometry, point, machine)
-        return [*sizes, len(geometry.taps), *registers, *pieces, *waste, block_bytes, cost]
+        copied = float(point.get("copied", False))
+        return [*sizes, len(geometry.taps), *registers, *pieces, *waste, block_bytes, copied, cost]
 
     def estimate(self, op: Conv2d, point: Point, machine: CpuModel) -> float:
         return _cost(op, Geometry(op), point, machine)
@@ -117,7 +138,14 @@ class Conv2dSpace(DesignSpace):
     def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
         tile = RegisterTile.of(point["tile"])
         blocks = PixelBlocks(Geometry(op), point["blocks"], tile.columns(machine.lanes))
-        return ConvKernel(op, tile, blocks, point["groups"], machine.lanes).emit()
+        copied = point.get("copied", False)
+        return ConvKernel(op, tile, blocks, point["groups"], machine.lanes, copied).emit()
+
+
+def _far_planes(op: Conv2d) -> bool:
+    """Whether the planes that a tile reads lie on pages of their own."""
+    geometry = Geometry(op)
+    return geometry.direct and op.groups == 1 and 4 * geometry.pixels >= _FAR_PLANE
 
 
 def _block_choices(geometry: Geometry, machine: CpuModel) -> tuple[int, ...]:
@@ -161,4 +189,17 @@ def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> fl
         spill += 0.05 * (blocks.count > 1)
     weights_reread = 1.0 + reread * (blocks.count - 1) * (op.filters * depth * 4 > machine.l2 / 2)
     strip_spill = 1.0 if geometry.gapless or rows * blocks.pixels * 4 <= _STRIP_LIMIT else 1.3
-    return busiest * blocks.pixels / columns * panel * spill * weights_reread * strip_spill
+    if point.get("copied", False):
+        spill += 0.1 * max(0.0, 1.0 - machine.l2 / 8 / block_bytes)
+    products = busiest * blocks.pixels / columns * panel * spill * weights_reread * strip_spill
+    if point.get("copied", False):
+        return products + -(-work // machine.threads) * op.channels * blocks.pixels * _COPIED
+    filled = op.batch * op.channels * geometry.pixels / machine.threads * _FILLED
+    return products * (1.0 + _waiting(op)) + filled * (geometry.direct and blocks.plane != geometry.pixels)
+
+
+def _waiting(op: Conv2d) -> float:
+    """Time that a tile waits for addresses of planes, by what it takes otherwise."""
+    if not _far_planes(op):
+        return 0.0
+    return _ANY_PLANES + min(max(0.0, (op.channels - _NEAR_PLANES) / _PLANES), _MOST_WAITING)

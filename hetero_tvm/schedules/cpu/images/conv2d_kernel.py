@@ -31,12 +31,15 @@ class ConvKernel:
     tile : filters (rows) and pixel vectors of the register tile.
     blocks : how the output pixels are cut.
     groups : parallel groups of filter tiles.
+    copied : whether each block of pixels is copied, panel by panel, before its products.
 
     A tile has filters of one group of the convolution.
     """
 
-    def __init__(self, op: Conv2d, tile: RegisterTile, blocks: PixelBlocks, groups: int, lanes: int):
-        self.op, self.lanes, self.blocks = op, lanes, blocks
+    def __init__(
+        self, op: Conv2d, tile: RegisterTile, blocks: PixelBlocks, groups: int, lanes: int, copied: bool
+    ):
+        self.op, self.lanes, self.blocks, self.copied = op, lanes, blocks, copied
         self.geometry: Geometry = blocks.geometry
         self.rows, self.vectors, self.columns = tile.rows, tile.vectors, tile.columns(lanes)
         self.filters = op.filters // op.groups
@@ -52,7 +55,7 @@ class ConvKernel:
     @property
     def _reads_x(self) -> bool:
         """Whether pixels are read where they lie in X."""
-        return self.geometry.direct and self.blocks.plane == self.geometry.pixels
+        return self.geometry.direct and self.blocks.plane == self.geometry.pixels and not self.copied
 
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, the epilogue's operands, Y."""
@@ -72,7 +75,7 @@ class ConvKernel:
             self.x_planes = k.view(x, (op.batch * op.channels, op.height * op.width))
             if self._reads_x:
                 self.planes = k.view(x, (1, op.batch * op.channels, self.blocks.plane))
-            elif not self.by_channel:
+            elif not self.by_channel and not self.copied:
                 self.planes = k.scratch((len(geometry.phases), op.batch * op.channels, self.blocks.plane))
                 self._fill_planes()
             if not op.constant_weight:
@@ -184,6 +187,8 @@ class ConvKernel:
             self.planes = k.scratch((len(self.geometry.phases), 1, self.blocks.plane))
             for index in range(len(self.geometry.phases)):
                 self._clear_phase(0, index)
+        if self.copied:
+            self._copy_block()
         with k.serial(self.tiles if self.groups == 1 else tiles) as t:
             tile = first + t
             if self.by_channel:
@@ -194,12 +199,46 @@ class ConvKernel:
             if not gapless:
                 self._store_strip(tile)
 
+    def _copy_block(self) -> None:
+        """Copy a block of pixels of all channels: the channels of each panel follow one another."""
+        k, width, start = self.k, self.columns, self.block * self.blocks.step
+        panels = self.blocks.pixels // width
+        self.planes = k.scratch((1, panels * self.depth, width))
+
+        def copy(channel: Expr, panel: Index, count: int) -> None:
+            plane, target = self.batch * self.depth + channel, panel * self.depth + channel
+            for at, vector in vector_pieces(count, self.lanes):
+                value = k.load(self.x_planes, [plane, k.ramp(start + panel * width + at, vector)])
+                k.store(self.planes, value, [0, target, k.ramp(at, vector)])
+            for at, vector in vector_pieces(width - count, self.lanes):
+                k.store(self.planes, k.splat(0.0, vector), [0, target, k.ramp(count + at, vector)])
+
+        def rows(whole: int, left: int) -> None:
+            with k.serial(self.depth) as channel:
+                with k.serial(whole) as panel:
+                    copy(channel, panel, width)
+                if left:
+                    copy(channel, whole, left)
+
+        last = self.geometry.pixels - (self.blocks.count - 1) * self.blocks.step
+        if last == self.blocks.pixels:
+            rows(panels, 0)
+        else:
+            behind = functools.partial(rows, last // width, last % width)
+            k.branch(self.block < self.blocks.count - 1, lambda: rows(panels, 0), behind)
+
     def _panel(self, tile: Expr, panel: Expr) -> None:
         """Emit one register tile: to Y, or to the strip where rows have gaps."""
         k = self.k
         acc = k.scratch((self.rows, self.columns))
         pixel = self.block * self.blocks.step + panel * self.columns
-        self._accumulate(acc, tile, pixel)
+        if self.copied:
+            self._accumulate(acc, tile, panel * self.depth, int32(0))
+        elif self.by_channel:
+            self._accumulate(acc, tile, int32(0), pixel)
+        else:
+            first = self.batch * self.op.channels + self._place(tile)[0] * self.depth
+            self._accumulate(acc, tile, first, pixel)
         if self.strip is None:
             self._store_panel(acc, tile, pixel)
             return
@@ -207,14 +246,11 @@ class ConvKernel:
             value = k.load(acc, [r, k.ramp(v * self.lanes, self.lanes)])
             k.store(self.strip, value, [r, k.ramp(panel * self.columns + v * self.lanes, self.lanes)])
 
-    def _accumulate(self, acc: Buffer, tile: Expr, pixel: Expr) -> None:
-        """acc[MR][NR] = sum over channels and taps."""
+    def _accumulate(self, acc: Buffer, tile: Expr, first_plane: Expr, pixel: Expr) -> None:
+        """acc[MR][NR] = sum over channels and taps, of planes from ``first_plane`` on."""
         k, taps, lanes = self.k, len(self.geometry.taps), self.lanes
         with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
             k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
-        first_plane = self.batch * self.op.channels + self._place(tile)[0] * self.depth
-        if self.by_channel:
-            first_plane = int32(0)
 
         def tap_product(channel: Expr, tap: Index, place: tuple[Index, Index]) -> None:
             phase, shift = place

@@ -32,11 +32,6 @@ _ROW, _PIXEL = 12.0, {1: 0.25, 2: 0.8}
 _APART = 3.0
 """Cycles of a pixel that is read alone: of larger strides, and where filters do not overlap."""
 
-_FAR_PLANE, _NEAR_PLANES, _PLANES, _MOST_WAITING = 1024, 256, 530.0, 3.3
-"""Bytes from which on planes lie on pages of their own, how many of those a tile of the plain kernel reads
-without waiting for addresses, for how many more it takes twice the time, and the most that it takes longer
-(measured on a Xeon)."""
-
 _SURE = 0.97
 """Share of the plain kernel's estimate that the blocked one must stay below, as estimates are off by a few
 per cent."""
@@ -70,8 +65,8 @@ def cycles_of_layouts(
     after = default_cycles(DepthwiseSpace() if plain.depthwise else BlockedConv2dSpace(), blocked, machine)
     if before is None or after is None:
         return None
-    before *= 1.0 + _waiting(plain)
-    before *= _SHORT_VECTORS if machine.lanes < LINE_FLOATS and plain.out_height > 1 else 1.0
+    if machine.lanes < LINE_FLOATS and plain.out_height > 1:
+        before *= 1.0 if Conv2dSpace().default(plain, machine)["copied"] else _SHORT_VECTORS
     before += 0.0 if plain.depthwise else _filling(plain, machine)
     return before, after if rounded is None else min(after, rounded)
 
@@ -100,14 +95,6 @@ def slices_pay(plain: Conv2d, sliced: Conv3d, machine: CpuModel) -> bool:
     if before is None or after is None:
         return after is not None
     return after < before + _filling(plain, machine) + _bytes(plain.image) / _TO_PLAIN
-
-
-def _waiting(op: Conv2d) -> float:
-    """Time that the plain kernel waits for addresses of planes, by what it takes otherwise."""
-    geometry, planes = Geometry(op), op.channels // op.groups
-    if not geometry.direct or 4 * geometry.pixels < _FAR_PLANE:
-        return 0.0
-    return min(max(0.0, (planes - _NEAR_PLANES) / _PLANES), _MOST_WAITING)
 
 
 def _filling(op: Conv2d, machine: CpuModel) -> float:

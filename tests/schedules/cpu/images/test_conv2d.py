@@ -74,6 +74,26 @@ def test_unusual_shapes(op):
     check_points(SPACE, op, [SPACE.default(op, AVX2)], AVX2)
 
 
+@pytest.mark.parametrize("machine", SWEPT)
+@pytest.mark.parametrize("pixels", [(18, 17), (16, 32)])
+def test_panels_of_pixels_that_are_copied(machine, pixels):
+    """A whole number of panels, and a last one in part, of more than one image and group of filters."""
+    op = Conv2d(2, 19, *pixels, 21, (1, 1), epilogue=("bias", "residual", "relu"))
+    point = {"tile": (4, 2), "blocks": 4, "groups": 2, "copied": True}
+    check_points(SPACE, op, [point, point | {"blocks": 1, "groups": 1}], machine)
+
+
+def test_planes_of_many_pages_are_copied_by_default():
+    machine = MACHINES["avx512"]
+
+    def copied(*sizes, **more):
+        return SPACE.default(Conv2d(1, *sizes, **more), machine)["copied"]
+
+    assert copied(512, 38, 80, 64, (1, 1))
+    assert not copied(512, 7, 7, 64, (1, 1))
+    assert not copied(64, 38, 80, 64, (3, 3), padding=PAD)
+
+
 @pytest.mark.thorough
 @settings(max_examples=15)
 @given(st.data())
