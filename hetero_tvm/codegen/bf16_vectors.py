@@ -34,10 +34,12 @@ def bf16_bits(value: Expr, width: int) -> Expr:
         return tirx.call_extern(f"uint16x{width}", _NAME, value)
     if width != 1:
         raise ValueError(f"{width} values at once")
-    bits = tirx.reinterpret("uint32", value)
+    # Named: TVM's simplifier drops the shift of sums of a product's bits.
+    bits = tirx.Var("bits", "uint32")
     one, high = tirx.const(1, "uint32"), tirx.const(16, "uint32")
     upper = tirx.shift_right(bits, high)
     rounded = bits + tirx.const(0x7FFF, "uint32") + tirx.bitwise_and(upper, one)
     nan = tirx.bitwise_and(bits, tirx.const(0x7FFFFFFF, "uint32")) > tirx.const(0x7F800000, "uint32")
     quiet = tirx.bitwise_or(upper, tirx.const(0x40, "uint32"))
-    return tirx.Select(nan, quiet, tirx.shift_right(rounded, high)).astype("uint16")
+    chosen = tirx.Select(nan, quiet, tirx.shift_right(rounded, high)).astype("uint16")
+    return tirx.Let(bits, tirx.reinterpret("uint32", value), chosen)

@@ -11,6 +11,8 @@ The pool keeps 16 keys beside each other for each channel, as a register tile wa
 per call.  One row has as many accumulators as query heads share the key head, one where none do; so the rows
 of a prompt are taken as many together as registers hold.  A row's sums have the same order and bits alone and
 among others: keys that only a later row sees have a weight of zero.
+
+Many rows of a text are ``matrix_attention``'s where they may be rounded and there are tiles of bfloat16.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from hetero_tvm.codegen.vector_functions import log1p
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import KEYS, CachedAttention
+from hetero_tvm.schedules.cpu.decoding.matrix_attention import PromptTiles, takes_prompts
 from hetero_tvm.schedules.cpu.decoding.pool import Pool, places
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, quotient, remainder
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
@@ -37,9 +40,12 @@ _AHEAD = 8
 piece of some KiB, and the next page is anywhere: what processors fetch by themselves ends with a piece."""
 
 
-def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
+def emit_attention(op: CachedAttention, machine: CpuModel, rounds: bool = False) -> PrimFunc:
     """Kernel with arguments Q [rows, heads * dim], positions, sequences, tables, layer [1], K, V, the table
-    of biases when there is one, sinks [heads] when there are some, O [rows, heads * value_dim]."""
+    of biases when there is one, sinks [heads] when there are some, O [rows, heads * value_dim].
+
+    Where it ``rounds``, many rows of one text may be multiplied in bfloat16.
+    """
     h = op.heads
     k = SymbolicKernel("attention")
     with k:
@@ -68,20 +74,28 @@ def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
                 begin = group * piece // pieces
                 row.emit(begin, group * (piece + 1) // pieces - begin, longest)
 
-        each = k.named(tirx.Select(rows >= _ENOUGH_ROWS * together, int32(together), int32(1)))
+        tiles = (
+            PromptTiles(k, op, q, out, pool, tables, sinks) if rounds and takes_prompts(op, machine) else None
+        )
+        if tiles is None:
+            each = k.named(tirx.Select(rows >= _ENOUGH_ROWS * together, int32(together), int32(1)))
+        else:
+            each = tiles.tokens_each(rows, machine.threads)
         blocks = k.let(tirx.truncdiv(rows + (each - 1), each))
-        with k.shared_out(blocks * h.kv_heads) as work:
+        with k.imported(*(tiles.imports if tiles else ())), k.shared_out(blocks * h.kv_heads) as work:
             block, head = k.let(quotient(work, h.kv_heads)), k.let(remainder(work, h.kv_heads))
             pool.layer = k.let(k.load(layer, [0]))
             first = k.let(block * each)
             end = k.let(tirx.min(first + each, rows))
 
-            def apart() -> None:
-                with k.serial(end - first) as i:
+            def apart(first: Expr, count: Expr) -> None:
+                with k.serial(count) as i:
                     some(head, k.let(first + i), 1)
 
-            if together == 1:
-                apart()
+            if tiles is not None:
+                tiles.runs(first, end, head, sequences, positions, apart)
+            elif together == 1:
+                apart(first, end - first)
             else:
                 texts, steps = (
                     k.let(k.load(of, [end - 1]) - k.load(of, [first])) for of in (sequences, positions)
@@ -89,7 +103,7 @@ def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
                 follow = tirx.all(
                     tirx.EQ(end - first, together), tirx.EQ(texts, 0), tirx.EQ(steps, together - 1)
                 )
-                k.branch(follow, lambda: some(head, first, together), apart)
+                k.branch(follow, lambda: some(head, first, together), lambda: apart(first, end - first))
     return k.function
 
 

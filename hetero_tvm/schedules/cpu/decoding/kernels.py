@@ -87,7 +87,6 @@ Contract = (
 _EMIT_PRODUCT = {Linear: emit_linear, ExpertLinear: emit_expert_linear}
 _EMIT = {
     Append: emit_append,
-    CachedAttention: emit_attention,
     Embed: emit_embed,
     RowNorm: emit_norm,
     LayerInputs: emit_layer_inputs,
@@ -118,10 +117,12 @@ class DecoderKernels:
     Parameters
     ----------
     x_bits : see :class:`hetero_tvm.schedules.cpu.decoding.parts.Parts`.
+    rounds_attention : whether queries, keys, values and weights of prompts may be bfloat16.
     """
 
     machine: CpuModel
     x_bits: int = 0
+    rounds_attention: bool = False
 
     def rounding(self, rows: str) -> DecoderKernels:
         """Kernels that round rows to ``int8`` or ``int16`` beside weights of 8 bits, to ``bf16`` beside such.
@@ -140,12 +141,14 @@ class DecoderKernels:
                 f"{self.machine.mcpu} has no exact product of 8 by 8 bits (VNNI)",
                 hint="rows of 16 bits, the default, are multiplied anywhere",
             )
-        return replace(self, x_bits=8 if rows == "int8" else 16)
+        return replace(self, x_bits=8 if rows == "int8" else 16, rounds_attention=rows != "int16")
 
     def emit(self, op: Contract) -> PrimFunc:
         """The kernel of a contract; the functions that write it say what its arguments are."""
         if type(op) in _EMIT_PRODUCT:
             return _EMIT_PRODUCT[type(op)](op, self.machine, self.x_bits)
+        if isinstance(op, CachedAttention):
+            return emit_attention(op, self.machine, self.rounds_attention)
         return _EMIT[type(op)](op, self.machine)
 
     def pack(self, op: Linear, weight: Weight) -> list[np.ndarray]:

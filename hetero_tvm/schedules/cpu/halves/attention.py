@@ -30,12 +30,13 @@ from hetero_tvm.ops.integers.bf16_attention import Bf16Attention
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.halves.attention_kernel import Bf16AttentionKernel, scales_in_place
-from hetero_tvm.schedules.cpu.halves.attention_tiles import COLUMNS, tile_of, words_of
+from hetero_tvm.schedules.cpu.halves.attention_tiles import tile_of
 from hetero_tvm.schedules.cpu.halves.run_time_attention import (
     BlockedRunTimeBf16AttentionKernel,
     RunTimeBf16AttentionKernel,
 )
 from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_cycles
+from hetero_tvm.schedules.cpu.tile_products import COLUMNS, words_of
 from hetero_tvm.schedules.symbolic import Witnesses
 
 _SOFTMAX_CYCLES, _STORE_CYCLES, _PACK_CYCLES = 15.0, 5.0, 12.0

@@ -10,7 +10,8 @@ from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.integers.bf16_attention import Bf16Attention
 from hetero_tvm.schedules.cpu.attention.blocked import BlockedAttentionKernel
 from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel
-from hetero_tvm.schedules.cpu.halves.attention_tiles import COLUMNS, LANES, TilesOfHalves, pieces, tile_of
+from hetero_tvm.schedules.cpu.halves.attention_tiles import TilesOfHalves, tile_of
+from hetero_tvm.schedules.cpu.tile_products import COLUMNS, LANES, pieces
 from hetero_tvm.schedules.emit import int32
 
 

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from hetero_tvm.codegen import transpose, vector_math
-from hetero_tvm.codegen.amx import BF16, TILE_ROWS, TILE_WORDS, RowsProduct
+from hetero_tvm.codegen.amx import BF16, TILE_ROWS, RowsProduct
 from hetero_tvm.codegen.bf16_vectors import bf16_bits, bf16_ir
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.tile_products import COLUMNS, LANES, PAIR, multiply, pieces, words_of
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
 
-COLUMNS = 2 * TILE_ROWS
-"""Keys, and elements of values, of a panel: two right tiles."""
-LANES = 16
-_PAIR, _WORD = 2, 4
 _PAD = 16
 """Words behind a row of scores or weights: rows a power of two apart would fall into few cache sets."""
-
-
-def words_of(elements: int) -> int:
-    """Words of pairs that ``elements`` take, in whole steps of the matrix unit."""
-    return -(-elements // (_PAIR * TILE_WORDS)) * TILE_WORDS
 
 
 def tile_of(rows: int) -> RegisterTile:
@@ -60,9 +52,9 @@ class TilesOfHalves(AttentionKernel):
         self.queries = k.scratch((rows, self.depth), "int32")
         self.rounded = k.scratch((COLUMNS, self.depth), "int32")
         self.packed_keys = k.scratch((panels, self.depth, COLUMNS), "int32")
-        self.packed_values = k.scratch((self.value_panels, columns // _PAIR, COLUMNS), "int32")
+        self.packed_values = k.scratch((self.value_panels, columns // PAIR, COLUMNS), "int32")
         self.scores = k.scratch((rows, columns + _PAD))
-        self.weights = k.scratch((rows, columns + _PAIR * _PAD), "uint16")
+        self.weights = k.scratch((rows, columns + PAIR * _PAD), "uint16")
 
     def pack_keys(self, base: Expr, keys: Index) -> None:
         """Pack the ``keys`` from ``base`` on; those behind the last in its panel are any, and so are their
@@ -104,20 +96,20 @@ class TilesOfHalves(AttentionKernel):
 
         def pair_of(pair: Index, both: bool) -> None:
             for start, width in pieces(op.values):
-                value = bits(pair * _PAIR, start, width)
+                value = bits(pair * PAIR, start, width)
                 if both:
-                    high = bits(pair * _PAIR + 1, start, width)
+                    high = bits(pair * PAIR + 1, start, width)
                     value = value + tirx.shift_left(high, k.splat(tirx.const(16, "uint32"), width))
                 put(pair, start, width, value)
 
-        pairs, odd = _divided(k, keys, _PAIR)
+        pairs, odd = _divided(k, keys, PAIR)
         with k.serial(pairs) as pair:
             pair_of(pair, True)
         with k.when(as_index(odd) > 0):
             pair_of(pairs, False)
         behind = pairs + odd
         panels, _ = _divided(k, keys + (COLUMNS - 1), COLUMNS)
-        with k.serial(panels * (COLUMNS // _PAIR) - behind) as pair:
+        with k.serial(panels * (COLUMNS // PAIR) - behind) as pair:
             for start in range(0, self.value_panels * COLUMNS, LANES):
                 put(behind + pair, start, LANES, k.splat(tirx.const(0, "uint32"), LANES))
 
@@ -150,8 +142,8 @@ class TilesOfHalves(AttentionKernel):
     def _weighted(self, height: Index, panel: Expr, start: Index, depth: Index) -> Buffer:
         acc = self.k.scratch((self._product(height).rows * TILE_ROWS, COLUMNS))
         steps, _ = _divided(self.k, depth + (COLUMNS - 1), COLUMNS)
-        first = [panel, tirx.truncdiv(as_index(start), int32(_PAIR))]
-        words = steps * (COLUMNS // _PAIR)
+        first = [panel, tirx.truncdiv(as_index(start), int32(PAIR))]
+        words = steps * (COLUMNS // PAIR)
 
         def multiplied() -> None:
             self._multiply(height, self.weights, start, words, self.packed_values, first, acc, int32(0))
@@ -180,27 +172,7 @@ class TilesOfHalves(AttentionKernel):
         panel: Expr,
     ) -> None:
         """Emit ``sums[:, panel] = x[:, column:] @ w[place:]`` over so many words."""
-        k, product = self.k, self._product(height)
-        k.call(
-            product.name,
-            k.address(sums, [int32(0), panel * COLUMNS]),
-            tirx.const(int(sums.shape[1]) * _WORD, "int64"),
-            k.address(x, [int32(0), as_index(column)]),
-            k.address(x, [int32(1), as_index(column)]),
-            k.address(w, [*place, int32(0)]),
-            tirx.const(COLUMNS * _WORD, "int64"),
-            tirx.truncdiv(as_index(words), int32(TILE_WORDS)).astype("int64"),
-            k.address(w, [*place, int32(0)]),
-            k.address(sums, [int32(extent - 1) for extent in sums.shape]),
-            k.address(x, [int32(extent - 1) for extent in x.shape]),
-        )
-
-
-def pieces(count: int, first: int = 0) -> list[tuple[int, int]]:
-    """(start, width) of vectors of 16 from ``first`` on, and of the single elements behind them."""
-    full = count // LANES
-    vectors = [(first + vector * LANES, LANES) for vector in range(full)]
-    return vectors + [(first + rest, 1) for rest in range(full * LANES, count)]
+        multiply(self.k, self._product(height), x, (0, column), words, w, place, sums, panel)
 
 
 def _divided(k: Kernel, value: Index, by: int) -> tuple[Index, Index]:
@@ -213,7 +185,7 @@ def _divided(k: Kernel, value: Index, by: int) -> tuple[Index, Index]:
 
 def _round_row(k: Kernel, source: Buffer, base: Expr, length: int, target: Buffer, row: Expr) -> None:
     """Emit the rounding of ``length`` float32 from ``base`` on to pairs in a row of words, zeros behind."""
-    full, half = length // LANES, LANES // _PAIR
+    full, half = length // LANES, LANES // PAIR
     for vector in range(full):
         bits = bf16_bits(k.load(source, [base + k.ramp(vector * LANES, LANES)]), LANES)
         k.store(target, tirx.reinterpret(f"int32x{half}", bits), [row, k.ramp(vector * half, half)])
@@ -221,10 +193,10 @@ def _round_row(k: Kernel, source: Buffer, base: Expr, length: int, target: Buffe
     def element(at: int) -> Expr:
         return bf16_bits(k.load(source, [base + at]), 1).astype("int32")
 
-    for at in range(full * LANES, length, _PAIR):
+    for at in range(full * LANES, length, PAIR):
         word = element(at)
         if at + 1 < length:
             word = word + tirx.shift_left(element(at + 1), int32(16))
-        k.store(target, word, [row, at // _PAIR])
-    for at in range(-(-length // _PAIR), int(target.shape[1])):
+        k.store(target, word, [row, at // PAIR])
+    for at in range(-(-length // PAIR), int(target.shape[1])):
         k.store(target, int32(0), [row, at])

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from hetero_tvm.codegen.amx import END, TILE_ROWS, begin
 from hetero_tvm.host.tvm import Expr, tirx
-from hetero_tvm.schedules.cpu.halves.attention_tiles import LANES, TilesOfHalves, tile_of
+from hetero_tvm.schedules.cpu.halves.attention_tiles import TilesOfHalves, tile_of
 from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.blocked_attention import BlockedRunTimeAttentionKernel
+from hetero_tvm.schedules.cpu.tile_products import LANES
 from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.symbolic import Witnesses
 
