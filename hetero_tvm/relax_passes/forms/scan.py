@@ -28,10 +28,14 @@ Bind = Callable[[Expr, str], Expr]
 
 
 class _Found(NamedTuple):
-    call: Call
+    """A scan of ``x`` whose result is ``top``; in reverse between two reversals, which ``beside`` are."""
+
+    x: Expr
+    top: Var
     axis: int
     exclusive: bool
     product: bool
+    beside: tuple[Var, ...] = ()
 
 
 class _Scan(Rule):
@@ -50,18 +54,33 @@ class _Scan(Rule):
         if axis is None and len(shape) > 1:
             raise Miss("a scan over several axes")
         axis = 0 if axis is None else int(axis) % max(len(shape), 1)
-        return _Found(call, axis, bool(call.attrs.exclusive), graph.op_name(var) == "relax.cumprod")
+        product = graph.op_name(var) == "relax.cumprod"
+        return _Found(call.args[0], var, axis, bool(call.attrs.exclusive), product)
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
-        call, axis, exclusive, product = found
+        more = {"reverse": True} if found.beside else {}
         function = self.function(
-            shape_of(var), axis, dtype_of(call.args[0]), dtype_of(var), product=product, exclusive=exclusive
+            shape_of(var),
+            found.axis,
+            dtype_of(found.x),
+            dtype_of(var),
+            product=found.product,
+            exclusive=found.exclusive,
+            **more,
         )
-        name = "cumprod" if product else "cumsum"
-        graph.replace(var, graph.call_function(function, name, [call.args[0]], var))
+        name = "cumprod" if found.product else "cumsum"
+        graph.replace(found.top, graph.call_function(function, name, [found.x], found.top), found.beside)
 
     def function(
-        self, shape: tuple[int, ...], axis: int, given: str, dtype: str, *, product: bool, exclusive: bool
+        self,
+        shape: tuple[int, ...],
+        axis: int,
+        given: str,
+        dtype: str,
+        *,
+        product: bool,
+        exclusive: bool,
+        reverse: bool = False,
     ) -> PrimFunc:
         """The PrimFunc from a tensor of dtype ``given`` to one of ``dtype``."""
         raise NotImplementedError
@@ -73,10 +92,22 @@ class ScanAsKernel(_Scan):
     Parameters
     ----------
     kernel : makes it, from what :meth:`function` is given.
+    reverses : whether it has scans from the end on; else tensors are reversed before and after.
     """
 
-    def __init__(self, kernel: Callable[..., PrimFunc]):
-        self.function = kernel
+    def __init__(self, kernel: Callable[..., PrimFunc], reverses: bool = False):
+        self.function, self._reverses = kernel, reverses
+
+    def match(self, graph: Graph, var: Var) -> _Found | None:
+        found = super().match(graph, var)
+        if found is None or not self._reverses:
+            return found
+        before, top = graph.call(found.x, "relax.flip"), graph.only_user(var)
+        after = None if top is None else graph.call(top, "relax.flip")
+        axes = {int(each.attrs.axis) % len(shape_of(var)) for each in (before, after) if each is not None}
+        if before is None or after is None or axes != {found.axis} or graph.only_user(found.x) is None:
+            return found
+        return found._replace(x=before.args[0], top=top, beside=(found.x, var))
 
 
 class ScanAsShifts(_Scan):
@@ -86,8 +117,18 @@ class ScanAsShifts(_Scan):
     """
 
     def function(
-        self, shape: tuple[int, ...], axis: int, given: str, dtype: str, *, product: bool, exclusive: bool
+        self,
+        shape: tuple[int, ...],
+        axis: int,
+        given: str,
+        dtype: str,
+        *,
+        product: bool,
+        exclusive: bool,
+        reverse: bool = False,
     ) -> PrimFunc:
+        if reverse:
+            raise ValueError("no shifts in reverse")
         neutral = tirx.const(1 if product else 0, dtype)
 
         def shifted(x: TETensor, by: int, combine: bool, name: str) -> TETensor:

@@ -87,7 +87,7 @@ def forms(claims: Claims, machine: CpuModel, ranges: bool) -> tuple[GraphPass, .
         *((TileAsBroadcast(),) if ranges else ()),  # of known extents it is as fast, and fuses
         TakeOfKnownPlaces(),  # no division per element
         ScanAsKernel(
-            functools.partial(emit_scan, machine, ranges=ranges)
+            functools.partial(emit_scan, machine, ranges=ranges), reverses=True
         ),  # the runtime's scan goes element by element
     )
 

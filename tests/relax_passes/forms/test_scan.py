@@ -41,6 +41,31 @@ class TestScanAsKernel(TestScanAsShifts):
     rule = ScanAsKernel(ScanAsShifts().function)
 
 
+def _any_scan(*form, reverse, **more):
+    return ScanAsShifts().function(*form, **more)
+
+
+class TestScanInReverse(Rewrite):
+    rule = ScanAsKernel(_any_scan, reverses=True)
+    inputs = {"x": (2, 7)}
+
+    def before(self, x):
+        return op.flip(bind(op.cumsum(bind(op.flip(x, 1)), 1)), 1)
+
+    def expected(self, x):
+        return any_kernel("cumsum", (2, 7), "float32", x)
+
+
+class TestReversalsOfOtherAxesStay(TestScanInReverse):
+    rule = ScanAsKernel(ScanAsShifts().function, reverses=True)
+
+    def before(self, x):
+        return op.flip(bind(op.cumsum(bind(op.flip(x, 0)), 1)), 1)
+
+    def expected(self, x):
+        return op.flip(bind(any_kernel("cumsum", (2, 7), "float32", bind(op.flip(x, 0)))), 1)
+
+
 ONE = Recurrence("rnn_tanh", 1, 2, 3, initial=True)
 
 

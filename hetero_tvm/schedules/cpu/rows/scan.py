@@ -17,6 +17,8 @@ and where it is::
 Only that last combination waits for the vector before.  What has been summed up so far is kept in float64
 where results are float32, else each step would add a rounding error as large as that of the sum.
 
+Scans in reverse go from the last element of the axis to the first.
+
 Of extents that may be known at run time only, strips have one width, and the columns that are left come by
 vectors and one by one.
 """
@@ -46,6 +48,7 @@ def emit_scan(
     *,
     product: bool,
     exclusive: bool,
+    reverse: bool = False,
     ranges: bool = False,
 ) -> PrimFunc:
     """The kernel from a tensor of dtype ``given`` to one of ``dtype`` (what ``ScanAsKernel`` asks for).
@@ -53,7 +56,7 @@ def emit_scan(
     ``ranges`` : whether extents may be known at run time only; the loops are the same at all of them then.
     """
     kind = _OpenScanKernel if ranges else _ScanKernel
-    return kind(machine, shape, axis, given, dtype, product, exclusive).emit()
+    return kind(machine, shape, axis, given, dtype, product, exclusive, reverse).emit()
 
 
 class _ScanKernel:
@@ -71,7 +74,9 @@ class _ScanKernel:
         dtype: str,
         product: bool,
         exclusive: bool,
+        reverse: bool,
     ):
+        self.reverse = reverse
         self.shape, self.given, self.dtype = tuple(shape), given, dtype
         self.extent, self.inner = shape[axis], math.prod(shape[axis + 1 :])
         self.outer = math.prod(shape[:axis])
@@ -132,6 +137,8 @@ class _ScanKernel:
     def _strip(self, base: Expr, columns: int) -> None:
         k = self.k
         state = k.scratch((columns,), self.state)
+        if self.reverse:
+            base = k.let(base + (self.extent - 1) * self.inner)
 
         def first(start: Index, width: int) -> None:
             at = base + start
@@ -146,8 +153,9 @@ class _ScanKernel:
         with k.serial(self.extent - 1) as e:
 
             def step(start: Index, width: int) -> None:
-                before, there = base + e * self.inner + start, [k.ramp(start, width)]
-                at = before + self.inner
+                there, sign = [k.ramp(start, width)], -1 if self.reverse else 1
+                before = base + sign * e * self.inner + start
+                at = before + sign * self.inner
                 value = self._load(before if self.exclusive else at, width, self.state)
                 result = k.let(self._combined(k.load(state, there), value))
                 k.store(state, result, there)
@@ -164,10 +172,10 @@ class _ScanKernel:
         rest = self.extent - full * lanes
         if not isinstance(full, int) or full:
             with k.serial(full) as v:
-                self._vector(last, base + v * lanes)
+                self._vector(last, base + (self.extent - (v + 1) * lanes if self.reverse else v * lanes))
         if not isinstance(rest, int) or rest:
             with k.serial(rest) as e:
-                at = base + full * lanes + e
+                at = base + (rest - 1 - e if self.reverse else full * lanes + e)
                 value = self._load(at, 1, self.state)
                 after = k.let(self._combined(k.load(last, [0]), value))
                 k.store(self.y, self._rounded(k.load(last, [0]) if self.exclusive else after, 1), [at])
@@ -184,14 +192,16 @@ class _ScanKernel:
         own = self._shifted(value, 1, kind) if self.exclusive else value
         result = self._combined(own, k.splat(_cast(before, self.state, kind, 1), lanes))
         k.store(self.y, _cast(result, kind, self.dtype, lanes), [k.ramp(at, lanes)])
-        total = _cast(tirx.Shuffle([value], [int32(lanes - 1)]), kind, self.state, 1)
+        end = 0 if self.reverse else lanes - 1
+        total = _cast(tirx.Shuffle([value], [int32(end)]), kind, self.state, 1)
         k.store(last, self._combined(before, total), [0])
 
     def _shifted(self, value: Expr, step: int, kind: str) -> Expr:
-        """``value`` moved ``step`` lanes up, neutral values below."""
-        lanes = self.lanes
-        places = [int32(lanes - step + n) for n in range(lanes)]
-        return tirx.Shuffle([self._neutral(lanes, kind), value], places)
+        """``value`` moved ``step`` lanes on, neutral values behind it."""
+        lanes, neutral = self.lanes, self._neutral(self.lanes, kind)
+        if self.reverse:
+            return tirx.Shuffle([value, neutral], [int32(step + n) for n in range(lanes)])
+        return tirx.Shuffle([neutral, value], [int32(lanes - step + n) for n in range(lanes)])
 
 
 class _OpenScanKernel(_ScanKernel):

@@ -25,11 +25,20 @@ CASES = [
 
 @pytest.mark.parametrize("machine", SWEPT)
 @pytest.mark.parametrize("ranges", [False, True])
-def test_scans(machine, ranges):
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scans(machine, ranges, reverse):
     functions = {}
     for n, (shape, axis, given, dtype, product, exclusive) in enumerate(CASES):
         function = emit_scan(
-            machine, shape, axis, given, dtype, product=product, exclusive=exclusive, ranges=ranges
+            machine,
+            shape,
+            axis,
+            given,
+            dtype,
+            product=product,
+            exclusive=exclusive,
+            reverse=reverse,
+            ranges=ranges,
         )
         functions[f"f{n}"] = function.with_attr("global_symbol", f"f{n}")
     library = compile_kernels(tvm.IRModule(functions), TARGET).jit()
@@ -42,12 +51,14 @@ def test_scans(machine, ranges):
         y = tvm.runtime.tensor(np.full(shape, 7, dtype))
         library[f"f{n}"](tvm.runtime.tensor(x), y)
         wide = x.astype("float64") if dtype == "float32" else x.astype(dtype)
+        wide = np.flip(wide, axis) if reverse else wide
         wanted = (np.cumprod if product else np.cumsum)(wide, axis)
         if exclusive:
             wanted = np.roll(wanted, 1, axis)
             first = [slice(None)] * x.ndim
             first[axis] = 0
             wanted[tuple(first)] = 1 if product else 0
+        wanted = np.flip(wanted, axis) if reverse else wanted
         np.testing.assert_allclose(y.numpy(), wanted, rtol=1e-5, atol=1e-5)
 
 
