@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.host.tvm import Call, Expr, PrimFunc, TETensor, Var, relax, te, tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, TETensor, Var, relax, te, tirx
 from hetero_tvm.ops.loops.recurrence import Functions, Recurrence, gated_state, next_state, reset_state
 from hetero_tvm.relax_passes.rewriting.fused import contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of

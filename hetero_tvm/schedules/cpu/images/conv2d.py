@@ -12,7 +12,7 @@ Loop structure::
     parallel over tiles of MR filters:  pack a weight that is not constant
     parallel over input planes:  copy into phases, with zeros around      (left out when X fits as it is)
     parallel over blocks of pixels x groups of filters:
-        copy the block's pixels of X, panel after panel                       (1x1 filters, where it pays)
+        copy what the block reads of X, instead of all planes                 (of many channels)
         for each tile of MR filters:
             for each panel of NR pixels:
                 acc[MR][NR] += W[tile, c, tap, MR] * X[c, p + shift(tap)]       over channels and taps
@@ -39,8 +39,8 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
-from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry, PixelBlocks
-from hetero_tvm.schedules.cpu.images.conv2d_kernel import UNROLLED_TAPS, ConvKernel
+from hetero_tvm.schedules.cpu.images.planes.geometry import Geometry, PixelBlocks
+from hetero_tvm.schedules.cpu.images.planes.kernel import UNROLLED_TAPS, ConvKernel
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
 _STRIP_LIMIT = 48 << 10
@@ -51,6 +51,21 @@ _FAR_PLANE, _ANY_PLANES, _NEAR_PLANES, _PLANES, _MOST_WAITING = 1024, 0.08, 256,
 """Bytes from which on planes lie on pages of their own, the share that a tile then waits for addresses, how
 many planes it reads without waiting longer, for how many more it takes twice the time, and the most that it
 takes longer (measured on a Xeon)."""
+
+_ROW, _PIXEL = 12.0, {1: 0.25, 2: 0.8}
+"""Cycles of a row of the planes that are filled, and of each of its pixels by the stride."""
+
+_APART = 3.0
+"""Cycles of a pixel that is read alone: of larger strides, and where filters do not overlap."""
+
+_WRITTEN = 0.6
+"""Cycles beside, of each pixel of planes that are written for all blocks and read again."""
+
+_LAUNCH = 6000.0
+"""Cycles of a loop of all threads beside its work."""
+
+_LEAST_COPIED = 16
+"""Channels from which on what a block reads may be copied."""
 
 _COPIED, _FILLED = 0.25, 0.6
 """Cycles of a value that is copied to a panel before the products, and of one of a whole image's copy."""
@@ -79,7 +94,7 @@ class Conv2dSpace(DesignSpace):
     def knobs(self, op: Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
         tiles = []
         for vectors in (2, 1, 3, 4, 6):
-            for rows in (8, 12, 6, 4, 14, 3, 2, 1):
+            for rows in (8, 12, 6, 4, 14, 10, 5, 3, 2, 1):
                 if RegisterTile(rows, vectors).fits(machine) and rows <= op.filters // op.groups:
                     tiles.append((rows, vectors))
         groups = sorted({g for g in (1, machine.threads, 2 * machine.threads) if g <= op.filters})
@@ -87,7 +102,7 @@ class Conv2dSpace(DesignSpace):
             Knob("tile", tuple(tiles)),
             Knob("blocks", _block_choices(Geometry(op), machine)),
             Knob("groups", tuple(groups)),
-            Knob("copied", (False, True) if _far_planes(op) else (False,), absent=False),
+            Knob("copied", (False, True) if _may_copy(op) else (False,), absent=False),
         )
 
     def default(self, op: Conv2d, machine: CpuModel) -> Point:
@@ -142,12 +157,6 @@ class Conv2dSpace(DesignSpace):
         return ConvKernel(op, tile, blocks, point["groups"], machine.lanes, copied).emit()
 
 
-def _far_planes(op: Conv2d) -> bool:
-    """Whether the planes that a tile reads lie on pages of their own."""
-    geometry = Geometry(op)
-    return geometry.direct and op.groups == 1 and 4 * geometry.pixels >= _FAR_PLANE
-
-
 def _block_choices(geometry: Geometry, machine: CpuModel) -> tuple[int, ...]:
     """Numbers of blocks that the pixels may be cut into, each of at least two vectors or one row."""
     panels = max(1, geometry.pixels // (2 * machine.lanes))
@@ -193,9 +202,44 @@ def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> fl
         spill += 0.1 * max(0.0, 1.0 - machine.l2 / 8 / block_bytes)
     products = busiest * blocks.pixels / columns * panel * spill * weights_reread * strip_spill
     if point.get("copied", False):
-        return products + -(-work // machine.threads) * op.channels * blocks.pixels * _COPIED
+        lines, width = blocks.rows + geometry.rows - geometry.out_rows, geometry.pitch
+        if geometry.out_rows == 1:
+            lines, width = 1, blocks.pixels + geometry.reach
+        return products + -(-work // machine.threads) * op.channels * _copied(op, geometry, lines, width)
     filled = op.batch * op.channels * geometry.pixels / machine.threads * _FILLED
-    return products * (1.0 + _waiting(op)) + filled * (geometry.direct and blocks.plane != geometry.pixels)
+    if not geometry.direct:
+        filled = 0.0 if op.depthwise else _filling(op, geometry, machine)
+    elif blocks.plane == geometry.pixels:
+        filled = 0.0
+    return products * (1.0 + _waiting(op) / len(geometry.taps)) + filled
+
+
+def _copied(op: Conv2d, geometry: Geometry, lines: int, width: int) -> float:
+    """Cycles in which a channel's pixels for a block are copied."""
+    if geometry.direct:
+        return width * _COPIED
+    return len(geometry.phases) * lines * (_ROW + width * _PIXEL.get(op.strides[1], _APART))
+
+
+def _filling(op: Conv2d, geometry: Geometry, machine: CpuModel) -> float:
+    """Cycles in which the input is copied into planes, on the busiest thread."""
+    pixel = _APART if geometry.patches else _PIXEL.get(op.strides[1], _APART)
+    planes = op.batch * op.channels
+    busiest = -(-planes // machine.threads) if geometry.patches else planes / machine.threads
+    return (
+        busiest * len(geometry.phases) * geometry.rows * (_ROW + geometry.pitch * (pixel + _WRITTEN))
+        + _LAUNCH
+    )
+
+
+def _may_copy(op: Conv2d) -> bool:
+    """Whether what a block reads of the image may be copied beside it."""
+    geometry = Geometry(op)
+    if op.groups > 1 or op.channels < _LEAST_COPIED or geometry.patches:
+        return False
+    if geometry.direct:
+        return _far_planes(op)
+    return not geometry.gapless or geometry.rows == 1
 
 
 def _waiting(op: Conv2d) -> float:
@@ -203,3 +247,8 @@ def _waiting(op: Conv2d) -> float:
     if not _far_planes(op):
         return 0.0
     return _ANY_PLANES + min(max(0.0, (op.channels - _NEAR_PLANES) / _PLANES), _MOST_WAITING)
+
+
+def _far_planes(op: Conv2d) -> bool:
+    """Whether the planes that a tile reads lie on pages of their own."""
+    return op.groups == 1 and 4 * Geometry(op).pixels >= _FAR_PLANE

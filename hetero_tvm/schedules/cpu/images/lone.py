@@ -13,7 +13,6 @@ from hetero_tvm.ops.volumes.conv3d import Conv3d
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
-from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
 from hetero_tvm.schedules.emit import LINE_FLOATS
 
@@ -25,12 +24,6 @@ _PAGE, _CROWDED = 4096, 6.0
 
 _LAUNCH = 6000.0
 """Cycles of a kernel beside its work."""
-
-_ROW, _PIXEL = 12.0, {1: 0.25, 2: 0.8}
-"""Cycles of a row of the planes that the plain kernel fills, and of each of its pixels by the stride."""
-
-_APART = 3.0
-"""Cycles of a pixel that is read alone: of larger strides, and where filters do not overlap."""
 
 _SURE = 0.97
 """Share of the plain kernel's estimate that the blocked one must stay below, as estimates are off by a few
@@ -67,7 +60,6 @@ def cycles_of_layouts(
         return None
     if machine.lanes < LINE_FLOATS and plain.out_height > 1:
         before *= 1.0 if Conv2dSpace().default(plain, machine)["copied"] else _SHORT_VECTORS
-    before += 0.0 if plain.depthwise else _filling(plain, machine)
     return before, after if rounded is None else min(after, rounded)
 
 
@@ -94,18 +86,7 @@ def slices_pay(plain: Conv2d, sliced: Conv3d, machine: CpuModel) -> bool:
     after = default_cycles(BlockedConv2dSpace(), on_blocks(sliced, machine), machine)
     if before is None or after is None:
         return after is not None
-    return after < before + _filling(plain, machine) + _bytes(plain.image) / _TO_PLAIN
-
-
-def _filling(op: Conv2d, machine: CpuModel) -> float:
-    """Cycles in which the plain kernel copies its input into planes, on the busiest thread."""
-    geometry = Geometry(op)
-    if geometry.direct:
-        return 0.0
-    pixel = _APART if geometry.patches else _PIXEL.get(op.strides[1], _APART)
-    planes = op.batch * op.channels
-    busiest = -(-planes // machine.threads) if geometry.patches else planes / machine.threads
-    return busiest * len(geometry.phases) * geometry.rows * (_ROW + geometry.pitch * pixel) + _LAUNCH
+    return after < before + _bytes(plain.image) / _TO_PLAIN
 
 
 def default_cycles(space: DesignSpace, op: Conv2d, machine: CpuModel) -> float | None:

@@ -26,8 +26,8 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import TENSORS
-from hetero_tvm.schedules.cpu.images.conv2d_geometry import Taps
-from hetero_tvm.schedules.cpu.images.conv2d_kernel import (
+from hetero_tvm.schedules.cpu.images.planes.geometry import Taps
+from hetero_tvm.schedules.cpu.images.planes.kernel import (
     UNROLLED_TAPS,
     finished,
     packed_weight,

@@ -74,11 +74,23 @@ def test_unusual_shapes(op):
     check_points(SPACE, op, [SPACE.default(op, AVX2)], AVX2)
 
 
+COPIED = {
+    "whole panels": Conv2d(2, 19, 16, 32, 21, (1, 1), epilogue=("bias", "residual", "relu")),
+    "a panel in part": Conv2d(2, 19, 18, 17, 21, (1, 1), epilogue=("bias",)),
+    "rows": Conv2d(2, 17, 13, 11, 9, (3, 2), padding=(1, 0, 2, 1), epilogue=("bias", "residual")),
+    "phases": Conv2d(1, 16, 13, 18, 5, (3, 3), (2, 2), PAD),
+    "far apart": Conv2d(1, 16, 14, 19, 5, (2, 3), (1, 3), (0, 1, 1, 2), (1, 2)),
+    "one row": Conv2d(2, 16, 1, 150, 9, (1, 5), padding=(0, 4, 0, 1)),
+    "phases of a row": Conv2d(1, 16, 1, 150, 9, (1, 7), (1, 2), (0, 3, 0, 3)),
+    "a row of many": Conv2d(1, 16, 3, 70, 5, (1, 3), (3, 1)),
+}
+"""Convolutions whose blocks are copied."""
+
+
 @pytest.mark.parametrize("machine", SWEPT)
-@pytest.mark.parametrize("pixels", [(18, 17), (16, 32)])
-def test_panels_of_pixels_that_are_copied(machine, pixels):
-    """A whole number of panels, and a last one in part, of more than one image and group of filters."""
-    op = Conv2d(2, 19, *pixels, 21, (1, 1), epilogue=("bias", "residual", "relu"))
+@pytest.mark.parametrize("op", COPIED.values(), ids=COPIED)
+def test_blocks_that_are_copied(machine, op):
+    """More than one image, block and group of filters."""
     point = {"tile": (4, 2), "blocks": 4, "groups": 2, "copied": True}
     check_points(SPACE, op, [point, point | {"blocks": 1, "groups": 1}], machine)
 
@@ -91,7 +103,8 @@ def test_planes_of_many_pages_are_copied_by_default():
 
     assert copied(512, 38, 80, 64, (1, 1))
     assert not copied(512, 7, 7, 64, (1, 1))
-    assert not copied(64, 38, 80, 64, (3, 3), padding=PAD)
+    assert copied(192, 104, 96, 20, (2, 2), padding=PAD)
+    assert not copied(3, 38, 80, 64, (3, 3), padding=PAD)
 
 
 @pytest.mark.thorough

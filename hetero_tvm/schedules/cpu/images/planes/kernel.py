@@ -1,4 +1,4 @@
-"""The kernel of the direct convolution; ``conv2d.py`` tells its loop structure and why it is fast."""
+"""The kernel of the direct convolution; ``../conv2d.py`` tells its loop structure and why it is fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, TENSORS, joined, steps_with_operands
-from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry, PixelBlocks
+from hetero_tvm.schedules.cpu.images.planes.copies import BlockCopy, pixels_apart, valid_range
+from hetero_tvm.schedules.cpu.images.planes.geometry import Geometry, PixelBlocks
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, int32, vector_loop, vector_pieces
 
@@ -143,8 +144,8 @@ class ConvKernel:
         (sh, sw), (top, left) = op.strides, op.padding[:2]
         # Row a of a phase is input row a * sh + down; the valid ones are one range, columns likewise.
         down, right = phase[0] - top, phase[1] - left
-        first_row, last_row = _valid(geometry.rows, sh, down, op.height)
-        first, last = _valid(geometry.pitch, sw, right, op.width)
+        first_row, last_row = valid_range(geometry.rows, sh, down, op.height)
+        first, last = valid_range(geometry.pitch, sw, right, op.width)
         if geometry.direct:
             first_row, last_row, first, last = 0, 1, 0, geometry.pixels
         if last_row <= first_row or last <= first:
@@ -188,7 +189,8 @@ class ConvKernel:
             for index in range(len(self.geometry.phases)):
                 self._clear_phase(0, index)
         if self.copied:
-            self._copy_block()
+            copy = BlockCopy(k, self.op, self.blocks, self.columns, self.lanes, self.x_planes)
+            self.planes = copy.emit(self.block, self.batch)
         with k.serial(self.tiles if self.groups == 1 else tiles) as t:
             tile = first + t
             if self.by_channel:
@@ -199,41 +201,15 @@ class ConvKernel:
             if not gapless:
                 self._store_strip(tile)
 
-    def _copy_block(self) -> None:
-        """Copy a block of pixels of all channels: the channels of each panel follow one another."""
-        k, width, start = self.k, self.columns, self.block * self.blocks.step
-        panels = self.blocks.pixels // width
-        self.planes = k.scratch((1, panels * self.depth, width))
-
-        def copy(channel: Expr, panel: Index, count: int) -> None:
-            plane, target = self.batch * self.depth + channel, panel * self.depth + channel
-            for at, vector in vector_pieces(count, self.lanes):
-                value = k.load(self.x_planes, [plane, k.ramp(start + panel * width + at, vector)])
-                k.store(self.planes, value, [0, target, k.ramp(at, vector)])
-            for at, vector in vector_pieces(width - count, self.lanes):
-                k.store(self.planes, k.splat(0.0, vector), [0, target, k.ramp(count + at, vector)])
-
-        def rows(whole: int, left: int) -> None:
-            with k.serial(self.depth) as channel:
-                with k.serial(whole) as panel:
-                    copy(channel, panel, width)
-                if left:
-                    copy(channel, whole, left)
-
-        last = self.geometry.pixels - (self.blocks.count - 1) * self.blocks.step
-        if last == self.blocks.pixels:
-            rows(panels, 0)
-        else:
-            behind = functools.partial(rows, last // width, last % width)
-            k.branch(self.block < self.blocks.count - 1, lambda: rows(panels, 0), behind)
-
     def _panel(self, tile: Expr, panel: Expr) -> None:
         """Emit one register tile: to Y, or to the strip where rows have gaps."""
         k = self.k
         acc = k.scratch((self.rows, self.columns))
         pixel = self.block * self.blocks.step + panel * self.columns
-        if self.copied:
+        if self.copied and self.geometry.direct:
             self._accumulate(acc, tile, panel * self.depth, int32(0))
+        elif self.copied:
+            self._accumulate(acc, tile, int32(0), panel * self.columns)
         elif self.by_channel:
             self._accumulate(acc, tile, int32(0), pixel)
         else:
@@ -352,17 +328,6 @@ class ConvKernel:
         k.store(self.y, finished(k, self.op, self.extra, value, filter_, at, width), at)
 
 
-def pixels_apart(k: Kernel, x: Buffer, plane: Expr, at: Index, step: int, width: int, lanes: int) -> Expr:
-    """``width`` pixels of a plane of X from ``at`` on, ``step`` apart; ``width`` is at most ``lanes``."""
-    if step != 2 or width != lanes:
-        return k.load(x, [plane, tirx.Ramp(at, int32(step), width) if width > 1 else at])
-    # Two whole vectors and a shuffle, not a load for each pixel.  The second begins one pixel early:
-    # nothing behind the last pixel is read.
-    both = [k.load(x, [plane, k.ramp(at + n, width)]) for n in (0, width - 1)]
-    order = [*range(0, width, 2), *range(width + 1, 2 * width, 2)]
-    return tirx.Shuffle(both, [int32(n) for n in order])
-
-
 def packed_weight(
     k: Kernel,
     op: Conv2d,
@@ -415,9 +380,3 @@ def finished(
         else:
             value = vector_math.ACTIVATIONS[step](value)
     return value
-
-
-def _valid(extent: int, step: int, offset: int, limit: int) -> tuple[int, int]:
-    """Range [first, last) of the a in [0, extent) with 0 <= a * step + offset < limit."""
-    first = max(0, -(offset // step))
-    return first, max(first, min(extent, (limit - 1 - offset) // step + 1))
