@@ -20,13 +20,13 @@ from __future__ import annotations
 import math
 
 from hetero_tvm.codegen import vector_math
-from hetero_tvm.codegen.vector_functions import log1p
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import KEYS, CachedAttention
 from hetero_tvm.schedules.cpu.decoding.matrix_attention import PromptTiles, takes_prompts
 from hetero_tvm.schedules.cpu.decoding.pool import Pool, places
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, quotient, remainder
+from hetero_tvm.schedules.cpu.decoding.visible import first_key, scale_of
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
 from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, maximum
 from hetero_tvm.schedules.emit import Index, constant, int32
@@ -137,26 +137,12 @@ class _Rows:
         self._lengths = [k.let(length + t) for t in range(tokens)]
         """Keys up to the token itself, by token."""
         self._length = self._lengths[-1]
-        self._starts = [self._start(length) for length in self._lengths]
+        self._starts = [first_key(k, op, length) for length in self._lengths]
         """First visible key, by token."""
         self._first = k.let(quotient(self._starts[0], KEYS))
         self._panels = k.let(quotient(self._length + (KEYS - 1), KEYS) - self._first)
         self._per_page = op.heads.page // KEYS
-        self._scales = [self._scale(length) for length in self._lengths]
-
-    def _start(self, length: Expr) -> Expr:
-        k, op = self._k, self._op
-        start = k.let(tirx.max(length - op.window, int32(0))) if op.window else int32(0)
-        if op.chunk:
-            start = k.let(tirx.max(length - 1 - remainder(length - 1, op.chunk), start))
-        return start
-
-    def _scale(self, length: Expr) -> Expr:
-        k, g = self._k, self._op.growth
-        if g is None:
-            return constant(self._op.scale)
-        times = tirx.Cast("float32", quotient(length + (g.ahead - 1), g.every))
-        return k.let(constant(self._op.scale) * (constant(1.0) + constant(g.share) * log1p(times)))
+        self._scales = [scale_of(k, op, length) for length in self._lengths]
 
     def emit(self, first: int, count: int, longest: Expr) -> None:
         """Query heads ``first .. first + count`` of the key head."""

@@ -22,12 +22,12 @@ from collections.abc import Callable
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.codegen.amx import BF16, END, TILE_ROWS, RowsProduct, begin
 from hetero_tvm.codegen.bf16_vectors import bf16_bits, bf16_ir
-from hetero_tvm.codegen.vector_functions import log1p
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import KEYS, CachedAttention
 from hetero_tvm.schedules.cpu.decoding.pool import Pool
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, quotient, remainder
+from hetero_tvm.schedules.cpu.decoding.visible import first_key, scale_of
 from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, maximum
 from hetero_tvm.schedules.cpu.tile_products import COLUMNS, LANES, PAIR, multiply, pieces, words_of
 from hetero_tvm.schedules.emit import Index, constant, int32
@@ -168,12 +168,7 @@ class PromptTiles:
         return k.let(self._first + quotient(r, self._group)), k.let(head * dim)
 
     def _start(self, length: Expr) -> Expr:
-        """First key that a token of so many keys sees."""
-        k, op = self._k, self._op
-        start = k.let(tirx.max(length - op.window, int32(0))) if op.window else int32(0)
-        if op.chunk:
-            start = k.let(tirx.max(length - 1 - remainder(length - 1, op.chunk), start))
-        return start
+        return first_key(self._k, self._op, length)
 
     def _clear(self) -> None:
         """Begin sums, and fill what pads depth and columns."""
@@ -195,16 +190,11 @@ class PromptTiles:
                     k.store(self._keys, none, [panel, word, k.ramp(at, LANES)])
 
     def _round_queries(self) -> None:
-        k, op, dim = self._k, self._op, self._heads.dim
+        k, dim = self._k, self._heads.dim
         half = LANES // PAIR
         with k.serial(self._rows) as r:
             token, channel = self._place_of(r, dim)
-            scale = constant(op.scale)
-            if op.growth is not None:
-                length = self._length + quotient(r, self._group)
-                times = quotient(length + (op.growth.ahead - 1), op.growth.every)
-                grown = log1p(tirx.Cast("float32", times))
-                scale = k.let(scale * (constant(1.0) + constant(op.growth.share) * grown))
+            scale = scale_of(k, self._op, self._length + quotient(r, self._group))
 
             def bits(at: int, width: int) -> Expr:
                 value = k.load(self._q, [token, k.ramp(channel + at, width)]) * k.splat(scale, width)
