@@ -46,6 +46,9 @@ keys or values that is rounded and packed."""
 _BEYOND_L1 = 0.1
 """Time that the softmax takes for each doubling of scores and weights beyond L1."""
 
+_BLOCKS, _PER_BLOCK = 0.2, 70.0
+"""Time by that of all keys at once that blocks take beside: of any size, and by their number of keys."""
+
 _SCORE_BYTES = 6
 """Bytes of a score and of its weight."""
 
@@ -108,7 +111,7 @@ class Bf16AttentionSpace(DesignSpace):
         """Time with what fetching keys and values anew for each tile costs, or passing them in blocks."""
         rows, block = point["rows"], point["block"]
         fetching = math.log2(max(self._bytes(op, rows, block or op.kv_len) / machine.kept_l2, 1.0))
-        return 1 + 0.2 * fetching + (24 / block if block else 0.0)
+        return 1 + 0.2 * fetching + (_BLOCKS + _PER_BLOCK / block if block else 0.0)
 
     @staticmethod
     def _bytes(op: Bf16Attention, rows: int, keys: int) -> int:
