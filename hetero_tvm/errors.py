@@ -7,7 +7,8 @@ answers three questions: what is wrong, where (node, operator, shape, file), wha
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 class HeteroTVMError(Exception):
@@ -72,6 +73,23 @@ class AccuracyError(HeteroTVMError):
 
 class LibraryError(HeteroTVMError):
     """An exported library cannot be loaded here (missing, damaged, other ISA, other version)."""
+
+
+def of_ending_python(
+    error: Exception,
+    ending: Callable[[], bool] = sys.is_finalizing,
+    own: type[HeteroTVMError] = HeteroTVMError,
+    made: type[LibraryError] = LibraryError,
+) -> LibraryError | None:
+    """Error of a call that failed because the interpreter ends; None where that is not the reason.
+
+    Python then imports nothing, and takes the names from modules, this one too: what this needs are its
+    defaults, and callers keep it in a class.
+    """
+    if isinstance(error, own) or not ending():
+        return None
+    hint = "call it before, or in a function registered with atexit"
+    return made(f"Python is ending, and a call needs parts that are gone: {error}", hint=hint)
 
 
 class InputError(HeteroTVMError):

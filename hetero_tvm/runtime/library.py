@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError
+from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError, of_ending_python
 from hetero_tvm.host.peaks import ARITHMETICS, FLOAT32, measure_bandwidth, measure_caches, measure_peak
 from hetero_tvm.host.terminal import number_of
 from hetero_tvm.pages import views
@@ -58,6 +58,7 @@ class Library(views.Shown):
 
     reopen: Callable[[], Library] | None = None
     """Loads the same file with the same options; None where nothing was loaded by :func:`load`."""
+    _of_ending_python = staticmethod(of_ending_python)
 
     def __init__(self, path: Path, manifest: Manifest, pinning: ThreadPinning):
         self.path = path
@@ -185,14 +186,19 @@ class Library(views.Shown):
         Raises :class:`InputError` that lists everything wrong with the inputs, and
         :class:`LibraryError` when the library itself fails.
         """
-        out = kwargs.pop("out", None) if "out" not in self._names else None
-        into = None if out is None else checked_outputs(out, self.signature.outputs)
-        arrays = self._bind(args, kwargs)
-        self._lock.admit()
-        with self._lock.lock:
-            tensors = [slot.tensor(array) for slot, array in zip(self._slots, arrays, strict=True)]
-            results = self._results(self._run(tensors), self._slots)
-        return results if into is None else copied(results, into, self.signature.outputs)
+        try:
+            out = kwargs.pop("out", None) if "out" not in self._names else None
+            into = None if out is None else checked_outputs(out, self.signature.outputs)
+            arrays = self._bind(args, kwargs)
+            self._lock.admit()
+            with self._lock.lock:
+                tensors = [slot.tensor(array) for slot, array in zip(self._slots, arrays, strict=True)]
+                results = self._results(self._run(tensors), self._slots)
+            return results if into is None else copied(results, into, self.signature.outputs)
+        except Exception as error:
+            if ended := self._of_ending_python(error):
+                raise ended from error
+            raise
 
     def run(self, names: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[np.ndarray]:
         """Outputs of these names, or all, in a list: a call as ``InferenceSession.run`` of ONNX Runtime.

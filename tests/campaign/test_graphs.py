@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.campaign.graphs.command import judge_seed, run
 from tests.campaign.graphs.generate import generate
@@ -18,12 +18,14 @@ from tests.campaign.graphs.judge import (
     UNJUDGED,
     WRONG,
     Verdict,
+    by_onnxruntime,
     compared,
     difference,
 )
 from tests.campaign.graphs.opened import judge_opened
 from tests.campaign.graphs.settings import CPU, Setting
 from tests.campaign.graphs.shrink import shrunk
+from tests.campaign.graphs.values import numpy_type, onnx_type
 from tests.campaign.graphs.workers import Worker
 from tests.frontend.onnx.helpers import text_model
 
@@ -56,6 +58,31 @@ def test_graphs_at_other_settings(setting):
     verdicts = {seed: judge_seed(setting, SMALL, seed) for seed in range(6)}
     assert {seed: v.reason for seed, v in verdicts.items() if v.kind in (WRONG, BROKEN)} == {}
     assert sum(v.kind == PASSED for v in verdicts.values()) >= 3
+
+
+def test_floats_of_types_that_are_named():
+    seen = {
+        source.dtype for seed in (0, 1) for source in generate(seed, SMALL, ("bfloat16", "float16")).sources
+    }
+    assert {"bfloat16", "float16"} <= seen
+
+
+def test_onnxruntime_computes_graphs_with_bfloat16_among_their_inputs():
+    """Its Python package takes no such arrays: nodes run one by one, sequences of float32 in between."""
+    given = {"x": np.zeros(2, numpy_type("bfloat16")), "y": np.arange(3, dtype="float32")}
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"]),
+        helper.make_node("SequenceConstruct", ["y", "y"], ["s"]),
+        helper.make_node("ConcatFromSequence", ["s"], ["b"], axis=0),
+    ]
+    values = [helper.make_tensor_value_info(n, onnx_type(v.dtype.name), v.shape) for n, v in given.items()]
+    ends = [helper.make_tensor_value_info("a", TensorProto.BFLOAT16, [2])]
+    ends.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [6]))
+    imports = [helper.make_opsetid("", 21)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", values, ends), opset_imports=imports, ir_version=10
+    )
+    np.testing.assert_array_equal(by_onnxruntime(model, given)[1], [0, 1, 2, 0, 1, 2])
 
 
 def test_a_seed_gives_one_graph():

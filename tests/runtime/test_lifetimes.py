@@ -83,6 +83,31 @@ threading.Thread(target=forever, daemon=True).start()
     assert run_python(script, mlp).split("\n")[:2] == [f"{n} (8, 64) (8, 64)" for n in ("handler", "first")]
 
 
+@pytest.mark.parametrize("place", ["sys", "builtins"])
+def test_calls_of_objects_that_end_with_the_interpreter(run_python, mlp, place):
+    """Modules have lost their names when ``sys`` is cleared: the call works, or says why it does not."""
+    script = f"""
+import builtins, os
+class Last:
+    net = load(sys.argv[1], threads=1, pin=False)
+    def __init__(self, value, ours):
+        self.value, self.ours, self.say = value, ours, os.write
+    def __del__(self, other=Exception):
+        try:
+            self.net(self.value)
+            self.say(1, b"worked")
+        except self.ours as error:
+            self.say(1, error.message.encode())
+        except other as error:
+            self.say(1, b"another error")
+import hetero_tvm
+{place}.last = [Last(value, hetero_tvm.HeteroTVMError) for value in (x, x.tolist())]
+"""
+    said = run_python(START + script, mlp)
+    assert "Python is ending" in said
+    assert "another error" not in said
+
+
 @pytest.mark.parametrize("method", ["fork", *(pytest.param(m, marks=SLOW) for m in ("spawn", "forkserver"))])
 def test_pools_of_processes(run_file, mlp, method):
     script = """

@@ -6,6 +6,7 @@ A new one is one function and one entry in ``CONVERTERS``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -235,10 +236,13 @@ def _compress(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     x, condition = inputs[0], inputs[1]
     if not isinstance(condition, tvm.ir.GenericConst):
         return None
-    places = relax.const(np.flatnonzero(condition.value.numpy()).astype("int64"))
-    if "axis" not in attrs:
-        return relax.op.take(relax.op.reshape(x, [-1]), places, axis=0, mode="wrap")
-    return relax.op.take(x, places, axis=attrs["axis"], mode="wrap")
+    places = np.flatnonzero(condition.value.numpy()).astype("int64")
+    axis, shape = attrs.get("axis"), static_shape(x)
+    if shape is not None:  # a condition may be longer than the axis
+        places = places[places < (math.prod(shape) if axis is None else shape[axis])]
+    if axis is None:
+        axis, x = 0, relax.op.reshape(x, [-1])
+    return relax.op.take(x, relax.const(places), axis=axis, mode="wrap")
 
 
 def _one_hot(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:

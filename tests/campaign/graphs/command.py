@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -26,14 +26,15 @@ from tests.campaign.graphs.generate import generate
 from tests.campaign.graphs.judge import BROKEN, PASSED, REFUSED, UNJUDGED, WRONG, Verdict, grouped, verdict
 from tests.campaign.graphs.opened import judge_opened
 from tests.campaign.graphs.settings import Setting, add_options
+from tests.campaign.graphs.values import FLOATS
 from tests.campaign.graphs.workers import Worker
 
 KINDS = (PASSED, REFUSED, WRONG, BROKEN, UNJUDGED)
 
 
-def judge_seed(setting: Setting, most: int, seed: int) -> Verdict:
+def judge_seed(setting: Setting, most: int, seed: int, floats: Sequence[str] = ()) -> Verdict:
     """The verdict on the graph of a seed, on two draws of inputs."""
-    case = generate(seed, most)
+    case = generate(seed, most, floats)
     return verdict(case.model, [case.draw(0), case.draw(1)], case.shapes, setting)
 
 
@@ -89,6 +90,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--nodes", type=int, default=40, help="most nodes of a graph")
     parser.add_argument("--open", action="store_true", help="with an axis of a range of sizes")
+    parser.add_argument(
+        "--floats", nargs="+", default=(), choices=FLOATS, help="floats of these types in turn, not drawn"
+    )
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
     add_options(parser)
     parser.add_argument("--out", type=Path, help="write every verdict as JSON lines")
@@ -100,7 +104,7 @@ def main() -> int:
     disagreements = 0
     begin = time.monotonic()
     with options.out.open("a") if options.out else open(os.devnull, "w") as file:
-        judge = judge_opened if options.open else judge_seed
+        judge = partial(judge_opened if options.open else judge_seed, floats=options.floats)
         limit = 60 * options.minutes
         setting = Setting.of(options)
         for seed, how in run(seeds, options.jobs, setting, options.nodes, limit, judge):
@@ -118,7 +122,7 @@ def main() -> int:
                     from tests.campaign.graphs.shrink import keep
 
                     print(
-                        f"  kept as {keep(seed, how, setting, options.nodes, options.keep)}",
+                        f"  kept as {keep(seed, how, setting, options.nodes, options.keep, options.floats)}",
                         flush=True,
                     )
     total = sum(counts.values())

@@ -70,8 +70,11 @@ def compute(
     """Results of one node: by one of the two references, else by the other one."""
     feeds = {v.name: v.sample for v in inputs}
     opsets = {"": opset, CONTRIB: 1}
-    values = [helper.make_tensor_value_info(n, onnx_type(a.dtype.name), a.shape) for n, a in feeds.items()]
     outputs = [helper.make_value_info(n, onnx.TypeProto()) for n in node.output if n]
+    if node.op_type.startswith("Sequence") or any(isinstance(array, list) for array in feeds.values()):
+        untyped = [helper.make_value_info(name, onnx.TypeProto()) for name in feeds]
+        return _by_evaluator(helper.make_graph([node], "one", untyped, outputs), opsets, feeds)
+    values = [helper.make_tensor_value_info(n, onnx_type(a.dtype.name), a.shape) for n, a in feeds.items()]
     graph = helper.make_graph([node], "one", values, outputs)
     expected = _inferred(node, inputs, opset)
     engines = [_by_evaluator, _by_onnxruntime]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,18 +44,19 @@ class Case:
         return {source.name: source.draw(rng) for source in self.sources}
 
 
-def generate(seed: int, most: int = 40) -> Case:
-    """The graph of a seed: 5 to ``most`` nodes."""
+def generate(seed: int, most: int = 40, floats: Sequence[str] = ()) -> Case:
+    """The graph of a seed: 5 to ``most`` nodes; its floats are of the types ``floats`` in turn."""
     rng = np.random.default_rng([seed, 1])
-    floats = str(rng.choice(["float32", "float16", "float64", "bfloat16"], p=[0.82, 0.08, 0.07, 0.03]))
-    b = Builder(rng, int(rng.choice(OPSETS)), floats, special=bool(rng.random() < 0.12))
+    drawn = str(rng.choice(["float32", "float16", "float64", "bfloat16"], p=[0.82, 0.08, 0.07, 0.03]))
+    dtype = floats[seed % len(floats)] if floats else drawn
+    b = Builder(rng, int(rng.choice(OPSETS)), dtype, special=bool(rng.random() < 0.12))
     target = b.number(5, most)
     share = b.one([0.15, 0.35, 0.6])
     tables = [_table(OPERATORS), _table(PATTERNS)]
     tries = 0
     while len(b.nodes) < target and tries < _ATTEMPTS * target:
         tries += 1
-        steps, weights = tables[b.chance(share) if floats == "float32" else b.chance(share / 2)]
+        steps, weights = tables[b.chance(share) if dtype == "float32" else b.chance(share / 2)]
         step = steps[int(rng.choice(len(steps), p=weights))]
         mark = b.mark()
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,11 +24,13 @@ Arrays = dict[str, np.ndarray]
 Fails = Callable[[onnx.ModelProto, Arrays], bool]
 
 
-def keep(seed: int, how: Verdict, setting: Setting, most: int, folder: Path) -> Path:
+def keep(
+    seed: int, how: Verdict, setting: Setting, most: int, folder: Path, floats: Sequence[str] = ()
+) -> Path:
     """Shrink the graph of a seed and write it as ``SEED.onnx`` and ``SEED.txt``."""
     from tests.campaign.graphs.command import judge_model
 
-    case = generate(seed, most)
+    case = generate(seed, most, floats)
     draw = case.draw(1 if how.reason.startswith("draw 1") else 0)
     model = onnx.ModelProto()
     model.CopyFrom(case.model)

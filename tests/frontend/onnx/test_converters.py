@@ -451,6 +451,16 @@ def test_compress_by_a_constant(axis, shape):
     against_evaluator(source, {"x": np.arange(12, dtype=np.float32).reshape(2, 3, 2)}, 0)
 
 
+@pytest.mark.parametrize("axis, shape, length", [("", "n", 15), ("<axis=1>", "2,n,2", 5)])
+def test_compress_by_a_constant_longer_than_the_axis(axis, shape, length):
+    held = ", ".join(str(1 - n % 2) for n in range(length))
+    source = text_model(
+        f"g (float[2,3,2] x) => (float[{shape}] y) <bool[{length}] c = {{{held}}}> "
+        f"{{ y = Compress{axis}(x, c) }}"
+    )
+    against_onnxruntime(source, {"x": np.arange(12, dtype=np.float32).reshape(2, 3, 2)})
+
+
 @pytest.mark.parametrize(
     "dtype, kind", [("uint8", np.uint8), ("uint32", np.uint32), ("uint64", np.uint64), ("int16", np.int16)]
 )
