@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +29,7 @@ class OutputAccuracy:
     """Errors of one output against the float64 reference.
 
     ``relative_error`` is the largest error by the largest value; integer outputs have tolerance 0 or 1.
+    ``finite`` : whether all values of the reference are, so that NaN and infinities are errors.
     """
 
     max_error: float
@@ -38,6 +39,7 @@ class OutputAccuracy:
     largest: float
     ok: bool
     note: str = ""
+    finite: bool = True
 
     def __str__(self) -> str:
         text = (
@@ -144,7 +146,8 @@ def _compare_one(
         special = ~np.isfinite(float64) | ~np.isfinite(own) | (np.abs(float64.astype(np.float64)) > beyond)
     misplaced = (~np.isfinite(y64) & ~special) | (special & ~_same(y64, float64) & ~_same(y64, own))
     if misplaced.any():
-        return failed(f"{int(misplaced.sum())} NaN or infinite values differ from the reference")
+        found = failed(f"{int(misplaced.sum())} NaN or infinite values differ from the reference")
+        return replace(found, finite=not special.any())
     finite = ~special
     largest = float(np.abs(float64[finite]).max(initial=0))
     error = float(np.abs(y64[finite] - float64[finite]).max(initial=0))

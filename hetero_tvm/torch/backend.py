@@ -13,6 +13,7 @@ from hetero_tvm.torch.complexes import with_own_signals
 from hetero_tvm.torch.functional import trained
 from hetero_tvm.torch.inference import inference
 from hetero_tvm.torch.options import FROZEN, Options
+from hetero_tvm.torch.recurrent import take_recurrent_layers
 from hetero_tvm.torch.rewrites.numbers import with_open_numbers
 from hetero_tvm.torch.rewrites.places import with_tensor_places
 from hetero_tvm.torch.specializing import Compiled, Specialized, symbolic_sizes
@@ -75,7 +76,11 @@ def hetero_tvm(
 
 
 def register() -> None:
-    """Tell Dynamo the backend's name, where the package is not installed with its entry point."""
+    """Tell Dynamo the backend's name, where the package is not installed with its entry point.
+
+    Dynamo's setting for recurrent layers is told of the backend too.
+    """
+    take_recurrent_layers(hetero_tvm)
     installed = importlib.metadata.entry_points(group="torch_dynamo_backends")
     if NAME not in installed.names:
         from torch._dynamo import list_backends, register_backend  # slow to import

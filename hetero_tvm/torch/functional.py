@@ -14,6 +14,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils.checkpoint import CheckpointPolicy
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.torch.compiling import compile_graph
@@ -317,6 +318,7 @@ def _partition(
     """Divide a joint graph; tells how many bytes are kept with and without computing values again."""
     count = given["num_fwd_outputs"]
     _keep_draws(joint)
+    _keep_compared(joint)
     plain = default_partition(_again(joint), inputs, **given)
     kept = _kept_bytes(plain[0], count)
     if not options.recompute:
@@ -341,6 +343,26 @@ def _keep_draws(joint: torch.fx.GraphModule) -> None:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
                 kept.meta.pop("recompute", None)
+
+
+def _keep_compared(joint: torch.fx.GraphModule) -> None:
+    """Keep the numbers that gradients of extrema compare with these: computed again, none may be equal."""
+    aten = torch.ops.aten
+    picking = (aten.gather.default, aten.index.Tensor, aten.index_select.default)
+    pending = [
+        operand
+        for node in joint.graph.find_nodes(op="call_function", target=aten.eq.Tensor)
+        for operand in node.all_input_nodes
+    ]
+    while pending:
+        node = pending.pop()
+        value = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            continue
+        if node.target in picking or getattr(node.target, "is_view", False):
+            pending.extend(node.all_input_nodes[:1])
+        else:
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def _again(joint: torch.fx.GraphModule) -> torch.fx.GraphModule:

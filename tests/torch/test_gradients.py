@@ -111,6 +111,31 @@ def test_a_recurrence_is_trained(tmp_path):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
 
 
+class Largest(torch.nn.Module):
+    """Softmax of groups, whose largest numbers are subtracted: graph attention."""
+
+    def forward(self, x, groups):
+        x = torch.nn.functional.leaky_relu(x * x.sum(1, keepdim=True), 0.2)
+        places = groups[:, None].expand_as(x)
+        largest = torch.full((4, x.shape[1]), -1e9).scatter_reduce(0, places, x, "amax")
+        parts = (x - largest[groups]).exp()
+        return parts / torch.zeros(4, x.shape[1]).index_add(0, groups, parts)[groups]
+
+
+@pytest.mark.thorough
+def test_numbers_that_gradients_of_extrema_compare_are_kept(tmp_path):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x, groups = torch.randn(12, 3).requires_grad_(), torch.arange(12) % 4
+    weights = torch.randn(12, 3)
+    options = {"cache": str(tmp_path), "refused": "raise"}
+    net = torch.compile(Largest(), backend="hetero_tvm", options=options)
+    found, expected = (
+        torch.autograd.grad((run(x, groups) * weights).sum(), x)[0] for run in (net, Largest())
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 class Scaled(torch.nn.Module):
     """A layer with a number that a schedule changes, which Dynamo leaves open and then has to fix."""
 

@@ -48,3 +48,35 @@ def test_the_sum_of_weights_is_given():
     built = build_model(optimize_model(import_model(torch.export.export(Weighted(), (x,)))))
     for have, want in zip(built.run({"x": x.numpy()}), Weighted()(x), strict=True):
         torch.testing.assert_close(torch.as_tensor(have), want)
+
+
+EXTREMES = torch.tensor([-300.0, -90.0, -1.0, 0.0, 2.0, 90.0, 300.0])
+SOFT = {
+    "log_sigmoid": lambda x: functional.logsigmoid(x),
+    "logaddexp": lambda x: torch.logaddexp(x, -x / 2),
+    "logaddexp2": lambda x: torch.logaddexp2(x, -x / 2),
+    "infinite": lambda x: torch.logaddexp(x / 0.0, x / 0.0),
+    "logcumsumexp": lambda x: torch.logcumsumexp(torch.stack([x, -x], 1), 0),
+    "entropy": lambda x: functional.binary_cross_entropy_with_logits(x, x.sigmoid(), reduction="none"),
+    "weighted": lambda x: functional.binary_cross_entropy_with_logits(
+        x, (x > 1).float(), weight=x.abs(), pos_weight=x.abs() + 1, reduction="sum"
+    ),
+}
+
+
+class Soft(torch.nn.Module):
+    """One of the functions above."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.function = SOFT[name]
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize("name", SOFT)
+def test_logarithms_of_exponentials_beyond_float32(name):
+    exported = torch.export.export(Soft(name), (EXTREMES,))
+    (found,) = build_model(optimize_model(import_model(exported))).run({"x": EXTREMES.numpy()})
+    torch.testing.assert_close(torch.as_tensor(found), Soft(name)(EXTREMES), equal_nan=True)
