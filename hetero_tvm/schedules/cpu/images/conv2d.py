@@ -58,8 +58,8 @@ _ROW, _PIXEL = 12.0, {1: 0.25, 2: 0.8}
 _APART = 3.0
 """Cycles of a pixel that is read alone: of larger strides, and where filters do not overlap."""
 
-_WRITTEN = 0.6
-"""Cycles beside, of each pixel of planes that are written for all blocks and read again."""
+_WRITTEN = 0.8
+"""Cycles beside, of each pixel of planes that are written for all blocks and read again from beyond L2."""
 
 _LAUNCH = 6000.0
 """Cycles of a loop of all threads beside its work."""
@@ -226,10 +226,10 @@ def _filling(op: Conv2d, geometry: Geometry, machine: CpuModel) -> float:
     pixel = _APART if geometry.patches else _PIXEL.get(op.strides[1], _APART)
     planes = op.batch * op.channels
     busiest = -(-planes // machine.threads) if geometry.patches else planes / machine.threads
-    return (
-        busiest * len(geometry.phases) * geometry.rows * (_ROW + geometry.pitch * (pixel + _WRITTEN))
-        + _LAUNCH
-    )
+    written = 4 * planes * len(geometry.phases) * geometry.rows * geometry.pitch
+    beyond = max(0.0, 1.0 - machine.l2 / 2 / written)
+    row = _ROW + geometry.pitch * (pixel + _WRITTEN * beyond)
+    return busiest * len(geometry.phases) * geometry.rows * row + _LAUNCH
 
 
 def _may_copy(op: Conv2d) -> bool:
